@@ -128,6 +128,19 @@ def test_rows_of_one_word():
     np.testing.assert_allclose(of_probes, 1.0 / np.maximum(seen, 1.0) + 0.0 * of_probes)
 
 
+def test_rows_that_hold_a_word_twice():
+    """Of a word that is rare: a row's sum holds the one token that is known, or both, and all others' weights."""
+    tokens = TextLayout.of(token_groups(6, causal=True), TextLaw.zipf(0.0, 10**5))
+    seen = tokens.one.seen_all
+    weights = np.full((1, 2, 3, 1, *tokens.seen.shape), 0.9)
+    weights[..., tokens.probes] = 0.7
+    holding = np.broadcast_to(0.9 * seen, weights.shape)
+    _, of_one, words = probe_weights(tokens, weights, holding, weights, np.random.default_rng(0))
+    np.testing.assert_allclose(of_one, 0.7 / (0.7 + 0.9 * (seen - 1.0)) + 0.0 * of_one, rtol=3e-3)
+    of_two = 0.7 / (1.4 + 0.9 * (seen - 2.0)) + 0.0 * of_one
+    np.testing.assert_allclose(words.of_two[..., seen[:, 0] > 1.5, :], of_two[..., seen[:, 0] > 1.5, :], rtol=3e-3)
+
+
 def test_what_rows_that_hold_one_word_see():
     """Pairs of one word that two rows see, over all texts of two sequences of three of three words."""
     law = TextLaw.of_counts([5, 2, 1])

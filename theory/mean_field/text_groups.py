@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from theory.mean_field.kernels import Array
+from theory.mean_field.sequence_blocks import whole
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 
 if TYPE_CHECKING:
@@ -268,6 +269,36 @@ class TextLayout(GroupLayout):
     def without_words(self, smooth: Array, kernel: Array) -> Array:
         """A kernel that was split, less what the chance of a pair counts of tokens that stand for themselves."""
         return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
+
+    def attend(self, kernel: Array) -> Array:
+        """As without text, where rows that hold one word see more of the same words."""
+        words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
+        return super().attend(kernel) + words @ repeated @ words.T * (self.coincidences - 1.0)
+
+    def attend_back(self, kernel: Array) -> Array:
+        """Its way back."""
+        words, likelier = self._even_words, kernel * self.pairs * (self.coincidences - 1.0)
+        return self.with_likelier(super().attend_back(kernel), words.T @ likelier @ words)
+
+    @property
+    def _even_words(self) -> Array:
+        """Even weights of all tokens of a place that a row sees, as of one word, (2 R, R)."""
+        weights: Array = (whole(self._even()) * self.seen)[:, self.beside]
+        return weights
+
+    def with_likelier(self, gradient: Array, passed: Array) -> Array:
+        """A gradient kernel at keys with what is due to rows that see a word likelier than by chance.
+
+        Args:
+            gradient: the kernel, which is changed.
+            passed: sums of that over rows and over keys of two places, (..., R, R).
+        """
+        sizes, kappa = self.sizes[self.beside], self.repeats
+        each = passed / sizes[:, None] / sizes * (1.0 - np.eye(len(sizes)))
+        of_others = each * np.divide(kappa, 1.0 - kappa, out=np.zeros_like(kappa), where=kappa < 1.0)
+        gradient[..., self.probes[:, None], self.probes] += each
+        gradient[..., self.beside[:, None], self.beside] -= of_others
+        return gradient
 
     def centred(self, kernel: Array) -> Array:
         """As without text, where a token's sum over a sequence is one over both classes of pairs."""

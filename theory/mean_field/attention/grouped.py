@@ -58,10 +58,8 @@ class GroupedAttention:
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         if isinstance(tokens, TextLayout):
             # Keys of one word lean to a query together.
-            layout = tokens.one
-            of_words = patterns.own[..., layout.probes] * layout.seen[:, layout.beside]
-            repeated = (tokens.repeats * tokens.of_words(kernel)[0])[:, None, None]
-            attended = attended + mean_sandwich(of_words, repeated, of_words) * tokens.coincidences
+            added = (tokens.repeats * tokens.of_words(kernel)[0])[:, None, None]
+            attended = attended + patterns.of_pairs(tokens, added) * tokens.coincidences
             extra = tokens.mixed(kernel)[1]
         varying = self._varying(tokens, patterns, kernel)
         led = self._led(tokens, patterns, varying)
@@ -82,6 +80,9 @@ class GroupedAttention:
                 blocks = within(above, tokens.sequences, shift)
                 of_one = tokens.gathered(blocks, patterns.own, patterns.own, shift)
                 to_each[..., place, other] = of_one.mean((1, 2))
+            if isinstance(tokens, TextLayout):
+                likelier = above * (tokens.coincidences - 1.0)
+                to_each = tokens.with_likelier(to_each, patterns.of_pairs(tokens, likelier, back=True))
             to_values = stack.heads * to_each
             energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
             energies |= of_biases(stack, tokens, WV=to_values)

@@ -14,7 +14,7 @@ import numpy as np
 from theory.mean_field.attention.patterns import bare_logit_scale, logit_scale, normed_sizes, rotated_by
 from theory.mean_field.attention.words import WordShares, probe_weights
 from theory.mean_field.kernels import Array, cholesky
-from theory.mean_field.sequence_blocks import joined, numbers, rows, whole
+from theory.mean_field.sequence_blocks import joined, mean_sandwich, numbers, rows, whole
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
@@ -70,6 +70,19 @@ class GroupedPatterns:
     def keys_of(self, sequences: int) -> Array:
         """The mean keys of every sequence, (batch, heads, 1, S, r, d_k)."""
         return rows(self.mean_keys, sequences)
+
+    def of_pairs(self, tokens: TextLayout, kernel: Array, *, back: bool = False) -> Array:
+        """Sums over tokens of one word of a kernel between places, (..., R, R), by rows; or over rows, by places.
+
+        Means over heads and samples. Of two tokens of one sequence a row's sum is known to hold both.
+        """
+        assert self.words is not None, "words repeat"
+        layout, at = tokens.one, tokens.probes
+        one, two = (each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], self.words.of_two))
+        one, two, alike = (
+            (one.mT, two.mT, tokens.one_sequence[np.ix_(at, at)]) if back else (one, two, tokens.one_sequence)
+        )
+        return np.where(alike, mean_sandwich(two, kernel, two, inside=True), mean_sandwich(one, kernel, one))
 
 
 def sampled_heads(stack: Stack, *, text: bool) -> int:

@@ -23,11 +23,14 @@ class WordShares:
     """Sampled shares of words of what a row sees.
 
     Attributes:
-        held: the share of a probe's word in a row's sums that hold a probe, blocks (batch, heads, samples, S, 2 r, r).
+        of_two: weights of a probe where another token of a row's sequence is known to hold its word, blocks
+            (batch, heads, samples, S, 2 r, r).
+        held: the share of a probe's word in a row's sums that hold a probe, likewise.
         changes: by how much what a logit changes is less where two tokens are known to hold that word, likewise.
         others: how many of the tokens that a row sees hold the word of a token beside them, (..., S, 2 r, 1).
     """
 
+    of_two: Array
     held: Array
     changes: Array
     others: Array
@@ -58,15 +61,15 @@ def probe_weights(
     words = (of_word.sum(2, keepdims=True) - of_word) / others
     varying = np.minimum(layout.varying * others**0.5, 1.0)
     with_probe, holding = (part + varying * (words - part) for part in (with_probe, holding))
-    holding = holding + of_token * rest * (layout.seen_all * again - holding)
-    # Beside the one token that is known; where two are, with the other layout.
-    shares = rest * of_pair, np.minimum((1.0 + np.maximum(seen - 2.0, 0.0) * of_pair) / seen, rest)
+    holding = holding + of_token * ((seen - 1.0) * again - (holding - weights))
+    # Of the other tokens of a row, beside the one token that is known; where two are, with the other layout.
+    shares = of_pair, (1.0 + np.maximum(seen - 2.0, 0.0) * of_pair) / np.maximum(seen - 1.0, 1.0)
     sums = [np.maximum(with_probe + share * (of_word - with_probe), _TINY) for share in shares]
     of_one, of_two = (
-        np.minimum((weight + share * of_word) / whole, 1.0) for share, whole in zip(shares, sums, strict=True)
+        np.minimum((weight + rest * share * of_word) / whole, 1.0) for share, whole in zip(shares, sums, strict=True)
     )
     changes = sums[0] * (1.0 - of_two) / (sums[1] * np.maximum(1.0 - of_one, _TINY))
-    return holding, weight / sums[0], WordShares(of_one, changes, of_token * rest * layout.seen_all)
+    return holding, weight / sums[0], WordShares(weight / sums[1], of_one, changes, of_token * rest * layout.seen_all)
 
 
 def rows_of_words(tokens: TextLayout, kernel: Array) -> Array:
