@@ -5,8 +5,8 @@ MULTI30K names the folder of train.en. Networks are drawn on DEVICE, or are thos
 """
 
 import itertools
+import json
 import os
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,7 @@ import pytest
 import torch
 
 from tests.helpers.evidence_file import DEVICE, kept_case, record
-from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, drawn, squares
-from theory.configurations.vectors import learned_vectors
-from theory.first_step.noise_scale import noise_scale
+from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, drawn, squares, theory
 
 MULTI30K, DRAWN = os.environ.get("MULTI30K", ""), os.environ.get("TEXT_DRAWS", "")
 
@@ -40,8 +38,8 @@ DRAWS = {256: 192, 512: 96, 1024: 64}
 GATED_DRAWS = {256: 256, 512: 160}
 """Of tied gated networks, whose W^Q and W^K vary most."""
 
-SHORT_PATTERNS, PATTERNS = 64, 8
-"""Of theory, of four layers and 64 words, and of others: of 8, W^Q and W^K have errors of 3% and 4%, of 64 of 1%."""
+PATTERNS = 64
+"""Of theory."""
 
 
 def draws_of(name: str) -> int:
@@ -59,34 +57,27 @@ def networks_of(name: str, folder: Path) -> dict[str, Any]:
     return drawn(name, folder / DEVICE)
 
 
-def beside(name: str, networks: dict[str, Any]) -> dict[str, Any]:
-    """Theory over networks less 1, of norms of all parameters and of each kind, with standard errors; and losses."""
-    setting = Setting.of(name)
-    stack, law = setting.stack, setting.law
-    patterns = SHORT_PATTERNS if (setting.depth, setting.tokens) == (4, 64) else PATTERNS
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        scale = noise_scale(stack, text=law, patterns=patterns)
-    family = setting.network if setting.network in CLASSES else None
-    learned = learned_vectors(stack, family) if family else ("inputs",) * (stack.embeddings == "untied")
-    expected = scale.squares(SEQUENCES, [*learned, *(["positions"] if stack.positions != "none" else [])])
-    if family:
-        others = sum(expected.pop(role) for role in learned if role in expected)
-        expected["others"] = others
-    draws = networks["draws"]
+def beside(name: str, networks: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Theory over networks less 1, of norms of all parameters and of each kind, with standard errors; and losses.
+
+    Those of networks, and of the patterns of theory, which is one of TEXT_DRAWS or made here.
+    """
+    file = Path(DRAWN or folder) / f"theory-{name}.json"
+    by_theory = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else theory(Setting.of(name), PATTERNS)
+    expected, draws = by_theory["squares"], networks["draws"]
     losses, rows = np.array([each["loss"] for each in draws]), {}
     for role in ("all", *expected):
         parts = [[each[part] for part in (expected if role == "all" else (role,))] for each in draws]
         values = np.array(parts).sum(1)
         square = sum(expected.values()) if role == "all" else expected[role]
         error = values.std(ddof=1) / len(values) ** 0.5 / values.mean() / 2
-        rows[role] = [round(float((square / values.mean()) ** 0.5) - 1, 4), round(float(error), 4)]
+        rows[role] = [float((square / values.mean()) ** 0.5) - 1, float(error), by_theory["errors"].get(role, 0.0)]
     loss = {
-        "theory": round(scale.loss, 4), "networks": round(float(losses.mean()), 4),
+        "theory": round(by_theory["loss"], 4), "networks": round(float(losses.mean()), 4),
         "standard error": round(float(losses.std(ddof=1) / len(losses) ** 0.5), 4),
     }  # fmt: skip
-    about = {"draws": len(draws), "device": networks["device"], "patterns": patterns}
-    return about | {"norms": rows, "loss": loss}
+    about = {"draws": len(draws), "device": networks["device"], "patterns": by_theory["patterns"]}
+    return about | {"norms": {role: [round(one, 4) for one in row] for role, row in rows.items()}, "loss": loss}
 
 
 def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
@@ -96,7 +87,7 @@ def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
         networks = networks_of(name, folder)
         if not networks["draws"]:
             continue  # not drawn there
-        cases[name] = kept_case(folder, f"{name} {len(networks['draws'])}", partial(beside, name, networks))
+        cases[name] = kept_case(folder, f"{name} {len(networks['draws'])}", partial(beside, name, networks, folder))
     return cases
 
 
@@ -106,8 +97,8 @@ def test_norms(kind, kept_folder):
     cases = found(kind, kept_folder)
     record(f"text-{kind}", {"sequences": SEQUENCES, "settings": cases}, short=True)
     rows = [(name, role, *numbers) for name, case in cases.items() for role, numbers in case["norms"].items()]
-    noisy = [(name, role, error) for name, role, _, error in rows if error > 0.015]
-    beyond = [(name, role, over) for name, role, over, _ in rows if abs(over) >= 0.05]
+    noisy = [(name, role, error) for name, role, _, error, _ in rows if error > 0.015]
+    beyond = [(name, role, over) for name, role, over, *_ in rows if abs(over) >= 0.05]
     for name, case in cases.items():
         loss = case["loss"]
         assert abs(loss["theory"] - loss["networks"]) < 4 * loss["standard error"], name

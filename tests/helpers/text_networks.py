@@ -1,6 +1,7 @@
 """Gradients of plain modules, and of transformers' classes, on batches of a text: one JSON file a setting.
 
     MULTI30K=FOLDER DEVICE=cuda python -m tests.helpers.text_networks SETTING... DRAWS OUT
+    MULTI30K=FOLDER python -m tests.helpers.text_networks --theory SETTING... PATTERNS OUT
 
 DRAWS is a number, or FIRST:END for a share of them, which several machines or processes may have. MULTI30K holds
 train.en, or the ids that `--ids` made of it there, and a text is never part of this repository.
@@ -11,6 +12,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +30,8 @@ from simulate.text import read_windows
 from tests.helpers.evidence_file import DEVICE
 from theory import Stack
 from theory.configurations import stack_from_config
+from theory.configurations.vectors import learned_vectors
+from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw
 
 VOCAB, SEQUENCES = 2048, 64
@@ -227,6 +231,24 @@ def draw(setting: Setting, seeds: range, file: Path) -> None:
             written = time.monotonic()
 
 
+def theory(setting: Setting, patterns: int) -> dict[str, Any]:
+    """Squared gradients of a batch by role and the loss, of so many patterns, and standard errors of the norms."""
+    stack, family = setting.stack, setting.network if setting.network in CLASSES else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scale = noise_scale(stack, text=setting.law, patterns=patterns)
+    learned = learned_vectors(stack, family) if family else ("inputs",) * (stack.embeddings == "untied")
+    expected = scale.squares(SEQUENCES, [*learned, *(["positions"] if stack.positions != "none" else [])])
+    errors = {
+        role: float(np.linalg.norm(np.hypot(single / SEQUENCES, scale.product_sem[role]))) / expected[role] / 2
+        for role, single in scale.single_sem.items()
+    }
+    if family:
+        others = sum(expected.pop(role) for role in learned if role in expected)
+        expected["others"] = others
+    return {"patterns": patterns, "squares": expected, "errors": errors, "loss": scale.loss}
+
+
 def drawn(name: str, folder: Path) -> dict[str, Any]:
     """The networks of a setting that a folder has, of all shares; without draws where it has none."""
     files = sorted(folder.glob(f"{name}.*json"), key=lambda file: int(file.name[len(name) + 1 : -5] or 0))
@@ -239,6 +261,11 @@ def main() -> None:
     """As the module says."""
     if sys.argv[1] == "--ids":
         np.save(Path(sys.argv[2]) / f"multi30k-{VOCAB}.npy", words().astype(np.int16))
+        return
+    if sys.argv[1] == "--theory":
+        names, patterns, folder = sys.argv[2:-2], int(sys.argv[-2]), Path(sys.argv[-1])
+        for name in names:
+            write_whole(folder / f"theory-{name}.json", json.dumps(theory(Setting.of(name), patterns)).encode())
         return
     torch.set_num_threads(1)
     names, folder = sys.argv[1:-2], Path(sys.argv[-1])

@@ -8,6 +8,7 @@ import pytest
 
 import gradbounds as gb
 from gradbounds import Stack, TextLaw, noise_scale, predict
+from theory.mean_field.attention.grouped_patterns import spread_out
 from theory.mean_field.attention.words import probe_weights
 from theory.mean_field.inputs import attention_pattern, word_inputs
 from theory.mean_field.kernels import MatrixLayout
@@ -126,6 +127,15 @@ def test_rows_of_one_word():
     np.testing.assert_allclose(words.held, 1.0)
     np.testing.assert_allclose(of_rows, 0.7 + (np.maximum(seen, 1.0) - 1.0) * 1.4 + 0.0 * weights)
     np.testing.assert_allclose(of_probes, 1.0 / np.maximum(seen, 1.0) + 0.0 * of_probes)
+
+
+def test_values_that_are_spread_out():
+    """Of a kernel whose eigenvalues are 1, 1 and 2, four vectors are one of each and two: their mean is exact."""
+    generator = np.random.default_rng(0)
+    vectors, _ = np.linalg.qr(generator.standard_normal((5, 3, 3)))
+    kernel = vectors * np.array([1.0, 1.0, 2.0]) @ vectors.mT
+    drawn = spread_out(kernel, (5, 2, 3, 2), generator)
+    np.testing.assert_allclose((drawn @ drawn.mT).sum(1) / 4.0, kernel, atol=1e-9)
 
 
 def test_rows_that_hold_a_word_twice():

@@ -89,7 +89,7 @@ class WordWeights:
         energies = np.linalg.diagonal(stream)
         both = energies[..., :, None] * energies[..., None, :]
         # What a token has more of frequent words is in its norm as well.
-        angles = np.maximum(1.0 - np.maximum(stream, 0.0) / np.sqrt(both), 0.0)
+        angles = np.maximum(1.0 - np.maximum(tokens.any_words(stream), 0.0) / np.sqrt(both), 0.0)
         varying = (first * of_rows * angles**2 + left * of_pairs) / both
         return np.asarray(varying * (1.0 - np.eye(len(places))))
 
@@ -120,8 +120,9 @@ class WordWeights:
             slopes = np.sqrt(np.maximum(_beside(slopes, tokens), 0.0))
             return [each.times(slopes) for each in weights]
         size = gain(stack, "WV") * (gain(stack, "WO") if "WO" in weight_shapes(stack) else 1.0)
-        # A word adds as much to the product of two tokens that hold it.
+        # A word adds as much to the product of two tokens that hold it, beside what these have seen of themselves.
         added = np.linalg.diagonal(tokens.of_words(inside.given)[0])[..., :count]
+        added = added - sum(np.square(each.itself) for each in weights)
         word = np.sqrt(np.maximum(added, 0.0))
         all_seen = seen.sum(-1, keepdims=True)
         even, alone = seen / all_seen, 1.0 / all_seen[:, 0]

@@ -259,12 +259,25 @@ class TextLayout(GroupLayout):
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
         """What sums over tokens see: the mixture of both classes, and what one token adds, below 0 if it is in that."""
-        smooth, _ = self.split(kernel)
-        index = np.zeros(len(self.sizes), dtype=int)
-        index[self.beside] = index[self.probes] = np.arange(len(self.probes))
+        (smooth, _), places = self.split(kernel), self._places
         repeated = self.repeats * self.of_words(kernel)[0]
-        smooth = smooth + repeated[..., index[:, None], index]
+        smooth = smooth + repeated[..., places[:, None], places]
         return smooth, np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth)
+
+    def any_words(self, kernel: Array) -> Array:
+        """What two tokens have in common, be they of one word or not, (..., 2 R, 2 R)."""
+        generic, probes, places = self.generic, self.of_probe, self._places
+        chance = self.repeats[places[:, None], places]
+        mixture = kernel[..., generic[:, None], generic] * (1.0 - chance)
+        mixture += kernel[..., probes[:, None], probes] * chance
+        return mixture
+
+    @property
+    def _places(self) -> Array:
+        """Of every representative the number of its place among all sequences', (2 R,)."""
+        places = np.zeros(len(self.sizes), dtype=int)
+        places[self.beside] = places[self.probes] = np.arange(len(self.probes))
+        return places
 
     def without_words(self, smooth: Array, kernel: Array) -> Array:
         """A kernel that was split, less what the chance of a pair counts of tokens that stand for themselves."""

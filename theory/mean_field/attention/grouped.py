@@ -18,6 +18,7 @@ from theory.mean_field.attention.grouped_patterns import (
     grouped_patterns,
     root,
     sampled_heads,
+    spread_out,
     turned,
 )
 from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale
@@ -131,13 +132,12 @@ class GroupedAttention:
             others = words.others * columns(tokens.of_word_share(values), sequences)
         shape = (*patterns.mean.shape[:2], kernel.shape[-1], SAMPLES)
         spread = np.sqrt(extra)[:, None, :, None]
-        common, alone = (
-            numbers(drawn.mT, sequences)[..., None, :]
-            for drawn in (
-                root(smooth)[:, None] @ self.generator.standard_normal(shape),
-                spread * self.generator.standard_normal(shape),
-            )
-        )
+        if isinstance(tokens, TextLayout):
+            common = spread_out(smooth, shape, self.generator)
+        else:
+            common = root(smooth)[:, None] @ self.generator.standard_normal(shape)
+        alone = spread * self.generator.standard_normal(shape)
+        common, alone = (numbers(drawn.mT, sequences)[..., None, :] for drawn in (common, alone))
         # What differs within a group adds up as one token's times the root of their number.
         many = layout.seen / np.sqrt(layout.sizes) * patterns.own * alone
         of_one = layout.seen / layout.sizes**1.5 * patterns.own_changed * alone
@@ -213,7 +213,7 @@ class GroupedAttention:
         of_one *= ratio
         shape = (*patterns.mean.shape[:2], len(tokens.probes), SAMPLES)
         word, words = (
-            numbers((root(kernel)[:, None] @ self.generator.standard_normal(shape)).mT, sequences)[..., None, :]
+            numbers(spread_out(kernel, shape, self.generator).mT, sequences)[..., None, :]
             for kernel in (added, tokens.repeats * added)
         )
         many[..., probes] = layout.seen[:, beside] * patterns.own[..., probes] * words

@@ -77,12 +77,14 @@ class GroupedPatterns:
         Means over heads and samples. Of two tokens of one sequence a row's sum is known to hold both.
         """
         assert self.words is not None, "words repeat"
-        layout, at = tokens.one, tokens.probes
-        one, two = (each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], self.words.of_two))
-        one, two, alike = (
-            (one.mT, two.mT, tokens.one_sequence[np.ix_(at, at)]) if back else (one, two, tokens.one_sequence)
+        layout, alike = tokens.one, tokens.one_sequence
+        once, twice = (
+            each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], self.words.of_two)
         )
-        return np.where(alike, mean_sandwich(two, kernel, two, inside=True), mean_sandwich(one, kernel, one))
+        if back:
+            once, twice, alike = once.mT, twice.mT, alike[np.ix_(tokens.probes, tokens.probes)]
+        inside = mean_sandwich(twice, kernel, twice, inside=True)
+        return np.where(alike, inside, mean_sandwich(once, kernel, once))
 
 
 def sampled_heads(stack: Stack, *, text: bool) -> int:
@@ -185,6 +187,21 @@ def root(kernel: Array) -> Array:
     """A square root of a kernel, which having one entry for a group may have made slightly indefinite."""
     values, vectors = np.linalg.eigh(kernel)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
+
+
+def spread_out(kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Vectors with the second moments of a kernel, (batch, heads, rows, samples): eigenvectors, each as often as due.
+
+    What is quadratic in them has its mean, and varies less than of Gaussian ones.
+    """
+    batch, heads, _, samples = shape
+    values, vectors = np.linalg.eigh(kernel)
+    shares = np.cumsum(np.maximum(values, 0.0), -1)
+    steps = (np.arange(heads * samples) + generator.random((batch, 1))) / (heads * samples) * shares[:, -1:]
+    at = generator.permuted((shares[:, None, :] < steps[..., None]).sum(-1), axis=1)
+    signs = np.where(generator.random(at.shape) < 0.5, -1.0, 1.0) * np.sqrt(shares[:, -1:])
+    drawn = np.take_along_axis(vectors, np.minimum(at, len(vectors[0]) - 1)[:, None], -1) * signs[:, None]
+    return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
 
 
 def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
