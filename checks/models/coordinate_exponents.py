@@ -167,11 +167,11 @@ def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrizat
         asked = _asked(parametrization, sizes, stepped, place, parameter, quantity, step, first, common, readouts)
         alike.setdefault(drawn, []).append((len(keys), at, asked))
         keys.append((sizes.against, place, parameter, role, quantity, step))
-    found = dict[int, Judged]()
+    exponents = dict[int, Judged]()
     for drawn, group in alike.items():
         numbers, places, asks = zip(*group, strict=True)
-        found |= zip(numbers, judged(values[np.array(places)], np.array(drawn), asks), strict=True)
-    return pd.DataFrame([(*key, *found[k]) for k, key in enumerate(keys)], columns=COLUMNS)
+        exponents |= zip(numbers, judged(values[np.array(places)], np.array(drawn), asks), strict=True)
+    return pd.DataFrame([(*key, *exponents[k]) for k, key in enumerate(keys)], columns=COLUMNS)
 
 
 def places_of(frame: pd.DataFrame, names: Sequence[str]) -> dict[Any, list[int]]:
@@ -249,7 +249,7 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
         )
 
     if count.min() < 2 or len(x) < LEAST_POINTS:
-        return [unknown(ask, "undecided" if one else "zero") for ask, one in zip(asked, fine, strict=True)]
+        return [unknown(ask, "undecided" if positive else "zero") for ask, positive in zip(asked, fine, strict=True)]
     logs = np.log(np.where(np.array(fine)[:, None], values, 1.0))
     each = (at == np.arange(len(x))[:, None]).astype(float)
     means = logs @ each.T / count

@@ -133,8 +133,7 @@ class CoordinateReport:
 def _bends(table: pd.DataFrame) -> list[str]:
     """Powers that still change with the size: those of larger sizes are others."""
     notes = []
-    held = table[table["off"].notna()]
-    for against, rows in held.groupby("against", sort=False):
+    for against, rows in table[table["off"].notna()].groupby("against", sort=False):
         bent = rows[rows["bend"].abs() > rows["bend_half"].clip(lower=BEND)]
         if bent.empty:
             continue

@@ -39,7 +39,7 @@ def _findings(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Findi
     for (width, depth), here in frame.groupby(["width", "depth"], sort=True):
         losses = here.loc[here["quantity"] == "loss", "value"]
         lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
-        outside = [replace(one, what=f"{one.what}{'; ' * bool(lost)}{lost}") for one in _outside(here)]
+        outside = [replace(of, what=f"{of.what}{'; ' * bool(lost)}{lost}") for of in _outside(here)]
         for finding in outside:
             yield (int(width), int(depth)), "", finding
         broken = bool(outside)

@@ -100,12 +100,12 @@ def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str,
         module: with all that is in it.
         run: runs it.
     """
-    found: list[tuple[str, bool]] = []
+    broken: list[tuple[str, bool]] = []
 
     def hook_of(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if not found and _broken(tensor_of(output)):
-                found.append((name, _broken(tensor_of([*args, *kwargs.values()]))))
+            if not broken and _broken(tensor_of(output)):
+                broken.append((name, _broken(tensor_of([*args, *kwargs.values()]))))
 
         return hook
 
@@ -115,7 +115,7 @@ def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str,
     finally:
         for handle in handles:
             handle.remove()
-    return found[0] if found else None
+    return broken[0] if broken else None
 
 
 def _broken(x: Tensor | None) -> bool:

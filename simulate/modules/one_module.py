@@ -180,8 +180,8 @@ def _beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Ro
         inside = [names for names in groups if len({place_of(name, of_layer)[1] for name in names} - {0}) == len(names)]
         if inside and len(part.layers) > 1:
             with kept_state(built.module, seed):
-                found = redrawn(built, part, inside)
-            rows += [(part.name, 0, "", quantity, value) for quantity, value in found.items()]
+                numbers = redrawn(built, part, inside)
+            rows += [(part.name, 0, "", quantity, value) for quantity, value in numbers.items()]
     return rows
 
 

@@ -32,7 +32,7 @@ def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dic
     parameters = dict(made.module.named_parameters())
     first = {name: parameters[name].detach().clone() for names in copies for name in names}
     growth, square = _measured(made, part, first)
-    generator, found = torch.Generator().manual_seed(0), list[tuple[float, float]]()
+    generator, redraws = torch.Generator().manual_seed(0), list[tuple[float, float]]()
     for _ in range(_DRAWS):
         with torch.no_grad():
             for names in copies:
@@ -42,18 +42,18 @@ def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dic
                     signs = 2.0 * torch.randint(2, order.shape, generator=generator) - 1.0
                     changed = weight[:, order.to(weight.device)] * signs.to(weight)
                     parameters[name].copy_(changed.reshape(first[name].shape))
-        found.append(_measured(made, part, first))
-    anew, squares = (fmean(column) for column in zip(*found, strict=True))
+        redraws.append(_measured(made, part, first))
+    anew, squares = (fmean(column) for column in zip(*redraws, strict=True))
     return {"copied_growth": growth, "redrawn_growth": anew, "redrawn_gradient": squares / max(square, 1e-300)}
 
 
-def _measured(made: Made, part: LayerList, names: Mapping[str, object]) -> tuple[float, float]:
-    made.module.zero_grad(set_to_none=True)
-    recorder = ModuleRecorder([part], token_axis(made.module))
+def _measured(built: Made, part: LayerList, names: Mapping[str, object]) -> tuple[float, float]:
+    built.module.zero_grad(set_to_none=True)
+    recorder = ModuleRecorder([part], token_axis(built.module))
     with recorder:
-        made.fresh().backward()
+        built.fresh().backward()
     energy = {layer: float(value) for _, layer, _, name, value in recorder.rows() if name == "hidden_energy"}
-    gradients = [p.grad for name, p in made.module.named_parameters() if name in names and p.grad is not None]
+    gradients = [p.grad for name, p in built.module.named_parameters() if name in names and p.grad is not None]
     return energy[max(energy)] / energy[min(energy)], sum(
         float(gradient.float().square().sum()) for gradient in gradients
     )
