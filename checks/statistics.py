@@ -13,6 +13,16 @@ Array = NDArray[np.float64]
 Agreement = Literal["agrees", "undecided", "differs", "beyond"]
 """Measured against predicted; "beyond" where the large-width prediction is shown but not judged."""
 
+
+def agreement_text(word: str) -> str:
+    """An agreement as reports and pages have it; "beyond" is a word of stored results and tables.
+
+    >>> agreement_text("beyond"), agreement_text("agrees")
+    ('not judged', 'agrees')
+    """
+    return "not judged" if word == "beyond" else word
+
+
 MARGIN = 0.03
 """Equivalence margin of a mean, relative to its prediction."""
 

@@ -8,6 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from checks.stacks.gradients_by_layer import matrices
+from checks.statistics import agreement_text
 from gradbounds.network_text import (
     SEEN,
     STREAM,
@@ -109,9 +110,11 @@ def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
             mean, error, theory = mean**0.5, error / (2 * mean**0.5), theory**0.5
             name = name.replace("grad_sq_", "grad_")
         numbers = (f"{mean:.4g}", f"{error:.2g}", f"{theory:.4g}", f"{mean / theory:.3f}" if theory else "")
-        word = "not judged" if row.agreement == "beyond" else row.agreement
         table.add_row(
-            matrix_name(name), str(row.layer or ""), *("" if text == "nan" else text for text in numbers), word
+            matrix_name(name),
+            str(row.layer or ""),
+            *("" if text == "nan" else text for text in numbers),
+            agreement_text(row.agreement),
         )
     return table
 

@@ -8,6 +8,7 @@ import pytest
 
 from checks import Verdict, comparison, verdicts
 from checks.results import committed_results, common
+from checks.statistics import agreement_text
 from gradbounds.actions.runs import judged_samples
 from simulate import Run
 
@@ -38,7 +39,7 @@ def test_exponent_is_the_predicted_one(exponent: Verdict) -> None:
     numbers = f"samples {exponent.measured:.4g} [{low:.4g}, {high:.4g}], theory {exponent.predicted:.4g}"
     assert exponent.agreement != "differs", numbers
     if exponent.agreement != "agrees":
-        pytest.skip(f"{exponent.agreement}: {numbers}")
+        pytest.skip(f"{agreement_text(exponent.agreement)}: {numbers}")
 
 
 def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:

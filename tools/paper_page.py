@@ -44,8 +44,8 @@ First every claim in one line, with the number that decides it and what is claim
 claim: its statement, its rows, and what the numbers are. Where several settings agree, the widest is shown, with the
 others listed behind its own; [docs/claim_rows.md](docs/claim_rows.md) has every row to four digits.
 Intervals are 95%, and "+-" is a standard error; a second interval is by resampling draws, where it differs by a tenth.
-Norms are root mean squares over draws. "(beyond)" behind theory's number: samples are further off than their error
-allows, but the width is too small for theory to be judged; "(undecided)": too few draws to tell. "-" is no number,
+Norms are root mean squares over draws. "(not judged)" behind theory's number: the width is too small for that, and
+samples are further off than their error allows; "(undecided)": too few draws to tell. "-" is no number,
 "..." what the part above begins with, and "p / q" in a note has p for the row marked a, q for b.
 [docs/verdicts.md](docs/verdicts.md) says what verdicts mean.
 To check one yourself, `gradbounds claims F1` derives it, and the command of its setting measures it again

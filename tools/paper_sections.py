@@ -9,6 +9,7 @@ import numpy as np
 
 from checks.experiment import PAPER_WIDTH
 from checks.results import Results
+from checks.statistics import agreement_text
 from checks.verdict import Sentence, Subject, Verdict, significant
 from theory import Claim, Stack, predict
 from theory.paper.theorem1 import bound_value
@@ -246,7 +247,7 @@ def _theory(v: Verdict, digits: int) -> str:
     if not np.isfinite(v.predicted):
         return "-"
     predicted = significant(v.predicted, digits)
-    return predicted if v.agreement == "agrees" else f"{predicted} ({v.agreement})"
+    return predicted if v.agreement == "agrees" else f"{predicted} ({agreement_text(v.agreement)})"
 
 
 def _samples(v: Verdict, digits: int) -> str:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from checks.models.gauss_newton import beside_theory, predicted_exponents, predictions
 from checks.models.spectra import WHOLE, curvature_exponents, more_curvature
+from checks.statistics import agreement_text
 from checks.verdict import Verdict
 from gradbounds.actions.hessian_subjects import of_stack
 from gradbounds.actions.spectra import SpectraRequest, run_spectra, spectra_result
@@ -111,7 +112,8 @@ def _theory_lines(table: pd.DataFrame, beside: pd.DataFrame, predicted: pd.DataF
     lines = [f"{'Gauss-Newton matrix':46} {'theory':>10} {'measured':>10}"]
     for row in beside.itertuples():
         name = f"{title(row.placement)} d = {row.width}, L = {row.depth}, {row.block}, {row.quantity}"
-        lines.append(f"{name:46} {row.predicted:10.4g} {row.measured:10.4g} +- {row.sem:8.2g} {row.agreement}")
+        word = agreement_text(row.agreement)
+        lines.append(f"{name:46} {row.predicted:10.4g} {row.measured:10.4g} +- {row.sem:8.2g} {word}")
     for against, letter in (("depth", "L"), ("width", "d")):
         other = "width" if against == "depth" else "depth"
         keys = ["placement", "block", other, "quantity"]

@@ -218,7 +218,7 @@ def test_where_there_is_no_theory_there_is_a_dash():
     without = replace(HOLDS, predicted=float("nan"), agreement="undecided", subject=PRE)
     text = page(replace(HOLDS, agreement="beyond"), without)
     assert "| at least 1 | - | 2.5 [2, 3] | holds |" in line(text, "| Pre-LN, bound")
-    assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | holds |" in line(text, "| Post-LN, bound")
+    assert "| at least 1 | 2 (not judged) | 2.5 [2, 3] | holds |" in line(text, "| Post-LN, bound")
     only = page(without, replace(without, subject=HOLDS.subject))
     assert (
         "| Pre-LN, bound | at least 1 | 2.5 [2, 3] | holds |" in only and "No theory stands beside these rows." in only
