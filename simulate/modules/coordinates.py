@@ -22,7 +22,7 @@ from simulate.modules.layers import tensor_of
 from simulate.modules.own_changes import RandomState, mean_square, own_changes, random_state, root_mean_square
 from simulate.modules.predictions import logits_of
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, first_rule, stepper_of
-from simulate.modules.weight_places import ROOT, Owner, WeightPlaces, named_places, weight_places
+from simulate.modules.weight_places import ROOT, Owner, PlaceWatcher, WeightPlaces, named_places
 from simulate.runs.cell import check_device
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
@@ -78,7 +78,7 @@ def coordinate_steps(
 ) -> Stepped:
     """Take steps from modules of every width at the greatest depth, and of every depth at the greatest width.
 
-    A module takes about 1 + K forward and K backward passes for K steps, the first of a size one more, and after every
+    A module takes about 1 + K forward and K backward passes for K steps, and after every
     step one more pass through each module that has weights, and one for each weight of those that have several but a
     bias; its weights, and the outputs of such modules, are in memory twice. The batch is one, and whatever is drawn at
     random the same in every step. Scalars and scales of attention are those of the first module of a size.
@@ -124,7 +124,7 @@ def coordinate_steps(
         rows += [(width, depth, number, *row) for row in module.rows]
         alarms |= {((width, depth), *alarm): None for alarm in module.alarms}
         notes |= dict.fromkeys(module.notes)
-        places.setdefault((width, depth), module.places)
+        places.setdefault((width, depth), module.places())
         steppers |= module.steppers
         rules |= module.rules
         if on_module is not None:
@@ -153,17 +153,15 @@ class _Steps:
     Args:
         built: module, batch and loss.
         seed: of whatever they draw, in every step.
-        places: of another module of the same size; one more pass finds them, if None.
-
-    Raises:
-        ProbeError: module or loss fails.
+        places: of another module of the same size; the first pass finds them, if None.
     """
 
     def __init__(self, built: Made, seed: int, places: WeightPlaces | None) -> None:
         self._built, self._seed = built, seed
         self._names = named_places(built.module)
-        self.places = weight_places(built, seed + 1) if places is None else places
-        self._by_place = self.places.by_place()
+        self._places = places
+        # Until they are known, every module may use weights.
+        self._by_place = dict.fromkeys(self._names.values(), list[Owner]()) if places is None else places.by_place()
         self._parameters = list(built.module.named_parameters())
         self._first = {name: parameter.detach().clone() for name, parameter in self._parameters}
         self._names_of = {id(parameter): name for name, parameter in self._parameters}
@@ -185,7 +183,6 @@ class _Steps:
         Raises:
             ProbeError: module, loss or optimizer fails.
         """
-        self.rows += [(0, name, "", quantity, value) for name, quantity, value in self.places.scalars]
         self.rows += [(0, name, "", "weight", root_mean_square(value)) for name, value in self._first.items()]
         waiting = {name for name, parameter in self._parameters if parameter.requires_grad}
         self._held(stepper)
@@ -201,10 +198,15 @@ class _Steps:
             self._step = step
             last = step == steps
             self._asking = False
+            watcher = PlaceWatcher(self._built.module) if self._places is None else None
             with seeded(self._seed + 1):
-                loss = self._built.fresh().forward()[1] if last else self._built.fresh().backward()
+                loss = self._built.fresh().forward()[1] if last else self._built.fresh().backward(watcher)
             # Passes that an optimizer makes are none of these.
             self._asking = True
+            if watcher is not None:
+                self._know(watcher.places())
+            if step == 0:
+                self.rows[:0] = [(0, name, "", quantity, value) for name, quantity, value in self.places().scalars]
             if not self._kept(loss.detach()) or last:
                 return
             if step == 0:
@@ -216,6 +218,24 @@ class _Steps:
             if step == 0:
                 self._uphill(stepper)
             self._built.module.zero_grad(set_to_none=True)
+
+    def places(self) -> WeightPlaces:
+        """Where weights are used, as a pass has shown.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        if self._places is None:
+            raise RuntimeError("places must be asked for after a pass")
+        return self._places
+
+    def _know(self, places: WeightPlaces) -> None:
+        """Keep of the first pass what is of modules that use weights."""
+        self._places, self._by_place = places, places.by_place()
+        self._starts = {at: y for at, y in self._starts.items() if at[0] in self._by_place or at == (ROOT, 0)}
+        self._values = {
+            key: values for key, values in self._values.items() if key[0] in self._by_place or key[2] != "inputs"
+        }
 
     def _measured(self, part: nn.Module) -> list[Any]:
         name = self._names[part]
@@ -284,7 +304,7 @@ class _Steps:
         self._states.clear()
         if not all(map(isfinite, values.values())):
             wrong = [key for key, value in values.items() if not isfinite(value) and key[2] != "passed"]
-            places = [place for place in self.places.order if any(key[0] == place for key in wrong)]
+            places = [place for place in self.places().order if any(key[0] == place for key in wrong)]
             # What ends first, of modules that are not finite, is the innermost one.
             where = next((key[0] for key in wrong if key[0]), places[0] if places else "") or "the loss"
             when = "before the first step" if not self._step else f"after step {self._step}"

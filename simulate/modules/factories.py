@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from traceback import walk_tb
@@ -125,13 +125,17 @@ class Made:
             )
         return output, loss
 
-    def backward(self) -> Tensor:
+    def backward(self, watcher: AbstractContextManager[Any] | None = None) -> Tensor:
         """The loss; gradients are in the parameters.
+
+        Args:
+            watcher: of the forward pass.
 
         Raises:
             ProbeError: module or loss fails, or has no gradient.
         """
-        _, loss = self.forward()
+        with watcher or nullcontext():
+            _, loss = self.forward()
         with stage(f"backward pass of {type(self.module).__name__!r}"):
             loss.backward()
         return loss

@@ -58,6 +58,6 @@ def step_price(
         with seeded(at), named_size(width, depth):
             module = build(factory, width, depth, at, device).module
             counts[width, depth] = max(1, sum(parameter.numel() for parameter in module.parameters()))
-    passes = (steps + 2) / 3  # one to look, and one for every step and before the first; of a single step three
+    passes = (steps + 1) / 2  # one for every step and before the first; of a single step two
     seconds = min(times) * passes * seeds * sum(counts.values()) / counts[least]
     return StepPrice(seeds * len(sizes), max(counts.values()), seconds)

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from simulate.modules.factories import Made, seeded
 from simulate.modules.layers import tensor_of
 from simulate.modules.scalars import ScalarWatcher
 
@@ -63,57 +62,55 @@ def named_places(module: nn.Module) -> dict[nn.Module, str]:
     return {part: name or ROOT for name, part in module.named_modules() if "parametrizations" not in name}
 
 
-def weight_places(built: Made, seed: int) -> WeightPlaces:
-    """Look at a module while it runs once.
+class PlaceWatcher:
+    """Looks at a module while it runs once, inside `with`; `places` is what it saw."""
 
-    Args:
-        built: module, batch and loss.
-        seed: of whatever they draw.
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._names = module, named_places(module)
+        self._modules = {name: part for part, name in self._names.items()}
+        self._order, self._inputs, self._before = dict[str, int](), dict[str, int](), dict[str, float]()
+        self._watcher, self._running, self._handles = ScalarWatcher(), list[str](), list[Any]()
 
-    Raises:
-        ProbeError: module or loss fails.
-    """
-    names = named_places(built.module)
-    modules = {name: part for part, name in names.items()}
-    order, inputs, before = dict[str, int](), dict[str, int](), dict[str, float]()
-    watcher, running = ScalarWatcher(), list[str]()
+    def __enter__(self) -> "PlaceWatcher":
+        for part in self._names:
+            self._handles.append(part.register_forward_pre_hook(self._enters, with_kwargs=True))
+            self._handles.append(part.register_forward_hook(self._leaves))
+        self._watcher.__enter__()
+        return self
 
-    def enters(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        name = names[part]
-        running.append(name)
-        watcher.place = name
-        order.setdefault(name, 0)
+    def __exit__(self, *error: Any) -> None:
+        self._watcher.__exit__(*error)
+        for handle in self._handles:
+            handle.remove()
+
+    def _enters(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = self._names[part]
+        self._running.append(name)
+        self._watcher.place = name
+        self._order.setdefault(name, 0)
         x = tensor_of([*args, *kwargs.values()])
         if x is None:
             return
-        inputs[name] = x.shape[-1] if x.ndim else 0
-        factor, keys = watcher.factor_of(x)
-        if factor != 1.0 and not any(_has_matrix(modules[str(key)]) for key in keys):
-            watcher.release(keys)
-            before[name] = factor
+        self._inputs[name] = x.shape[-1] if x.ndim else 0
+        factor, keys = self._watcher.factor_of(x)
+        if factor != 1.0 and not any(_has_matrix(self._modules[str(key)]) for key in keys):
+            self._watcher.release(keys)
+            self._before[name] = factor
 
-    def leaves(part: nn.Module, _: Any, output: Any) -> None:
-        name = running.pop()
-        watcher.place = running[-1] if running else ROOT
+    def _leaves(self, _: nn.Module, args: Any, output: Any) -> None:
+        name = self._running.pop()
+        self._watcher.place = self._running[-1] if self._running else ROOT
         if (y := tensor_of(output)) is not None:
-            order[name] = y.shape[-1] if y.ndim else 0
-            watcher.mark(name, y)
+            self._order[name] = y.shape[-1] if y.ndim else 0
+            self._watcher.mark(name, y)
 
-    handles: list[Any] = []
-    for part in names:
-        handles.append(part.register_forward_pre_hook(enters, with_kwargs=True))
-        handles.append(part.register_forward_hook(leaves))
-    try:
-        with seeded(seed), watcher:
-            built.fresh().forward()
-    finally:
-        for handle in handles:
-            handle.remove()
-    scalars = [(str(name), "multiplier", value) for name, value in watcher.multipliers.items()]
-    scalars += [(name, "input_multiplier", value) for name, value in before.items()]
-    for where, scale, size in watcher.logits:
-        scalars += [(str(where), "logit_scale", scale), (str(where), "key_size", float(size))]
-    return WeightPlaces(tuple(_owners(built.module, order, inputs)), order, tuple(scalars))
+    def places(self) -> WeightPlaces:
+        """Of the pass."""
+        scalars = [(str(name), "multiplier", value) for name, value in self._watcher.multipliers.items()]
+        scalars += [(name, "input_multiplier", value) for name, value in self._before.items()]
+        for where, scale, size in self._watcher.logits:
+            scalars += [(str(where), "logit_scale", scale), (str(where), "key_size", float(size))]
+        return WeightPlaces(tuple(_owners(self._module, self._order, self._inputs)), self._order, tuple(scalars))
 
 
 def _owners(module: nn.Module, order: Mapping[str, int], inputs: Mapping[str, int]) -> list[Owner]:
