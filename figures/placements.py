@@ -58,5 +58,7 @@ def _name_ends(axis: Axes, norms: pd.DataFrame, deepest: int) -> None:
         axis.annotate(
             TITLES[placement], (deepest, np.exp(end)), (1.04, (at - low) / (high - low)), fontsize=8, va="center",
             textcoords="axes fraction", color=of_placement(placement)["color"], annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": of_placement(placement)["color"], "linewidth": 0.6},
+            arrowprops={
+                "arrowstyle": "-", "color": of_placement(placement)["color"], "linewidth": 0.6, "relpos": (0, 0.5),
+            },
         )  # fmt: skip

@@ -110,7 +110,7 @@ def warmup_ends(runs: Sequence[TrainingRow]) -> Figure:
             axis.minorticks_off()
             axis.set_xlabel(r"largest rate $\eta$")
             axis.set_title(f"{TITLES[placement]}, Adam")
-        axes[0].set_ylabel("final validation loss, nats a token")
+        axes[0].set_ylabel("final loss, nats a token")
         legend_below(figure, 4, "means, bars: least to most of the seeds")
     return figure
 
