@@ -1,5 +1,6 @@
 """`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,7 +84,7 @@ def predict_batch(
         "Shares of the squared norm:",
         *(f"  {row.name_:<{width}} {row.share:7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
         "",
-        f"Noise scale of the matrices: {scale.whole:.4g} sequences.",
+        _said_noise_scale(scale.whole, law),
         *(_words_that_differ(stack, batch) if law is None else []),
         _included(stack.embeddings, family, vectors),
         *note_lines(notes),
@@ -100,6 +101,17 @@ def predict_batch(
         },
         lines=lines,
     )  # fmt: skip
+
+
+def _said_noise_scale(sequences: float, law: TextLaw | None) -> str:
+    """The noise scale, or what it means that there is none."""
+    if math.isfinite(sequences):
+        return f"Noise scale of the matrices: {sequences:.4g} sequences."
+    of_text = "; words of a text do, see --text" if law is None else ""
+    return (
+        "The matrices have no noise scale: two sequences have no part of their gradients in common here, so that a "
+        f"larger batch never stops lowering the norm{of_text}."
+    )
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:

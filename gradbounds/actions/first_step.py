@@ -150,12 +150,19 @@ def _within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Bu
         steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
         return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
 
+    def next_size(tokens: int) -> str:
+        longer = costs([_with_tokens(stack, 2 * tokens) for stack in stacks])
+        return (
+            f" (twice as many take about {duration(longer.seconds)} and {format_bytes(longer.bytes)}), and --all says "
+            "there how the rate goes with their number"
+        )
+
     cost = costs(stacks)
     if budget.holds(cost):
         return cost
     tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
     shorter = (fewer for fewer in tokens if budget.holds(costs([_with_tokens(stack, fewer) for stack in stacks])))
-    change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
+    change = "".join(f"; --tokens {fewer} is within these{next_size(fewer)}" for fewer in itertools.islice(shorter, 1))
     raise OverBudgetError(
         f"theory of the first step would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)}, more than "
         f"{budget.exceeded(cost)}{change}; --max-time and --memory allow more."
@@ -334,6 +341,8 @@ def _doubled(stacks: Sequence[Stack], table: pd.DataFrame, budget: Budget | None
             cost = first_step_cost(twice, optimizer, patterns)
             if budget.holds(spent + cost) if budget else cost.seconds < _CHEAP:
                 spent = spent + cost
+                if cost.seconds > SOON:
+                    print(f"at twice {symbol} it takes about {duration(cost.seconds)}.", file=sys.stderr, flush=True)
                 larger = first_step(twice, optimizer, patterns=patterns).critical_rate
                 powers.append(f"{symbol}^{np.log2(larger / rate):.2f}")
         if powers:

@@ -40,8 +40,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["most of the gain"] = table["most_of_the_gain"]
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
-    # Two sequences share nothing where units are odd in the mean, as gated ones are.
-    shown["noise scale"] = ["infinite" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
+    shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
     lines = [
         "Critical rate of the first step, 2 g.u/u'Gu: where the loss with the Gauss-Newton matrix is back at its start."
     ]
@@ -51,7 +50,11 @@ def table_lines(table: pd.DataFrame) -> list[str]:
             f"Networks: ratios of means of {draws}; break-even: medians of the rates where their loss is back."
         )
     lines.append("Off by up to: what finite width is expected to do to the rate at most.")
-    lines.append("Noise scale: the batch, in sequences, above which a larger one helps little (theory).")
+    # Two sequences share nothing where units are odd in the mean, as gated ones are.
+    shared = "; none: two sequences of other words have no part of the gradient in common" * bool(
+        np.isinf(table["noise_scale"]).any()
+    )
+    lines.append(f"Noise scale: the batch, in sequences, above which a larger one helps little (theory){shared}.")
     lines.append("Updates: the largest relative update |u_W|/|W| of a matrix over the least.")
     lines += ["", *shown.to_string(index=False).splitlines()]
     even = {(row.optimizer, row.relative_updates): row for row in table.itertuples() if row.relative_updates}

@@ -35,6 +35,19 @@ def test_step_1_of_a_run(capsys):
     assert "no biases, gains or tables of inputs" in said
 
 
+def test_without_a_common_part_there_is_no_noise_scale(capsys):
+    """Gated units are odd in the mean: sequences of other words share nothing."""
+    gated = ("--width", "16", "--depth", "1", "--tokens", "2", "--vocab", "8", "--ffn", "gated", "--activation", "silu")
+    assert main(["predict", *gated, "--batch", "6"]) == 0
+    said = capsys.readouterr().out
+    assert "The matrices have no noise scale: two sequences have no part of their gradients in common here" in said
+    assert "see --text" in said
+    assert "inf " not in said
+    assert main(["predict", *gated, "--first-step", "--optimizer", "sgd"]) == 0
+    said = capsys.readouterr().out
+    assert "; none: two sequences of other words have no part of the gradient in common." in said
+
+
 def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     """Of nanoGPT's file: biases, norms and positions beside the matrices, and how often words repeat in a batch."""
     file = tmp_path / "config.json"

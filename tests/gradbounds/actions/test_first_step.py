@@ -97,7 +97,9 @@ def test_a_model_s_configuration(tmp_path, capsys):
     assert main([*line, "--tokens", "2", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("theory of the first step takes about ")
     assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "6s"]) == 2
-    assert "of --max-time; --tokens" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert re.search(r"of --max-time; --tokens \d+ is within these \(twice as many take about \S+ s and ", refused)
+    assert "and --all says there how the rate goes with their number" in refused
 
 
 def test_bert_s_configuration_beside_networks(tmp_path, capsys):
