@@ -60,7 +60,7 @@ def network_lines(
     shown = None if every_layer else set(_doubled(stack.depth))
     lines = []
     if has_theory:
-        lines += ["By large-width theory: norms of gradients, root mean squares over random initializations"]
+        lines += [f"By large-width theory: norms of gradients of {_sequences(stack)}, root mean squares over networks"]
         lines += [*_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table)]
         lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
         lines += ["", *sampled_lines(stack, table), *trust_lines(stack, evidence)]
@@ -74,6 +74,19 @@ def network_lines(
         what = "Samples over theory" if has_theory else "Samples, root mean squares"
         lines += [f"{what}: {draws} networks, +- standard error", *_block(scaled, "mean", "sem", shown), ""]
     return [*lines, *_over_layers(stack, table, "predicted" if has_theory else "mean")]
+
+
+def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> list[str]:
+    """Norms of gradients alone, of every layer or those that double and the last.
+
+    Args:
+        stack: the network.
+        table: as a `layer_table`, with quantity, layer, and norms without errors in "predicted".
+        every_layer: whether every layer is printed.
+    """
+    shown = None if every_layer else set(_doubled(stack.depth))
+    lines = _block(table.assign(predicted_sem=0.0), "predicted", "predicted_sem", shown)
+    return [*lines, *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else [])]
 
 
 def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
@@ -100,6 +113,10 @@ def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
                 numbers |= {value: of / over, error: np.abs(of / over) * np.hypot(off / of, off_over / over)}
         rows.append(product.assign(quantity=prefix + "cosine", **numbers))
     return pd.concat([table, *rows], ignore_index=True) if rows else table
+
+
+def _sequences(stack: Stack) -> str:
+    return "one sequence" if stack.sequences == 1 else f"a batch of {stack.sequences} sequences"
 
 
 def _tokens(stack: Stack) -> str:

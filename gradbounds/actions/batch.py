@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch
-from gradbounds.budget import Budget
+from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
-from gradbounds.network_text import drawn_lines, matrix_name, note_lines, title
+from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, title
 from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.text import TEXTS
@@ -17,7 +18,11 @@ from theory import Stack
 from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.coverage import require
+from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
+
+DISTINCT = "distinct"
+"""The name of no law: words that all differ."""
 
 _NAMES = {
     "Wemb": "output matrix",
@@ -30,18 +35,20 @@ _NAMES = {
 
 
 _NOT_TEXT = (
-    "Words are independent and differ, which is not text: text repeats words and labels, so that its gradients agree",
-    "more; --text says how.",
+    "Words all differ, which is not text: text repeats words and labels, so that its gradients agree and the norm is",
+    "larger; --text zipf:1 says how much.",
 )
 
 
 def predict_batch(
     given: Mapping[str, Any], batch: int, of: Description, *, text: str | None = None,
     patterns: int | None, max_time: str, memory: str | None = None, plan: bool = False,
+    every_layer: bool = False, of_tokens: str = "", of_words: Sequence[str] = (),
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
 
     Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
+    Who chose the number of tokens or the law unasked says so in words, as `batch_defaults.Asked` has them.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -59,9 +66,14 @@ def predict_batch(
     cost, grouped = cost_of_batch(stack, law, patterns)
     if plan:
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-        takes = f"{said_cost(cost, grouped)}."
-        return Result(about="what the gradient of a batch takes", values=numbers, lines=[takes])
-    scale = scale_of_batch(stack, law, patterns, budget)
+        takes = [f"{said_cost(cost, grouped)}, at {stack.tokens} tokens{of_tokens}.", *of_words]
+        return Result(about="what the gradient of a batch takes", values=numbers, lines=takes)
+    try:
+        scale = scale_of_batch(stack, law, patterns, budget)
+    except OverBudgetError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{error} --text {DISTINCT} has no word twice." if of_words else str(error)) from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
     squares, line = scale.squares(batch, vectors), first_line(scale, batch, vectors, law)
@@ -71,18 +83,23 @@ def predict_batch(
         "parameter": list(squares), "name": names, "grad_sq": list(squares.values()),
         "share": [square / whole if whole else 0.0 for square in squares.values()],
     })  # fmt: skip
+    layers = _by_layer(scale.grad_sq(batch))
     width = max(map(len, names))
     shown = table.sort_values("share", ascending=False, kind="stable")
     lines = [
         title(stack),
         *drawn_lines(notes),
         "",
-        f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens.",
+        f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
+        *of_words,
         *(_NOT_TEXT if law is None else _of_law(law)),
         *said_deviations(line),
         "",
         "Shares of the squared norm:",
         *(f"  {row.name_:<{width}} {row.share:7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
+        "",
+        f"Norms of the matrices' gradients, of the batch of {batch}",
+        *gradient_lines(stack, layers, every_layer=every_layer),
         "",
         _said_noise_scale(scale.whole, law),
         *(_words_that_differ(stack, batch) if law is None else []),
@@ -91,7 +108,7 @@ def predict_batch(
     ]
     return Result(
         about=title(stack),
-        tables={"batch": table},
+        tables={"batch": table, "layers": layers},
         values={
             "stack": stack, "batch": batch, "loss": scale.loss,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
@@ -114,13 +131,24 @@ def _said_noise_scale(sequences: float, law: TextLaw | None) -> str:
     )
 
 
+def _by_layer(squares: Mapping[str, Array]) -> pd.DataFrame:
+    """Norms of matrices, layer by layer, by the names of a `layer_table`; layer 0 is of the whole network."""
+    rows = []
+    for role, square in squares.items():
+        prefix, name = ("encoder_", role.removeprefix("encoder_")) if role.startswith("encoder_") else ("", role)
+        norms = np.sqrt(np.maximum(square, 0.0))
+        numbers = enumerate(norms, 1) if norms.ndim else [(0, norms)]
+        rows += [(f"{prefix}grad_{name}", layer, float(norm)) for layer, norm in numbers]
+    return pd.DataFrame(rows, columns=["quantity", "layer", "predicted"])
+
+
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:
-    """The law that a word or a file names; None where all words differ.
+    """The law that a word or a file names; None where all words differ, which is `DISTINCT`.
 
     Raises:
         ValueError: as `TextLaw.read`.
     """
-    if text is None:
+    if text in (None, DISTINCT):
         return None
     return TextLaw.read(str(TEXTS.get(text, text)), tokens=stack.tokens, vocab=stack.vocab)
 

@@ -1,7 +1,7 @@
 """`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Cause:
 
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, text: str | None = None,
-    patterns: int | None, max_time: str, memory: str | None = None,
+    patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "", of_words: Sequence[str] = (),
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.
 
@@ -142,7 +142,8 @@ def predict_logged(
         *drawn_lines(notes),
         "",
         f"{logged}: {has}" + ("." if printed.step is None else f", at step {printed.step}."),
-        f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens.",
+        f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
+        *of_words,
         *said_deviations(healthy.line),
         "",
         *(_said(healthy, printed, near, ranked) if not fits else _FINE if judged else _ALONE),

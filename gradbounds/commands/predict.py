@@ -64,14 +64,19 @@ class Predict(OfModel):
     )
     batch: Annotated[
         int | None,
-        optional("loss and gradient norm of a batch of so many sequences: step 1 of a training log", "S", "none"),
+        optional(
+            "loss and gradient norm of a batch of so many sequences, of a model as long as its context: step 1 of a "
+            "training log",
+            "S",
+            default="none",
+        ),
     ] = None
     text: Annotated[
         str | None,
         optional(
-            "with --batch: how words repeat, as 1/k^A of the k-th, as counted in a file, or in a text",
-            "zipf:A|counts:FILE|FILE|lighthouse",
-            default="all differ",
+            "with --batch: how words repeat, as 1/k^A of the k-th, as counted in a file, or in a text, or never",
+            "zipf:A|counts:FILE|FILE|lighthouse|distinct",
+            default="zipf:1 of a model, else distinct",
         ),
     ] = None
     logged: Annotated[
@@ -152,24 +157,27 @@ class Predict(OfModel):
             ValueError: flags exclude it.
         """
         alone = {"compare": self.compare, "draws": self.draws, "bound": self.bound, "first_step": self.first_step}
-        alone |= {"all": self.all, "sequences": "sequences" in changes}
-        alone |= {"several tokens": isinstance(changes.get("tokens"), tuple)}
+        alone |= {"sequences": "sequences" in changes, "several tokens": isinstance(changes.get("tokens"), tuple)}
         if asked := [name for name, value in alone.items() if value]:
             raise ValueError(f"batch must stand without {', '.join(asked)}, got {batch} sequences beside it.")
+        from gradbounds.actions.batch_defaults import batch_asked
+
+        limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
+        asked_of = batch_asked(changes, self.description, text=self.text, **limits)
         if self.logged is not None:
             if self.dry_run:
                 raise ValueError("dry_run must stand without logged.")
             from gradbounds.actions.logged import predict_logged
 
             return predict_logged(
-                changes, batch, self.description, self.logged, text=self.text, patterns=self.patterns,
-                max_time=self.max_time, memory=self.memory,
+                asked_of.given, batch, self.description, self.logged, text=asked_of.text,
+                of_tokens=asked_of.of_tokens, of_words=asked_of.of_words, **limits,
             )  # fmt: skip
         from gradbounds.actions.batch import predict_batch
 
         return predict_batch(
-            changes, batch, self.description, text=self.text, patterns=self.patterns, max_time=self.max_time,
-            memory=self.memory, plan=self.dry_run,
+            asked_of.given, batch, self.description, text=asked_of.text, plan=self.dry_run,
+            every_layer=self.all,            of_tokens=asked_of.of_tokens, of_words=asked_of.of_words, **limits,
         )  # fmt: skip
 
     def _check_lengths(self, lengths: tuple[int, ...]) -> None:

@@ -1,8 +1,18 @@
 """Configurations of published models, and the Stack that each of them is at initialization."""
 
 from theory.configurations.published import PUBLISHED, published
-from theory.configurations.reading import Note, drawn_by, model_type
+from theory.configurations.reading import Note, context, drawn_by, model_type
 from theory.configurations.recipes import RECIPES, Recipe
 from theory.configurations.stack_from_config import stack_from_config
 
-__all__ = ["Note", "PUBLISHED", "RECIPES", "Recipe", "drawn_by", "model_type", "published", "stack_from_config"]
+__all__ = [
+    "Note",
+    "PUBLISHED",
+    "RECIPES",
+    "Recipe",
+    "context",
+    "drawn_by",
+    "model_type",
+    "published",
+    "stack_from_config",
+]

@@ -14,6 +14,8 @@ Fields = dict[str, Any]
 
 _REQUIRED: Any = object()
 
+_LIMITS = "only limits the length of a sequence"
+
 SAID_ELSEWHERE = {
     "names and software, not numbers of the network": (
         "_name_or_path", "architectures", "auto_map", "model_type", "torch_dtype", "dtype", "transformers_version",
@@ -44,7 +46,7 @@ SAID_ELSEWHERE = {
         "summary_type", "summary_use_proj", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
         "pooler_size_per_head", "pooler_type", "pooler_act", "pooler_hidden_act", "pooler_hidden_size",
     ),
-    "only limits the length of a sequence": (
+    _LIMITS: (
         "max_position_embeddings", "n_positions", "n_ctx", "block_size", "sequence_len", "seq_length",
         "original_max_position_embeddings", "max_sequence_length", "model_max_length", "max_seq_len", "seq_len",
         "model_max_positions",
@@ -126,6 +128,13 @@ class Note:
 def model_type(notes: Sequence[Note]) -> str | None:
     """That of a configuration whose every part was read, which is neutral by itself; None of any other."""
     return next((note.value for note in notes if (note.field, note.what) == ("model_type", "neutral")), None)
+
+
+def context(notes: Sequence[Note]) -> int | None:
+    """The longest sequence that a configuration names; None where it names none."""
+    named = {note.field: note.value for note in notes if note.reason == _LIMITS}
+    lengths = [named[name] for name in SAID_ELSEWHERE[_LIMITS] if name in named and not name.startswith("original")]
+    return next((each for each in lengths if isinstance(each, int) and each > 0), None)
 
 
 def drawn_by(notes: Sequence[Note]) -> str | None:

@@ -493,6 +493,8 @@
     const { content } = networks[0];
     $("answer").hidden = false;
     $("title").textContent = content.title;
+    const sequences = Number(content.stack.sequences ?? 1);
+    $("of_sequences").textContent = sequences > 1 ? `of a batch of ${sequences} sequences` : "of one sequence";
     lines("drawn_lines", content.drawn);
     const [, ...standing] = content.stands_out;
     lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);

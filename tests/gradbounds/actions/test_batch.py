@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from gradbounds.actions.batch import law_of
+from gradbounds.actions.batch_defaults import batch_asked
 from gradbounds.cli import main
+from gradbounds.described_network import Description
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.configurations.stack_from_config import FAMILIES
@@ -33,6 +36,11 @@ def test_step_1_of_a_run(capsys):
     assert "at 6 sequences of 4 tokens" in said
     assert "which is not text" in said
     assert "no biases, gains or tables of inputs" in said
+    norms = {name: value**0.5 for name, value in noise_scale(STACK).grad_sq(6).items()}
+    table = said.split("gradients, of the batch of 6\n")[1].splitlines()
+    for layer, line in enumerate(table[1:3]):
+        printed = [float(word) for word in line.split()[1:]]
+        assert printed == pytest.approx([norms[name][layer] for name in ("WV", "W1", "W2")], rel=1e-3)
 
 
 def test_without_a_common_part_there_is_no_noise_scale(capsys):
@@ -95,6 +103,26 @@ def test_a_batch_of_text(tmp_path, capsys):
         assert error.count("\n") == 1
     assert main(["predict", *SMALL, "--text", "zipf:1"]) == 2
     assert "text must stand with batch" in capsys.readouterr().err
+
+
+def test_a_model_has_its_context_and_words_of_a_text():
+    """Or the half, quarter, ... that is within the time, and words that differ where theory has no rule for text."""
+    limits = {"patterns": None, "memory": "64GB"}
+    llama = Description(like="llama-3-8b")
+    asked = batch_asked({}, llama, text=None, max_time="10m", **limits)
+    assert asked.given == {"tokens": 8192}
+    assert asked.text == "zipf:1"
+    assert asked.of_tokens == ", the context of the configuration"
+    assert "with 0.9 they repeat 0.33 times as often" in " ".join(asked.of_words)
+    less = batch_asked({}, llama, text=None, max_time="20s", **limits)
+    assert 16 < less.given["tokens"] < 8192
+    assert "of the configuration's context of 8192" in less.of_tokens
+    given = batch_asked({"tokens": 64}, llama, text="distinct", max_time="10m", **limits)
+    assert (given.given, given.text, given.of_tokens, given.of_words) == ({"tokens": 64}, "distinct", "", ())
+    experts = batch_asked({}, Description(like="mixtral-8x7b"), text=None, max_time="10m", **limits)
+    assert (experts.text, experts.of_words) == (None, ())
+    assert batch_asked({}, Description(), text=None, max_time="10m", **limits).given == {}
+    assert law_of(STACK, "distinct") is None
 
 
 def test_vectors_of_families():

@@ -1,0 +1,93 @@
+"""What a batch is where nobody says: of a model sequences as long as its context, and words that repeat as a text's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradbounds.actions.batch import DISTINCT, law_of
+from gradbounds.actions.first_line import cost_of_batch
+from gradbounds.budget import Budget
+from gradbounds.described_network import Description
+from theory import Stack
+from theory.configurations import context
+from theory.coverage import gaps, has_experts
+
+ZIPF = "zipf:1"
+"""The law of text that is taken of a model."""
+
+_REPEATS = (0.9, 1.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A network and a text, and in words what of it nobody gave.
+
+    Attributes:
+        given: fields of the network.
+        text: as `law_of` takes it.
+        of_tokens: whose number of tokens that is; "" where it was given, or is the default of every network.
+        of_words: why words have this law, a line each; none where it was given.
+    """
+
+    given: Mapping[str, Any]
+    text: str | None
+    of_tokens: str = ""
+    of_words: tuple[str, ...] = ()
+
+
+def batch_asked(
+    given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str,
+    memory: str | None = None,
+) -> Asked:  # fmt: skip
+    """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.
+
+    Raises:
+        ValueError: the configuration or a law cannot be read.
+    """
+    if not of.is_model:
+        return Asked(given, text)
+    fields, of_tokens = dict(given), ""
+    if "tokens" not in given and (longest := context(of.read(given)[1])) is not None:
+        tokens = _within(longest, given, of, text, patterns, Budget.of(max_time, memory))
+        if tokens is not None:
+            fields["tokens"] = tokens
+            most = f"the most within --max-time and --memory of the configuration's context of {longest}"
+            of_tokens = ", the context of the configuration" if tokens == longest else f", {most}"
+    stack, _ = of.read(fields)
+    law = _law(stack, text)
+    return Asked(fields, law, of_tokens, _of_zipf(stack) if text is None and law is not None else ())
+
+
+def _law(stack: Stack, text: str | None) -> str | None:
+    """The law that was given, or the one of a model, where theory has a rule for text."""
+    refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
+    return ZIPF if text is None and not refused else text
+
+
+def _within(
+    longest: int, given: Mapping[str, Any], of: Description, text: str | None, patterns: int | None, budget: Budget
+) -> int | None:
+    """The most tokens, by halves, whose batch is within the budget; None if there are none."""
+    tokens = longest
+    while tokens > 1:
+        try:
+            stack, _ = of.read({**given, "tokens": tokens})
+            if budget.holds(cost_of_batch(stack, law_of(stack, _law(stack, text)), patterns)[0]):
+                return tokens
+        except ValueError:  # a mask of its own asks for its number of tokens, or words are fewer
+            pass
+        tokens //= 2
+    return None
+
+
+def _of_zipf(stack: Stack) -> tuple[str, ...]:
+    """That words have a law which nobody gave, and how much hangs on its exponent."""
+    first, *others = (law_of(stack, f"zipf:{exponent:g}") for exponent in (1.0, *_REPEATS))
+    assert first is not None
+    times = [other.across / first.across for other in others if other is not None]
+    few, many = (f"{ratio:.2g} times as often" for ratio in times)
+    return (
+        f"Words by Zipf's law with exponent 1 (--text FILE counts yours, --text {DISTINCT} has none twice):",
+        f"with {_REPEATS[0]:g} they repeat {few}, with {_REPEATS[1]:g} {many}. A large batch's norm goes",
+        "about as the root of that; with gated units it may go as that itself.",
+    )
