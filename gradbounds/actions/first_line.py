@@ -15,9 +15,12 @@ from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
 
-# Relative deviations of a norm from theory, as sampled networks have them (docs/first_step.md): times sqrt(L/d), over
-# the root of the number of tokens, and times the deviation of how often words repeat.
-_OF_DEPTH, _OF_TOKENS, _OF_WORDS = 0.15, 0.25, 2.0
+# Relative deviations of a norm from theory, as sampled networks have them (docs/first_step.md): times sqrt(L/d), and
+# over the root of the number of tokens.
+_OF_DEPTH, _OF_TOKENS = 0.15, 0.25
+# Of what sequences share, over sqrt(d): the gradient of frequent labels is one Gaussian vector of d coordinates, whose
+# length varies by 1/sqrt(2 d). With tied embeddings more was sampled, with plain units and with gated ones.
+_OF_LABELS, _OF_TIED, _OF_TIED_GATED = 0.5**0.5, 1.15, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,10 @@ def first_line(scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextL
     deviation = _most_of_loss(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
     shares = [_OF_DEPTH * (scale.stack.depth / scale.stack.width) ** 0.5, _OF_TOKENS * _tokens(scale, batch) ** -0.5]
     shares += [error / norm if norm else 0.0]
+    of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
     if law is not None:
-        shares += [_OF_WORDS * _shared(scale, batch) * _deviation_of_repeats(law, _tokens(scale, batch))]
+        of_shared += [_deviation_of_repeats(law, _tokens(scale, batch))]
+    shares += [_shared(scale, batch) * share for share in of_shared]
     return FirstLine(scale.loss, deviation, norm, norm * float(np.linalg.norm(shares)), bound)
 
 
@@ -95,6 +100,13 @@ def _shared(scale: NoiseScale, batch: int) -> float:
     shared = sum(float(np.sum(part)) for part in scale.product.values())
     whole = sum(float(np.sum(part)) for part in scale.grad_sq(batch).values())
     return min(1.0, shared / whole) if whole else 0.0
+
+
+def _of_width(stack: Stack) -> float:
+    """By how much the root of what sequences share varies over networks, times sqrt(d)."""
+    if stack.embeddings != "tied":
+        return _OF_LABELS
+    return _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
 
 
 def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:

@@ -251,5 +251,8 @@ def test_the_deviation_of_a_loss():
             True,
             False,
         ]
-    with pytest.raises(ValueError, match="^embeddings must be untied and every position count"):
+    tied = replace(eight, embeddings="tied", embedding_scale=0.5, output_scale=0.25)
+    sampled = np.std(gb.sample(tied, draws=draws, seed=1, text=windows)["loss"], ddof=1)
+    assert noise_scale(tied, text=law).loss_deviation(8) == pytest.approx(sampled, rel=4 / (2 * draws) ** 0.5)
+    with pytest.raises(ValueError, match="^embeddings must be untied or text a law, and every position count"):
         noise_scale(replace(stack, loss_on="last")).loss_deviation(8)

@@ -41,7 +41,7 @@ class NoiseScale:
             so on, by the layer; gains of its norms and their biases, "gain" and "shift", by the sub-layer from below;
             and tables of "inputs", "positions" and the "segment", whose rows enter as they are.
         loss_moments: S and C of the loss's variance over networks, labels and texts, of one sequence and between two;
-            None where logits hold the words of their positions or a share of the positions counts.
+            None where a share of the positions counts, or logits hold words of positions that follow no law of text.
     """
 
     stack: Stack
@@ -63,7 +63,9 @@ class NoiseScale:
         """
         _check_sequences(sequences)
         if self.loss_moments is None:
-            raise ValueError("embeddings must be untied and every position count, for the deviation of a loss.")
+            raise ValueError(
+                "embeddings must be untied or text a law, and every position count, for the deviation of a loss."
+            )
         single, product = self.loss_moments
         return float(max(product + (single - product) / sequences, 0.0) ** 0.5)
 

@@ -23,6 +23,7 @@ from operator import add
 import numpy as np
 
 from theory.mean_field.kernels import Array, Number
+from theory.mean_field.outputs import loss_variance
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Overlaps,
@@ -175,6 +176,7 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
         inputs=bottom,
         embedding=embedding + into**2 * tokens.total(tokens.one_word * bottom),
         energies=collected,
+        loss_variance=_loss_variance(stack, tokens, forward.output, last_words, same_label) if tokens.apart else None,
     )
 
 
@@ -231,6 +233,14 @@ def _below_branch(
     else:
         below = below_attention(step.stack, gradient.tokens, arrived.noise, arrived.stream, errors, inside, of_branch)
     return *below[:2], with_more(below[2], of_norms)
+
+
+def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, same_label: Array) -> Array:
+    """As of untied embeddings, and by how often a label is the position's own word, whose logit has a mean."""
+    logits, chances = stack.output_scale * stack.width**0.5 * held, np.diagonal(tokens.labels.own)
+    by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
+    of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))
+    return of_weights + tokens.total(by_text) / stack.rows**2
 
 
 def _products(first: Array, other: Array) -> Array:
