@@ -122,11 +122,12 @@ def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
         counts: (points,), of draws.
     """
     log = np.log(np.asarray(x, dtype=float))
-    centred = counts * (log - np.average(log, weights=counts))
+    # A fit is linear in ln y: fitting unit vectors gives its weights.
+    fitted = np.polyfit(log, np.eye(len(log)), 1, w=np.sqrt(counts))[0]
     ends = np.zeros(len(log))
     ends[[0, 1]] += np.array([1.0, -1.0]) / (log[1] - log[0])
     ends[[-2, -1]] += np.array([-1.0, 1.0]) / (log[-1] - log[-2])
-    return centred / (centred * log).sum(), ends
+    return fitted, ends
 
 
 def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: ArrayLike) -> tuple[Array, Array]:

@@ -152,10 +152,8 @@ def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrizat
         factors = {key: abs(float(scalars["value"].iloc[at[0]])) for key, at in places_of(scalars, where).items()}
         each = zip(*(frame[name].tolist() for name in where), strict=True)
         frame = frame.assign(value=frame["value"].to_numpy() * [factors.get(key, 1.0) for key in each])
-    common, readouts = (
-        _common_rate(sizes),
-        {place for (place, _), (_, role) in sizes.owners.items() if role == "output"},
-    )
+    common = _common_rate(sizes)
+    readouts = {place for (place, _), (_, role) in sizes.owners.items() if role == "output"}
     first = _first_moves(frame)
     values, of_size = frame["value"].to_numpy(), frame["size"].to_numpy()
     keys, alike = list[tuple[Any, ...]](), dict[tuple[int, ...], list[tuple[int, list[int], Range | None]]]()
@@ -237,16 +235,8 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
     fine = [bool(row.all()) for row in (values > 0) & np.isfinite(values)]
 
     def unknown(ask: Range | None, word: str) -> Judged:
-        return (
-            missing,
-            missing,
-            missing,
-            *((missing, missing) if ask is None else ask),
-            word,
-            missing,
-            missing,
-            missing,
-        )
+        ends = (missing, missing) if ask is None else ask
+        return missing, missing, missing, *ends, word, missing, missing, missing
 
     if count.min() < 2 or len(x) < LEAST_POINTS:
         return [unknown(ask, "undecided" if positive else "zero") for ask, positive in zip(asked, fine, strict=True)]
