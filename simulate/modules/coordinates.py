@@ -19,7 +19,16 @@ from torch import Tensor, nn
 from simulate.counts import check_count
 from simulate.modules.factories import Factory, Made, build, module_seed, named_size, seeded
 from simulate.modules.layers import tensor_of
-from simulate.modules.own_changes import RandomState, mean_square, own_changes, random_state, root_mean_square
+from simulate.modules.own_changes import (
+    Move,
+    RandomState,
+    draws_nothing,
+    mean_square,
+    moves_of,
+    own_changes,
+    random_state,
+    root_mean_square,
+)
 from simulate.modules.predictions import logits_of
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, first_rule, stepper_of
 from simulate.modules.weight_places import ROOT, Owner, PlaceWatcher, WeightPlaces, named_places
@@ -167,6 +176,8 @@ class _Steps:
         self._names_of = {id(parameter): name for name, parameter in self._parameters}
         self._step, self._asking = 0, False
         self._damped: set[str] = set()
+        self._moves: dict[str, Move] = {}
+        self._means: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._states: list[RandomState | None] = []
         self._calls: dict[str, int] = {}
         self._starts: dict[tuple[str, int], Tensor] = {}
@@ -203,6 +214,7 @@ class _Steps:
                 loss = self._built.fresh().forward()[1] if last else self._built.fresh().backward(watcher)
             # Passes that an optimizer makes are none of these.
             self._asking = True
+            self._means.clear()
             if watcher is not None:
                 self._know(watcher.places())
             if step == 0:
@@ -214,6 +226,7 @@ class _Steps:
             rates = self._before(stepper)
             stepper.step()
             self._after(stepper)
+            self._moves = moves_of(dict(self._parameters), self._first)
             waiting = self._still(waiting, rates)
             if step == 0:
                 self._uphill(stepper)
@@ -240,10 +253,11 @@ class _Steps:
     def _measured(self, part: nn.Module) -> list[Any]:
         name = self._names[part]
 
-        def enters(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def enters(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not self._asking:
                 values = [*args, *kwargs.values()]
-                self._states.append(random_state(values) if name in self._by_place else None)
+                draws = name in self._by_place and not draws_nothing(part)
+                self._states.append(random_state(values) if draws else None)
 
         def leaves(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if self._asking:
@@ -252,35 +266,47 @@ class _Steps:
             y, x = tensor_of(output), tensor_of([*args, *kwargs.values()])
             if y is None:
                 return
-            self._put((name, "", "coordinates"), y.detach().float().abs().mean())
+            self._put((name, "", "coordinates"), self._mean(y))
             if name == ROOT and (logits := logits_of(output)) is not None:
                 start = self._starts.setdefault((ROOT, 0), logits.detach().clone())
                 if self._step:
                     self._put((ROOT, "", "change"), mean_square(logits.detach(), start))
-            if name in self._by_place and state is not None:
+            if name in self._by_place:
                 if x is not None:
-                    self._put((name, "", "inputs"), x.detach().float().abs().mean())
+                    self._put((name, "", "inputs"), self._mean(x))
                 call = self._calls[name] = self._calls.get(name, 0) + 1
                 self._changes(name, part, args, kwargs, y.detach(), call, state)
 
         before = part.register_forward_pre_hook(enters, with_kwargs=True)
         return [before, part.register_forward_hook(leaves, with_kwargs=True)]
 
+    def _mean(self, x: Tensor) -> Tensor:
+        """Mean |x|, once of what one module gives and others are given."""
+        # What inference mode makes does not count its changes.
+        changes = -1 if x.is_inference() else x._version
+        known = self._means.get(id(x))
+        if known is None or known[0] is not x or known[1] != changes or changes < 0:
+            known = x, changes, x.detach().float().abs().mean()
+            self._means[id(x)] = known
+        return known[2]
+
     def _put(self, key: tuple[str, str, str], value: Tensor) -> None:
         self._values.setdefault(key, []).append(value)
 
     def _changes(
         self, name: str, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor, call: int,
-        state: RandomState,
+        state: RandomState | None,
     ) -> None:  # fmt: skip
         """What updates make of a module's output, and what is passed on."""
         if self._step == 0:
             self._starts[name, call] = y.clone()
             return
-        firsts = {owner.parameter: self._first[owner.weight] for owner in self._by_place[name]}
+        owners = self._by_place[name]
+        firsts = {owner.parameter: self._first[owner.weight] for owner in owners}
+        moves = {owner.parameter: self._moves[owner.weight] for owner in owners if owner.weight in self._moves}
         self._asking = True
         try:
-            whole, squares = own_changes(part, firsts, args, kwargs, y, state)
+            whole, squares = own_changes(part, firsts, args, kwargs, y, state, moves)
         finally:
             self._asking = False
         start = self._starts.get((name, call))
@@ -380,7 +406,7 @@ class _Steps:
         for name, parameter in self._parameters:
             if name not in waiting:
                 continue
-            if not torch.equal(parameter, self._first[name]):
+            if name in self._moves:
                 continue
             if rates.get(name, 0.0) > 0 and parameter.grad is not None and bool(parameter.grad.any()):
                 what = f"{name} ({str(parameter.dtype).removeprefix('torch.')}) has a gradient and a rate, and stays"

@@ -6,6 +6,7 @@ last needs no pass, and where one weight stands beside it neither does that.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,9 +27,41 @@ _STEADY = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 RandomState = tuple[Tensor, Tensor | None, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How far updates moved a weight.
+
+    Attributes:
+        difference: of a vector, from its first value; empty of others.
+        mean_square: of that.
+    """
+
+    difference: Tensor
+    mean_square: Tensor
+
+
+def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[str, Move]:
+    """Of those that are not where they were; vectors, of which there are many, are subtracted in one go."""
+    moved = [name for name, first in firsts.items() if not torch.equal(now[name], first)]
+    vectors, nothing = [name for name in moved if firsts[name].ndim == 1], Tensor()
+    moves = {name: Move(nothing, nothing) for name in moved}
+    for dtype in {firsts[name].dtype for name in vectors}:
+        names = [name for name in vectors if firsts[name].dtype == dtype]
+        differences = torch._foreach_sub([now[name].detach() for name in names], [firsts[name] for name in names])
+        norms = torch._foreach_norm([difference.float() for difference in differences])
+        for name, difference, norm in zip(names, differences, norms, strict=True):
+            moves[name] = Move(difference, norm.square_().div_(difference.numel()))
+    return moves
+
+
+def draws_nothing(part: nn.Module) -> bool:
+    """Whether its forward with other weights is all that a pass of it takes; nothing but two hooks are on it."""
+    return type(part) in _STEADY and _plain(part) and not part._modules
+
+
 def own_changes(
     part: nn.Module, firsts: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor,
-    state: RandomState,
+    state: RandomState | None, moves: Mapping[str, Move],
 ) -> tuple[Tensor | None, dict[str, Tensor]]:  # fmt: skip
     """Run a module with its first weights.
 
@@ -38,7 +71,8 @@ def own_changes(
         args: what it was given.
         kwargs: likewise.
         y: what it gave.
-        state: of torch's generators before it ran, as `random_state` has it.
+        state: of torch's generators before it ran, as `random_state` has it; None of what draws nothing.
+        moves: what updates made of its weights so far, by their names in it, of those that have moved.
 
     Returns:
         The output with all first weights, None where it is no tensor of floats; and by weight the mean square of what
@@ -46,7 +80,7 @@ def own_changes(
     """
 
     def again(parameters: Mapping[str, Tensor]) -> Tensor | None:
-        if type(part) in _STEADY and _plain(part) and not part._modules:
+        if state is None:
             with torch.no_grad(), _other_weights(part, parameters):
                 return tensor_of(part.forward(*args, **kwargs))
         with torch.no_grad(), _same_draws(state):
@@ -55,15 +89,13 @@ def own_changes(
     whole = again(firsts)
     if whole is None:
         return None, {}
-    now = {name: part.get_parameter(name) for name in firsts}
     # What has not moved makes nothing, and rounding would make something of it.
-    squares = {name: whole.new_zeros(()).float() for name, first in firsts.items() if torch.equal(now[name], first)}
-    moved = [name for name in firsts if name not in squares]
+    squares = {name: whole.new_zeros((), dtype=torch.float32) for name in firsts if name not in moves}
+    moved = [name for name in firsts if name in moves]
     added, last = _ADDED.get(type(part), ""), Tensor()
     if added in moved and _plain(part):
-        last = (now[added] - firsts[added]).detach()
         # Of a convolution every channel has as many outputs, so that the means are one.
-        squares[added] = mean_square(last)
+        last, squares[added] = moves[added].difference, moves[added].mean_square
         if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             last = last.reshape(-1, *[1] * len(part.kernel_size))
     rest = [name for name in moved if name not in squares]
@@ -79,10 +111,9 @@ def own_changes(
     return whole, {name: squares[name] for name in firsts if name in squares}
 
 
-def mean_square(y: Tensor, z: Tensor | None = None) -> Tensor:
-    """Of an output, or of the difference of two, in single precision."""
-    norm = torch.linalg.vector_norm(y, dtype=torch.float32) if z is None else torch.dist(y.float(), z.float())
-    return norm.square_().div_(y.numel())
+def mean_square(y: Tensor, z: Tensor) -> Tensor:
+    """Of the difference of two outputs, in single precision."""
+    return torch.dist(y.float(), z.float()).square_().div_(y.numel())
 
 
 def root_mean_square(x: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from simulate.modules.coordinates import coordinate_steps
 from simulate.modules.factories import ProbeError, module_seed, seeded
 from simulate.modules.layers import tensor_of
-from simulate.modules.own_changes import own_changes, random_state
+from simulate.modules.own_changes import draws_nothing, moves_of, own_changes, random_state
 from simulate.modules.scalars import ScalarWatcher
 from simulate.modules.step_optimizers import optimizer_factory
 
@@ -142,10 +142,12 @@ def test_biases_take_no_pass_and_make_what_they_make(part, shape, moved):
     part.register_forward_pre_hook(lambda *_: None)
     part.register_forward_hook(lambda *_: None)
     y = tensor_of(part(*args)).detach()
-    found = own_changes(part, firsts, args, {}, y, random_state([x]))
+    state, moves = random_state([x]), moves_of(dict(part.named_parameters()), firsts)
+    found = own_changes(part, firsts, args, {}, y, None if draws_nothing(part) else state, moves)
+    assert draws_nothing(part) == isinstance(part, nn.Linear | nn.LayerNorm)
     plain = part.forward
     part.forward = lambda *given: plain(*given)
-    slow = own_changes(part, firsts, args, {}, y, random_state([x]))
+    slow = own_changes(part, firsts, args, {}, y, state, moves)
     torch.testing.assert_close(found[0], slow[0])
     assert list(found[1]) == list(slow[1]) == list(firsts)
     for name, square in slow[1].items():
