@@ -1,6 +1,7 @@
 """Time what of a command is not sampling: loading, planning, storing, reading, judging, drawing.
 
-Every command is a process of its own with one worker; seconds are the processor's, of the part that is innermost.
+Every command is a process of its own with one worker; seconds are the processor's, of the part that is innermost; and
+by the clock, of a second run of which sampling alone is timed.
 """
 
 import functools
@@ -50,15 +51,15 @@ PARTS = {
 
 
 class Clock:
-    """Processor seconds by part; what is called within a part is its own."""
+    """Seconds by part, the processor's or another clock's; what is called within a part is its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.process_time) -> None:
         self.seconds: dict[str, float] = {}
-        self._within, self._last = ["all else"], time.process_time()
+        self._now, self._within, self._last = now, ["all else"], now()
 
     def turn(self) -> None:
         """Count what passed since the last turn."""
-        now = time.process_time()
+        now = self._now()
         part = self._within[-1]
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
         self._last = now
@@ -102,18 +103,38 @@ def run(command: list[str]) -> dict[str, float]:
     return clock.seconds
 
 
-def measured(command: str) -> dict[str, object]:
-    """A command in a process and a folder of its own."""
+def sampling_alone(command: list[str]) -> dict[str, float]:
+    """Seconds by the clock of a command's sampling, run here."""
+    from simulate.runs import execution
+
+    clock = Clock(time.perf_counter)
+    execution.sample_batches = clock.timed("sampling", execution.sample_batches)
+    main = importlib.import_module("gradbounds.cli").main
+    main(command)
+    clock.turn()
+    return clock.seconds
+
+
+def in_a_process(way: str, command: str) -> tuple[dict[str, float], float]:
+    """What a command's process says of itself, in a folder of its own; and its seconds by the clock."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "seconds.json"
-        words = [*command.split(), "--out", str(Path(folder) / "run")]
-        subprocess.run([sys.executable, "-m", "bench.commands", str(file), *words], check=False, capture_output=True)
-        seconds = json.loads(file.read_text(encoding="utf-8"))
+        file, start = Path(folder) / "seconds.json", time.perf_counter()
+        words = [way, str(file), *command.split(), "--out", str(Path(folder) / "run")]
+        subprocess.run([sys.executable, "-m", "bench.commands", *words], check=False, capture_output=True)
+        return json.loads(file.read_text(encoding="utf-8")), time.perf_counter() - start
+
+
+def measured(command: str) -> dict[str, object]:
+    """A command in processes of its own."""
+    seconds, _ = in_a_process("parts", command)
+    by_clock, whole = in_a_process("clock", command)
     total = sum(seconds.values())
     return {
         "processor seconds": {name: round(value, 3) for name, value in seconds.items()}, "all": round(total, 2),
         "share that is not sampling": round(1 - seconds["sampling"] / total, 3),
         "the same without loading torch": round(1 - seconds["sampling"] / (total - seconds["loading torch"]), 3),
+        "seconds by the clock": round(whole, 2),
+        "share of them that is not sampling": round(1 - by_clock["sampling"] / whole, 3),
     }  # fmt: skip
 
 
@@ -123,4 +144,5 @@ def report() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(run(sys.argv[2:])), encoding="utf-8")
+    way, file, *words = sys.argv[1:]
+    Path(file).write_text(json.dumps({"parts": run, "clock": sampling_alone}[way](words)), encoding="utf-8")
