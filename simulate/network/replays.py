@@ -36,7 +36,7 @@ class Replays:
 
         Args:
             function: named, of tensors alone; whatever else it reads must stay as it is.
-            inputs: contiguous.
+            inputs: of one device.
         """
         if not self._of_use or sum(value.numel() for value in inputs) > MOST_NUMBERS:
             return function(*inputs)
@@ -54,7 +54,8 @@ class _Graph:
     def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
         self._inputs = [torch.empty_like(value) for value in inputs]
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # The device may be another than the current one, whose launches alone would be captured.
+        with torch.cuda.device(inputs[0].device), torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):
             self._outputs = list(function(*self._inputs))
 
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:

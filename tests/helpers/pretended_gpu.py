@@ -316,7 +316,7 @@ class PretendedGraph:
         self.operations: list[Any] = []
 
     @contextlib.contextmanager
-    def capture(self) -> Iterator[None]:
+    def capture(self, stream: None = None) -> Iterator[None]:
         """What torch.cuda.graph does.
 
         Raises:
@@ -410,6 +410,8 @@ class PretendedGpu(contextlib.ExitStack):
             "cuda.set_rng_state": lambda state, device=0: None,
             "cuda.manual_seed_all": lambda seed: None,
             "cuda.manual_seed": lambda seed: None,
+            "cuda.device": contextlib.nullcontext,
+            "cuda.Stream": lambda device=None: None,
             "cuda.CUDAGraph": PretendedGraph,
             "cuda.graph": PretendedGraph.capture,
             "__future__.get_overwrite_module_params_on_conversion": lambda: True,
