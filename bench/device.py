@@ -104,7 +104,7 @@ def against_depth(depth: int, ways: dict[str, tuple[int, int]]) -> dict[str, Any
     cell, seconds, rows = Cell(stack, "conditioned", DEVICE), dict.fromkeys(ways, float("inf")), {}
     first: Samples | None = None
     for repetition in range(1 + DEEP_REPETITIONS):
-        for name, (calls, size) in ways.items():
+        for name, (calls, size) in ways.items():  # the GPU's memory is asked for anew each time
             with patch.object(replays, "CALLS_BEFORE", calls), patch.object(memory, "_GPU_BATCH", size):
                 draws = BatchLimits().blocks(cell) * cell.draws_per_block
                 torch.cuda.empty_cache()

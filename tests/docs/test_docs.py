@@ -156,6 +156,17 @@ def test_the_times_on_a_gpu_quoted_are_the_committed_ones():
         f"{layer:.0f} ms a layer with {usual['draws of a batch']['conditioned']} draws",
         f"{deep_layer:.1f} with {deep['draws of a batch']['conditioned']},",
     )  # fmt: skip
+    report = json.loads((ROOT / "bench" / "results" / "device-deep-h100.json").read_text(encoding="utf-8"))
+    rows = next(case["of one batch"] for case in report["cases"] if case["depth"] == 1000)
+    assert {row["largest relative difference to the first"] for row in rows.values()} == {0.0}
+    larger = rows["graphs, batches of 32 GiB"]
+    one_by_one, by_graphs, today = (
+        row["microseconds per layer and draw"] for row in (rows["launch by launch"], rows["graphs"], larger)
+    )
+    assert says(
+        "engines.md", f"{by_graphs:.0f} µs each in place of {one_by_one:.0f}",
+        f"{today:.0f} with {larger['draws']} in a batch",
+    )  # fmt: skip
 
 
 def test_the_cost_of_depth_quoted_is_the_committed_one():
@@ -174,10 +185,17 @@ def test_the_cost_of_depth_quoted_is_the_committed_one():
     assert {one["draws in a batch"]["1000"] for one in runs} == {27}
     most = max(ratio for one in runs for ratio in one["deep over shallow"].values())
     assert says("engines.md", "hold 27 of them", f"at most {most:.1f} times")
+    xeon = json.loads((ROOT / "bench" / "results" / "deepest-xeon-avx512-16cores.json").read_text(encoding="utf-8"))
+    (runs,) = xeon["at most 6 GiB a batch"]
+    first, later = (
+        [f"{one['deep over shallow'][which]:.1f}" for one in runs] for which in ("first batch", "later batches")
+    )
+    assert set(first) == {"1.1"}
+    assert says("engines.md", f"1.1 in first batches, {' and '.join(later)} in later ones")
 
 
 def test_the_cost_of_small_batches_quoted_is_the_committed_one():
-    report = json.loads((ROOT / "bench" / "results" / "batches-epyc-2cores.json").read_text(encoding="utf-8"))
+    report = json.loads((ROOT / "bench" / "results" / "batches-epyc-avx512-2cores.json").read_text(encoding="utf-8"))
     for case, name in zip(report["by batch"], ("Post-LN", "Pre-LN"), strict=True):
         cells = " | ".join(f"{case['over one block'][count]:.2f}" for count in ("8", "16", "32", "64"))
         assert f"| {name} | {cells} |" in page_text("engines.md")
