@@ -106,7 +106,7 @@ def dense_cases(_):
 
 
 def pooled(runs):
-    """Exponents with half of their 95% intervals, of all seeds of all runs; `halves` are of the runs alone.
+    """Exponents with half of their 95% intervals and standard errors, of all seeds of all runs.
 
     Runs have as many seeds at every size, so that the mean of their exponents is the exponent of all seeds' means.
     """
@@ -114,16 +114,18 @@ def pooled(runs):
     exponents, halves = np.array(runs).transpose(2, 0, 1)
     errors = halves / stdtrit(3 * (seeds - 1), 0.975)
     quantile = stdtrit(3 * (seeds - 1) * len(runs), 0.975)
-    return exponents.mean(0), quantile * np.sqrt((errors**2).mean(0) / len(runs))
+    pooled_errors = np.sqrt((errors**2).mean(0) / len(runs))
+    return exponents.mean(0), quantile * pooled_errors, pooled_errors
 
 
 def beside_dense(runs):
     """Of one kind, by quantity: how far exponents of all runs and of one are from the dense sample's, and intervals."""
     keys = [key for key in runs[0]["exponents"] if all(key in run[of] for run in runs for of in run)]
     by_run = [[run["exponents"][key] for key in keys] for run in runs]
-    (exponents, halves), (dense, dense_halves) = pooled(by_run), pooled(
+    (exponents, halves, errors), (dense, dense_halves, dense_errors) = pooled(by_run), pooled(
         [[run["dense exponents"][key] for key in keys] for run in runs]
     )  # fmt: skip
+    two_errors = 2 * np.hypot(errors, dense_errors)
     single, single_halves = np.array(by_run).transpose(2, 0, 1)
     found = {}
     for quantity in ("coordinates", "own", "passed"):
@@ -131,6 +133,7 @@ def beside_dense(runs):
         if not of.any():
             continue
         away, alone = np.abs(exponents - dense)[of], np.abs(single - dense)[:, of]
+        covered = alone <= single_halves[:, of]
         found[quantity] = {
             "exponents": int(of.sum()), "within 0.1": int((away <= NEAR).sum()), "furthest": float(away.max()),
             "intervals of at most 0.1": int((2 * halves[of] <= SHORT).sum()),
@@ -138,8 +141,13 @@ def beside_dense(runs):
             "longest dense interval": float(2 * dense_halves[of].max()),
             "one run: part within 0.1": float((alone <= NEAR).mean()), "one run: furthest": float(alone.max()),
             "one run: median interval": float(np.median(2 * single_halves[:, of])),
-            "beyond": {key: [float(exponents[k]), float(dense[k])] for k, key in enumerate(keys) if of[k]
-                       and abs(exponents[k] - dense[k]) > NEAR},
+            "beyond 0.1 by two errors": int((away - two_errors[of] > NEAR).sum()),
+            "one run: intervals with the dense exponent": float(covered.mean()),
+            "beyond": {key: {"exponent": float(exponents[k]), "dense": float(dense[k]),
+                             "two errors of the difference": float(two_errors[k]),
+                             "runs whose interval has the dense one":
+                                 int((np.abs(single - dense)[:, k] <= single_halves[:, k]).sum())}
+                       for k, key in enumerate(keys) if of[k] and abs(exponents[k] - dense[k]) > NEAR},
         }  # fmt: skip
     return found
 
@@ -148,13 +156,14 @@ def test_exponents_beside_a_dense_sample(kept_folder):
     cases = kept_cases(kept_folder, dense_cases(kept_folder))
     found = {name: beside_dense([cases["dense", name, run] for run in range(DENSE["runs"])]) for name in HEALTHY}
     every = [of for by in found.values() for of in by.values()]
-    count, near, short = (
-        sum(of[what] for of in every) for what in ("exponents", "within 0.1", "intervals of at most 0.1")
+    count, near, short, surely = (
+        sum(of[what] for of in every)
+        for what in ("exponents", "within 0.1", "intervals of at most 0.1", "beyond 0.1 by two errors")
     )
     alone = sum(of["one run: part within 0.1"] * of["exponents"] for of in every) / count
     record("probe-steps-dense", DENSE | {
         "device": DEVICE, "exponents": count, "within 0.1": near, "intervals of at most 0.1": short,
-        "one run: part within 0.1": round(alone, 4), "kinds": rounded(found),
+        "beyond 0.1 by two errors": surely, "one run: part within 0.1": round(alone, 4), "kinds": rounded(found),
     })  # fmt: skip
     missed = [
         f"{name}, {quantity}: {of['within 0.1']} of {of['exponents']} within 0.1, "
