@@ -1,7 +1,8 @@
 """Which weight, multiplier, rate or scale makes an exponent other than what is asked, and the power that mends it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,15 +43,17 @@ def causes(sizes: Sizes, table: pd.DataFrame, parametrization: Parametrization) 
         table: `checks.models.coordinate_exponents.exponent_table` of them.
         parametrization: that was asked for.
     """
-    one_by_one = list(_Judge(sizes, table, parametrization).causes())
-    breaches = table[table["word"] == "breach"]
-    if not one_by_one and not breaches.empty:
-        first = breaches.sort_values("step", kind="stable").iloc[0]
+    # Lists of rows: of so few, pandas takes longer to choose.
+    rows = list(table.itertuples(index=False))
+    one_by_one = list(_Judge(sizes, rows, parametrization).causes())
+    breaches = [row for row in rows if row.word == "breach"]
+    if not one_by_one and breaches:
+        first = min(breaches, key=lambda row: row.step)
         what = (
-            f"{first['quantity']} of step {first['step']} go like {sizes.against}^{first['exponent']:.2f}, and no "
+            f"{first.quantity} of step {first.step} go like {sizes.against}^{first.exponent:.2f}, and no "
             "initial scale, scalar, rate or epsilon explains it"
         )
-        one_by_one.append(Cause("unexplained", (f"{first['place']}.{first['parameter']}".rstrip("."),), what))
+        one_by_one.append(Cause("unexplained", (f"{first.place}.{first.parameter}".rstrip("."),), what))
     alike: dict[tuple[str, str], list[str]] = {}
     for cause in one_by_one:
         alike.setdefault((cause.kind, cause.what), []).extend(cause.names)
@@ -58,15 +61,20 @@ def causes(sizes: Sizes, table: pd.DataFrame, parametrization: Parametrization) 
 
 
 class _Judge:
-    def __init__(self, sizes: Sizes, table: pd.DataFrame, parametrization: Parametrization) -> None:
-        self._sizes, self._table, self._parametrization = sizes, table, parametrization
+    def __init__(self, sizes: Sizes, rows: Sequence[Any], parametrization: Parametrization) -> None:
+        self._sizes, self._rows, self._parametrization = sizes, rows, parametrization
         self._letter = sizes.against
-        starts = table[(table["quantity"] == "coordinates") & (table["step"] == 0)]
         # Where seeds are too few to tell, what is exact may: `_beginnings` asks for it.
-        self._starts = starts[(starts["word"] == "breach") | (starts["off"].abs() > MARGIN)]
-        updates = table[(table["quantity"] == "own") & (table["word"] != "zero")]
-        first = updates.groupby(["place", "parameter"], sort=False)["step"].transform("min")
-        self._updates = updates[(updates["step"] == first) & (updates["word"] == "breach")]
+        self._starts = [
+            row for row in rows
+            if row.quantity == "coordinates" and row.step == 0 and (row.word == "breach" or abs(row.off) > MARGIN)
+        ]  # fmt: skip
+        first: dict[tuple[str, str], Any] = {}
+        for row in rows:
+            at = row.place, row.parameter
+            if row.quantity == "own" and row.word != "zero" and (at not in first or row.step < first[at].step):
+                first[at] = row
+        self._updates = [row for row in first.values() if row.word == "breach"]
         self._matrices: dict[str, list[tuple[Owner, Role]]] = {}
         for (place, _), (owner, role) in sizes.owners.items():
             if len(owner.shape) >= 2 and role in ("input", "hidden", "output"):
@@ -76,10 +84,13 @@ class _Judge:
             uses[owner.weight] = uses.get(owner.weight, 0) + 1
         self._tied = {weight for weight, count in uses.items() if count > 1} if sizes.against == "width" else set()
         self._damped: set[str] = set()
+        self._places: dict[str, dict[str, None]] = {}
         inputs: dict[tuple[str, int], list[tuple[float, int]]] = {}
         columns = (sizes.frame[name].tolist() for name in ("quantity", "place", "step", "value", "size"))
         for quantity, place, step, value, size in zip(*columns, strict=True):
-            if quantity == "damping":
+            if quantity in ("logit_scale", "multiplier"):
+                self._places.setdefault(quantity, {})[place] = None
+            elif quantity == "damping":
                 self._damped.add(place)
             elif quantity == "inputs":
                 inputs.setdefault((place, step), []).append((value, size))
@@ -120,8 +131,7 @@ class _Judge:
 
     def _attention(self) -> Iterator[Cause]:
         asked = logit_asked(self._parametrization)
-        rows = self._sizes.frame
-        for place in dict.fromkeys(rows.loc[rows["quantity"] == "logit_scale", "place"]):
+        for place in self._places.get("logit_scale", {}):
             ends = self._sizes.values[0], self._sizes.values[-1]
             low, high = (self._sizes.at("key_size", place, size) for size in ends)
             if low == high:
@@ -139,17 +149,16 @@ class _Judge:
 
     def _branches(self) -> Iterator[Cause]:
         """Scalars of layers that follow the depth, which CompleteP asks to be 1/depth, or that are missing."""
-        rows = self._sizes.frame
-        places = dict.fromkeys(rows.loc[rows["quantity"] == "multiplier", "place"])
+        places = self._places.get("multiplier", {})
         powers = {place: self._sizes.power("multiplier", place) for place in places if "*" in place}
-        growing = self._table[(self._table["word"] == "breach") & self._table["place"].str.contains("*", regex=False)]
-        growing = growing[(growing["quantity"] != "own") & (growing["off"] > 0)]
-        if not growing.empty and not any(abs(power) > _EXACT for power in powers.values()):
-            row = growing.iloc[0]
-            what = {"coordinates": "mean |y|", "passed": "what is passed on"}[row["quantity"]]
+        breaches = [row for row in self._rows if row.word == "breach" and "*" in row.place and row.off > 0]
+        growing = [row for row in breaches if row.quantity != "own"]
+        if growing and not any(abs(power) > _EXACT for power in powers.values()):
+            row = growing[0]
+            what = {"coordinates": "mean |y|", "passed": "what is passed on"}[row.quantity]
             yield Cause(
-                "multiplier", (row["place"],),
-                f"no scalar of layers falls with the depth, and {what} goes like depth^{row['exponent']:.2f}: branches "
+                "multiplier", (row.place,),
+                f"no scalar of layers falls with the depth, and {what} goes like depth^{row.exponent:.2f}: branches "
                 f"must be multiplied by depth^-1: {self._times(1)}",
             )  # fmt: skip
         for place, power in powers.items():
@@ -164,9 +173,9 @@ class _Judge:
         """Output matrices without the multiplier that mu-P asks for."""
         if self._parametrization == "sp" or self._letter == "depth":
             return
-        off = self._updates[self._updates["role"] == "output"].set_index("place")["off"]
+        off = {row.place: row.off for row in reversed(self._updates) if row.role == "output"}
         for place, matrices in self._matrices.items():
-            if place in off.index and off.loc[[place]].iloc[0] > 0 and not self._input_off(place, 0):
+            if off.get(place, 0.0) > 0 and not self._input_off(place, 0):
                 yield from self._without_multiplier(place, matrices)
 
     def _without_multiplier(self, place: str, matrices: list[tuple[Owner, Role]]) -> Iterator[Cause]:
@@ -192,7 +201,7 @@ class _Judge:
     def _beginnings(self) -> Iterator[Cause]:
         """Matrices whose output is off at the start, and whose input is not."""
         any_matrix = False
-        for row in self._starts.itertuples():
+        for row in self._starts:
             matrices = self._matrices.get(str(row.place), [])
             before = self._input_off(str(row.place), 0)
             off = float(row.off) - before
@@ -202,13 +211,10 @@ class _Judge:
             if exact or (row.word == "breach" and not before):
                 any_matrix = True
                 yield cause
-        breaches = self._starts[self._starts["word"] == "breach"]
-        if breaches.empty or any_matrix:
-            return
-        first = breaches.iloc[0]
-        if self._letter == "width":
-            power = f"width^{first['exponent']:.2f}"
-            yield Cause("unexplained", (first["place"],), f"coordinates go like {power} at the start")
+        breaches = [row for row in self._starts if row.word == "breach"]
+        if breaches and not any_matrix and self._letter == "width":
+            power = f"width^{breaches[0].exponent:.2f}"
+            yield Cause("unexplained", (breaches[0].place,), f"coordinates go like {power} at the start")
 
     def _beginning(self, place: str, matrices: list[tuple[Owner, Role]], off: float) -> tuple[Cause, bool]:
         """The cause, and whether what is exact, entries or scalars, is off as far as the output is."""
@@ -249,7 +255,7 @@ class _Judge:
             started: names of weights that are causes already: what stands at their places follows, and so does what is
                 measured through other modules.
         """
-        letter, rows = self._letter, list(self._updates.itertuples())
+        letter, rows = self._letter, self._updates
         names = {
             key: ".".join(key) if letter == "depth" else owner.weight for key, (owner, _) in self._sizes.owners.items()
         }
