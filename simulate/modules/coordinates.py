@@ -27,7 +27,7 @@ from simulate.modules.own_changes import (
     moves_of,
     own_changes,
     random_state,
-    root_mean_square,
+    root_mean_squares,
 )
 from simulate.modules.predictions import logits_of
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, first_rule, stepper_of
@@ -194,7 +194,8 @@ class _Steps:
         Raises:
             ProbeError: module, loss or optimizer fails.
         """
-        self.rows += [(0, name, "", "weight", root_mean_square(value)) for name, value in self._first.items()]
+        sizes = root_mean_squares(list(self._first.values()))
+        self.rows += [(0, name, "", "weight", size) for name, size in zip(self._first, sizes, strict=True)]
         waiting = {name for name, parameter in self._parameters if parameter.requires_grad}
         self._held(stepper)
         handles = [handle for part in self._names for handle in self._measured(part)]
@@ -324,7 +325,7 @@ class _Steps:
         numbers = iter(torch.stack(known).tolist())
         values = {("", "", "loss"): next(numbers)}
         for key, parts in self._values.items():
-            mean = fmean([next(numbers) for _ in parts])
+            mean = next(numbers) if len(parts) == 1 else fmean([next(numbers) for _ in parts])
             values[key] = mean if key[2] in ("coordinates", "inputs") else mean**0.5
         self._values, self._calls = {}, {}
         self._states.clear()
@@ -374,10 +375,9 @@ class _Steps:
         if rates and not any(rates.values()):
             self.notes.append(f"the rate of step {self._step + 1} is 0, as schedules with a warm-up may begin")
         self.rows += [(self._step, name, "", "rate", rate) for name, rate in rates.items()]
-        self.rows += [
-            (self._step, name, "", "gradient", root_mean_square(parameter.grad))
-            for name, parameter in self._parameters if parameter.grad is not None
-        ]  # fmt: skip
+        gradients = {name: parameter.grad for name, parameter in self._parameters if parameter.grad is not None}
+        sizes = root_mean_squares(list(gradients.values()))
+        self.rows += [(self._step, name, "", "gradient", size) for name, size in zip(gradients, sizes, strict=True)]
         return rates
 
     def _after(self, stepper: Stepper) -> None:

@@ -128,5 +128,7 @@ def tensor_of(values: Any) -> Tensor | None:
     if isinstance(values, dict):
         values = list(values.values())
     if isinstance(values, tuple | list):
-        return next((tensor for value in values if (tensor := tensor_of(value)) is not None), None)
+        for value in values:
+            if (tensor := tensor_of(value)) is not None:
+                return tensor
     return None

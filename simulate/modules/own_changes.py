@@ -4,7 +4,7 @@ A module is run once more for the first weights, and once for each weight alone 
 last needs no pass, and where one weight stands beside it neither does that.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -116,10 +116,13 @@ def mean_square(y: Tensor, z: Tensor) -> Tensor:
     return torch.dist(y.float(), z.float()).square_().div_(y.numel())
 
 
-def root_mean_square(x: Tensor) -> float:
+def root_mean_squares(tensors: Sequence[Tensor]) -> list[float]:
     """Of entries, in single precision; of a sparse gradient, as of a table of words, with the zeros."""
-    x = x.to_dense() if x.is_sparse else x
-    return float(torch.linalg.vector_norm(x, dtype=torch.float32)) / x.numel() ** 0.5
+    dense = [(x.to_dense() if x.is_sparse else x.detach()).float() for x in tensors]
+    if not dense:
+        return []
+    norms = torch.stack([norm.to(dense[0].device) for norm in torch._foreach_norm(dense)]).tolist()
+    return [norm / x.numel() ** 0.5 for norm, x in zip(norms, dense, strict=True)]
 
 
 def _plain(part: nn.Module) -> bool:
