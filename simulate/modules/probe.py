@@ -152,7 +152,7 @@ def measured(
     if asked:
         rows += _later(built, lists)
     # One transfer for all numbers.
-    values = torch.stack([row[-1] for row in rows]).tolist()
+    values = torch.stack([row[-1].to(loss.device) for row in rows]).tolist()
     numbers = [(*row[:-1], value) for row, value in zip(rows, values, strict=True)]
     if not all(isfinite(row[4]) for row in numbers if row[3] in ("loss", "hidden_energy")):
         numbers += _broken(built, lists)

@@ -265,6 +265,7 @@ def test_steps_are_priced_before_they_begin(tmp_path, monkeypatch, capsys):
     assert "--dry-run and --max-time must stand with --steps." in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", HEALTHY)
 def test_exponents_of_steps_on_a_gpu_are_those_of_a_cpu(name):
@@ -277,6 +278,7 @@ def test_exponents_of_steps_on_a_gpu_are_those_of_a_cpu(name):
     np.testing.assert_allclose(first[1]["exponent"], first[0]["exponent"], atol=0.02)
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
 @pytest.mark.gpu
 @pytest.mark.parametrize("breach", ["rate of one matrix", "no output multiplier", "root of d_k"])
 def test_breaches_on_a_gpu_are_named(breach):

@@ -202,36 +202,7 @@ def planted_cases(_):
     return {(name,): partial(planted_case, name) for name in BREACHES | OF_DEPTH}
 
 
-def device_case(device):
-    """Seconds that reports take on a device, of one module of 30 million parameters and of steps at four widths."""
-    torch.manual_seed(0)
-    module, words = Decoder(512, 10, attends=True).to(device), torch.randint(VOCAB, (2, 64)).to(device)
-    found = {"device": torch.cuda.get_device_name() if device == "cuda" else device}
-    found["million parameters"] = sum(weight.numel() for weight in module.parameters()) / 1e6
-    reports = {
-        "one module": lambda: gb.probe(module, words, loss=next_word(words)),
-        "two steps, four seeds": lambda: check(transformer, adam, "mup", seeds=SEEDS, device=device),
-    }
-    for name, report in reports.items():
-        report()  # what is compiled and loaded at first is no part of it
-        begun = time.perf_counter()
-        report()
-        found[f"seconds, {name}"] = time.perf_counter() - begun
-    return found
-
-
-def device_cases(_):
-    return {("device", DEVICE): partial(device_case, DEVICE)}
-
-
-CASES = {"healthy": healthy_cases, "dense": dense_cases, "planted": planted_cases, "device": device_cases}
-
-
-@pytest.mark.skipif(DEVICE == "cpu", reason="DEVICE names no other device than the CPU")
-def test_seconds_on_a_device(kept_folder):
-    (found,) = kept_cases(kept_folder, device_cases(kept_folder)).values()
-    record(f"probe-steps-{DEVICE}", rounded(found))
-    assert found["seconds, one module"] < 20
+CASES = {"healthy": healthy_cases, "dense": dense_cases, "planted": planted_cases}
 
 
 def test_planted_breaches(kept_folder):

@@ -81,7 +81,7 @@ def _words() -> Tensor:
 def _entropy(labels: Tensor) -> Callable[[Any], Tensor]:
     def loss(output: Any) -> Tensor:
         logits = getattr(output, "logits", output)
-        return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+        return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten().to(logits.device))
 
     return loss
 

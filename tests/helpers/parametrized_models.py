@@ -22,7 +22,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (f(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
         logits = q @ k.mT * self.scale
-        logits = logits.masked_fill(torch.ones(logits.shape[-2:]).triu(1).bool(), -1e9)
+        logits = logits.masked_fill(torch.ones(logits.shape[-2:], device=x.device).triu(1).bool(), -1e9)
         return self.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 

@@ -26,7 +26,7 @@ class Attention(nn.Module):
         q, k, v = (one(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
         logits = q @ k.mT * self.scale
         if self.causal:
-            logits = logits.masked_fill(torch.ones(logits.shape[-2:]).triu(1).bool(), -1e9)
+            logits = logits.masked_fill(torch.ones(logits.shape[-2:], device=x.device).triu(1).bool(), -1e9)
         return self.o((logits.softmax(self.over) @ v).transpose(1, 2).flatten(2))
 
 
@@ -71,7 +71,7 @@ def next_word(words: Tensor) -> Callable[[Any], Tensor]:
 
     def loss(output: Any) -> Tensor:
         logits = getattr(output, "logits", output)
-        return functional.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+        return functional.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten().to(logits.device))
 
     return loss
 
@@ -96,7 +96,8 @@ def _encoder(placement: str) -> Callable[[int, int], Single]:
     def single(width: int, depth: int) -> Single:
         module, _ = BUILTINS[f"encoder-{placement}"].factory(width, depth)
         labels = torch.randint(512, (BATCH * TOKENS,))
-        return module, torch.randn(BATCH, TOKENS, width), lambda y: functional.cross_entropy(y.flatten(0, 1), labels)
+        x = torch.randn(BATCH, TOKENS, width)
+        return module, x, lambda y: functional.cross_entropy(y.flatten(0, 1), labels.to(y.device))
 
     return single
 

@@ -286,6 +286,55 @@ def test_a_probe_stays_on_its_device():
     assert gpu.launches > 50
 
 
+def report_there(module, inputs, loss):
+    """A report of the CPU, and one of the device with a loss there and with one on the host."""
+    from checks.models.one_report import one_report
+    from simulate.modules.factories import moved
+
+    here = one_report(module, inputs, loss)
+    with PretendedGpu() as gpu:
+        module = module.to("cuda")
+        there = [one_report(module, moved(inputs, "cuda"), of) for of in (loss, lambda y: loss(moved(y, "cpu")))]
+    assert gpu.launches > 50
+    for report in there:
+        assert [str(alarm) for alarm in report.alarms] == [str(alarm) for alarm in here.alarms]
+        pd.testing.assert_frame_equal(report.layers, here.layers, rtol=1e-3, atol=1e-6)
+    return here
+
+
+@evidence
+def test_reports_stay_on_their_device():
+    from tests.helpers.single_modules import GLOBAL, HEALTHY, LOCAL, OF_TRANSFORMERS, planted
+
+    for name in HEALTHY:
+        if name not in OF_TRANSFORMERS:
+            torch.manual_seed(11)
+            assert not report_there(*HEALTHY[name](32, 4)).alarms, name
+    for fault, (kind, families, _) in (LOCAL | GLOBAL).items():
+        torch.manual_seed(12)
+        alarms = report_there(*planted(families[0], fault, 2, 32, 4)).alarms
+        assert any(kind in str(alarm) for alarm in alarms), fault
+
+
+@evidence
+def test_steps_stay_on_their_device():
+    from tests.helpers.parametrized_models import BREACHES, HEALTHY, adam, check, transformer
+
+    cases = [
+        *HEALTHY.values(),
+        (transformer, adam, "mup", "rate of one matrix"),
+        (transformer, adam, "mup", "root of d_k"),
+    ]
+    assert {case[3] for case in cases if len(case) > 3} <= set(BREACHES)
+    for case in cases:
+        here = check(*case, seeds=2)
+        with PretendedGpu() as gpu:
+            there = check(*case, seeds=2, device="cuda")
+        assert gpu.launches > 50
+        assert [str(alarm) for alarm in there.alarms] == [str(alarm) for alarm in here.alarms]
+        pd.testing.assert_frame_equal(there.table, here.table, atol=0.02)
+
+
 @evidence
 def test_fig3_runs_there(tmp_path, capsys):
     from tests.helpers.parallel_text import write
