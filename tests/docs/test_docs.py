@@ -256,7 +256,11 @@ def test_the_exponents_of_the_placements():
     for name, composition in COMPOSITIONS.items():
         if composition.branch(1) == 0:  # not in the table
             continue
-        (row,) = re.findall(rf"\| {composition.title} \| {cell} \| {cell} \|", page)
+        (row,) = re.findall(rf"\| {composition.title} \| {cell} \| {cell} \| (\S+) ± (\S+) \((\S+)\) \|", page)
+        measured, error, quoted = map(float, row[4:])
+        over_layers = np.sqrt(predict(Stack(placement=name, depth=16))["grad_sq_W2"])
+        assert over_layers.max() / over_layers.min() == pytest.approx(quoted, abs=0.0006), name
+        assert abs(measured - quoted) < max(0.03 * quoted, 4 * error), name
         norms = [np.sqrt(predict(Stack(placement=name, depth=int(depth)))["grad_sq_W2"][[-1, 0]]) for depth in depths]
         for layer in (0, 1):
             measured, quoted = map(float, row[2 * layer : 2 * layer + 2])
@@ -267,6 +271,14 @@ def test_the_exponents_of_the_placements():
             else:
                 assert slope == pytest.approx(quoted, abs=0.025), name
             assert measured == pytest.approx(quoted, abs=0.017 + 1e-9), name
+
+
+def test_the_first_queries_go_with_the_embeddings():
+    stack = Stack(placement="deepnorm", depth=16, heads=8, query_key_scale=1.0, embedding_scale=0.02)
+    assert says("placements.md", "--depth 16 --query-key-scale 1 --heads 8 --embedding-scale 0.02")
+    for name in ("grad_sq_WQ", "grad_sq_WK"):
+        squares = predict(stack, patterns=8)[name]
+        assert says("placements.md", f"{np.sqrt(squares[0] / squares[-1]):.1g} times")
 
 
 def test_the_coefficients_of_finite_width():
