@@ -94,14 +94,14 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget) -> tuple[Remedy | 
 
 def _none_line(asked: int, too_long: Sequence[Stack], budget: Budget) -> str:
     """Why there is no remedy: no change that was asked about does half, or some take too long."""
-    none = f"none of the {asked} changes of one field that were asked does half" if asked else ""
+    none = f"no change of one field does half, of {asked} that were tried" if asked else ""
     late = ""
     if too_long:
         seconds, stack = min(_SECONDS, budget.seconds), too_long[0]
         others = f"{len(too_long)} more were " * bool(asked)
-        late = f"{others}not asked at {stack.tokens} tokens, which takes longer than {duration(seconds)}"
+        late = f"{others}not tried at {stack.tokens} tokens, which takes longer than {duration(seconds)}"
         fewer = tokens_within(stack, replace(budget, seconds=seconds / 2))  # two changes at least
-        late += "" if fewer is None else f"; ask at {fewer} tokens"
+        late += "" if fewer is None else f"; --tokens {fewer} tries more"
     return f"{EVENED}: {', and '.join(filter(None, (none, late)))}." if none or late else ""
 
 

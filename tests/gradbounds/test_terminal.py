@@ -40,6 +40,15 @@ def test_a_claim_is_explained_by_its_place_in_the_paper(capsys):
     assert main(["claims", "Section 3.4"]) == 2, "five claims stand there"
 
 
+def test_rows_of_one_part_say_of_which_networks_they_are(capsys):
+    assert main(["claims", "F1"]) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    alike = [k for k, line in enumerate(said) if line == "Post-LN, growth of ||dL/dW2|| per layer: fails"]
+    assert len(alike) == 2
+    assert len({said[k + 2] for k in alike}) == 2
+    assert all(said[k + 2].startswith("d = ") for k in alike)
+
+
 def test_rows_without_an_assumption_of_the_paper_are_counted_apart(capsys):
     """As on paper_checks.md, whose rows are of the paper's setting."""
     assert main(["claims"]) == 0

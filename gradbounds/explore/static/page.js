@@ -529,12 +529,15 @@
 
   // Flags of the command in words of the page.
   const forPage = (text) => text.replace("; --text says how.", "; the field of 1/k^A says how.").replace(", and --patterns takes more.", ".");
+  const tooLong = (error) => error?.replace(/, more than [^;]* of --max-time; take fewer --tokens or --patterns\.$/,
+    `. That is more than this page waits for: ask for fewer tokens, or type: ${$("batch_command").textContent} --max-time 10m`);
   function showBatch(content, error) {
     batchOf = content;
+    $("batch_command").textContent = command(state.network, "batch", state.batch, state.zipf);
     $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}` : "";
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
-    $("first_words").textContent = content ? forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" ")) : error;
+    $("first_words").textContent = content ? forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" ")) : tooLong(error);
     table("shares", () => [["parameter", "share of the squared norm"],
       (content?.shares ?? []).map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`])]);
     showPublic();

@@ -490,9 +490,9 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     monkeypatch.setattr(remedies, "_furthest", lambda table: 4.0)
     found, line = remedies.remedy(pre, table, limits)
     assert found is None
-    assert re.fullmatch(r"- What would even it out: none of the \d changes of one field .* half\.", line)
+    assert re.fullmatch(r"- What would even it out: no change of one field does half, of \d that were tried\.", line)
     monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
-    said = "- What would even it out: not asked at 4 tokens, which takes longer than 1e-09 s."
+    said = "- What would even it out: not tried at 4 tokens, which takes longer than 1e-09 s."
     assert remedies.remedy(pre, table, limits) == (None, said)
 
 
@@ -503,5 +503,7 @@ def test_what_takes_long_can_be_asked_at_fewer_tokens():
     limits = budget.Budget(1.0, 1e9)
     found, line = remedies.remedy(stack, table, limits)
     assert found is None
-    fewer = re.fullmatch(r"- .*: not asked at 2048 tokens, which takes longer than 1 s; ask at (\d+) tokens\.", line)
+    fewer = re.fullmatch(
+        r"- .*: not tried at 2048 tokens, which takes longer than 1 s; --tokens (\d+) tries more\.", line
+    )
     assert remedies.remedy(replace(stack, tokens=int(fewer[1])), table, limits)[0] is not None
