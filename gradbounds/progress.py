@@ -1,6 +1,7 @@
 """How far a sweep is: a bar on a terminal, plain lines elsewhere."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from simulate.runs.sweep import Progress
 
-_LINES = 10
+_LINES, _SILENCE = 10, 30.0
+"""Lines of what is counted, and the seconds after which one comes all the same."""
 
 LONG = 2.0
 """Seconds beyond which it is said beforehand how long a step takes."""
@@ -48,18 +50,22 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 
 @contextmanager
 def counted(what: str, *, lines: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal for what is called with how much is done, and of how much; elsewhere nothing, or ten lines.
+    """A bar on a terminal for what is called with how much is done, and of how much; elsewhere nothing, or lines.
 
     Args:
         what: is done.
-        lines: whether a line says so at every tenth elsewhere.
+        lines: whether a line says so at every tenth elsewhere, and where the last was half a minute ago.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
+        last = time.monotonic()
 
         def line(done: int, of: int) -> None:
-            if lines and _LINES * done // of > _LINES * (done - 1) // of:
+            nonlocal last
+            late = time.monotonic() - last > _SILENCE
+            if lines and (late or _LINES * done // of > _LINES * (done - 1) // of):
                 print(f"{what}: {done} of {of}", file=sys.stderr, flush=True)
+                last = time.monotonic()
 
         yield line
         return

@@ -3,9 +3,11 @@
 Numbers have five digits, which is within 0.1%; what has no answer has the message that says why.
 """
 
+import io
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, redirect_stderr
 from typing import Any
 
 import numpy as np
@@ -52,7 +54,9 @@ def answers(
     print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
     with counted("predicting", lines=True) as done, one_numpy_thread():
         for k, (kind, question) in enumerate(asked):
-            given[name_of(kind, question)] = _answer(kind, question)
+            # Where no bar is drawn, the lines of single answers would hide those that count.
+            with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
+                given[name_of(kind, question)] = _answer(kind, question)
             done(k + 1, len(asked))
     sizes = f"at depths {', '.join(map(str, depths))} and widths {', '.join(map(str, widths))}"
     parts = [
