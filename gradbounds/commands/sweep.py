@@ -154,10 +154,11 @@ class Sweep(OfModel):
         taken = {"out", "preset", "grid", "draws", "seed", "workers", "along", "values", "json"}
         taken |= {f.name for f in fields(OfModel)}
         others = Sweep()
-        if any(getattr(self, f.name) != getattr(others, f.name) for f in fields(self) if f.name not in taken):
+        named = [f.name for f in fields(self) if f.name not in taken]
+        if more := [name for name in named if getattr(self, name) != getattr(others, name)]:
             raise ValueError(
                 f"preset {self.preset} must stand with fields, a model, draws, seed, workers, out, along and values "
-                "alone."
+                f"alone, got {', '.join(more)}."
             )
         grid = given(self.grid)
         all_fields = self.description.grid(grid)
