@@ -200,7 +200,7 @@ def _square(parameter: torch.Tensor) -> float:
 
 
 def _squares_of_class(setting: Setting, seed: int, dtype: torch.dtype) -> dict[str, float]:
-    """The same of one of transformers' classes; `others` are its norms' gains and its biases."""
+    """The same of one of transformers' classes; `others` are its norms' gains and biases."""
     from tests.helpers.model_classes import build, matrices
 
     with torch.device(DEVICE):
@@ -250,11 +250,18 @@ def theory(setting: Setting, patterns: int) -> dict[str, Any]:
 
 
 def drawn(name: str, folder: Path) -> dict[str, Any]:
-    """The networks of a setting that a folder has, of all shares; without draws where it has none."""
+    """The networks of a setting that a folder has, of all shares; without draws where it has none.
+
+    Of a class `others` are all that are no matrix, as in `theory`, with its table of positions.
+    """
     files = sorted(folder.glob(f"{name}.*json"), key=lambda file: int(file.name[len(name) + 1 : -5] or 0))
     shares = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     devices = sorted({share["device"] for share in shares})
-    return {"draws": [each for share in shares for each in share["draws"]], "device": " and ".join(devices)}
+    draws = [each for share in shares for each in share["draws"]]
+    draws = [
+        each | {"others": each["others"] + each.get("positions", 0.0)} if "others" in each else each for each in draws
+    ]
+    return {"draws": draws, "device": " and ".join(devices)}
 
 
 def main() -> None:
