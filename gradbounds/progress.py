@@ -3,7 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -111,8 +112,23 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Let `shown` say nothing: of many steps one bar is enough."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
+
+
 def shown(what: str, seconds: float) -> AbstractContextManager[None]:
     """Say what runs: on a terminal while it does, and how long it takes, where it takes long, anywhere."""
+    if _silent.get():
+        return nullcontext()
     return estimated(what, seconds) if seconds > LONG else working(what)
 
 

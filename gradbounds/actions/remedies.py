@@ -8,9 +8,9 @@ import pandas as pd
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import layer_table
-from gradbounds.budget import Budget, OverBudgetError, tokens_within, way
+from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
 from gradbounds.network_text import UNEVEN, first_over_last
-from gradbounds.progress import working
+from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack
 from theory.stack.placements import COMPOSITIONS
@@ -18,8 +18,9 @@ from theory.stack.placements import COMPOSITIONS
 # First layer over last, of the matrix that is furthest from 1 and either way, from where on nothing else is asked.
 _EVEN = 1.2
 
-# By the estimate, of all networks that are asked about: it is about twice what they take.
-_SECONDS = 2.0
+# By the estimate, which is about twice what they take, of all networks that are asked about: or twice what the
+# prediction itself takes, if that is more, up to so much.
+_SECONDS, _MOST_SECONDS = 2.0, 20.0
 
 # Of the norms' first layer over last two patterns say enough.
 _PATTERNS = 2
@@ -54,7 +55,7 @@ class Remedy:
         )
 
 
-def remedy(stack: Stack, table: pd.DataFrame, budget: Budget) -> tuple[Remedy | None, str]:
+def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, seconds: float = 0.0) -> tuple[Remedy | None, str]:
     """The first change that makes the layers alike, or else the one that does most, and the line that says so.
 
     What differs by less than `UNEVEN` needs none, and there is no line. None does enough that does not do half: what is
@@ -64,45 +65,56 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget) -> tuple[Remedy | 
         stack: the network.
         table: its `layer_table`, by theory.
         budget: whose memory no prediction may exceed.
+        seconds: what the network's own prediction takes.
     """
     here = _furthest(table)
     if here < UNEVEN:
         return None, ""
     best: Remedy | None = None
     least = here**0.5
-    left = min(_SECONDS, budget.seconds)
-    asked, too_long = 0, list[Stack]()
-    with working("asking what would even it out"):
-        for words, values in _changes(stack, table):
-            try:
-                other = replace(stack, **values)
-                chosen = way(other, _PATTERNS, replace(budget, seconds=left))
-            except OverBudgetError:
-                too_long.append(other)
-                continue
-            except ValueError:  # no such network, or no rule for it
-                continue
-            left -= chosen.cost.seconds
-            asked += 1
+    limit = replace(budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds))
+    changes, too_long = _within(stack, table, limit)
+    with shown("asking what would even it out", sum(chosen.cost.seconds for _, _, chosen in changes)):
+        for words, values, chosen in changes:
             change = Remedy(words, values, _furthest(layer_table(chosen.predicted(), None)))
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
-            if change.first_over_last < _EVEN or left <= 0.0:
+            if change.first_over_last < _EVEN:
                 break
-    return best, _none_line(asked, too_long, budget) if best is None else best.line()
+    return best, _none_line(len(changes), too_long, limit) if best is None else best.line()
 
 
-def _none_line(asked: int, too_long: Sequence[Stack], budget: Budget) -> str:
+def _within(
+    stack: Stack, table: pd.DataFrame, limit: Budget
+) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
+    """The changes that are predicted within the time, together, and the networks of those that are not."""
+    left, changes, too_long = limit.seconds, [], []
+    for words, values in _changes(stack, table):
+        try:
+            other = replace(stack, **values)
+            chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)))
+        except OverBudgetError:
+            too_long.append(other)
+        except ValueError:  # no such network, or no rule for it
+            continue
+        else:
+            left -= chosen.cost.seconds
+            changes.append((words, values, chosen))
+    return changes, too_long
+
+
+def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
     """Why there is no remedy: no change that was asked about does half, or some take too long."""
-    none = f"no change of one field does half, of {asked} that were tried" if asked else ""
-    late = ""
+    single = "the one change of a field that was tried does not take away half of it, in powers of ten"
+    none = f"none of the {asked} changes of a field that were tried takes away half of it, in powers of ten"
+    parts = [single if asked == 1 else none] if asked else []
     if too_long:
-        seconds, stack = min(_SECONDS, budget.seconds), too_long[0]
-        others = f"{len(too_long)} more were " * bool(asked)
-        late = f"{others}not tried at {stack.tokens} tokens, which takes longer than {duration(seconds)}"
-        fewer = tokens_within(stack, replace(budget, seconds=seconds / 2))  # two changes at least
-        late += "" if fewer is None else f"; --tokens {fewer} tries more"
-    return f"{EVENED}: {', and '.join(filter(None, (none, late)))}." if none or late else ""
+        stack, count = too_long[0], len(too_long)
+        others = f"{count} more {'was' if count == 1 else 'were'} " * bool(asked)
+        late = f"{others}not tried at {stack.tokens} tokens, which takes longer than {duration(limit.seconds)}"
+        fewer = tokens_within(stack, replace(limit, seconds=limit.seconds / 2))  # two changes at least
+        parts.append(late + ("" if fewer is None else f"; --tokens {fewer} has time for it"))
+    return f"{EVENED}: {'; '.join(parts)}." if parts else ""
 
 
 def _furthest(table: pd.DataFrame) -> float:

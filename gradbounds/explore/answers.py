@@ -96,7 +96,7 @@ def seconds_of_answer(kind: str, asked: Any) -> float:
     try:
         if kind == "batch":
             return cost_of_batch(stack, law_of(stack, question.text), None)[0].seconds
-        return way(stack, None, _budget()).cost.seconds
+        return way(stack, None, _budget(question)).cost.seconds
     except ValueError:
         return 0.0
 
@@ -105,8 +105,9 @@ def _limits(seconds: float) -> dict[str, Any]:
     return {"max_time": f"{seconds:g}s", "memory": _MEMORY}
 
 
-def _budget() -> Budget:
-    return Budget.of(f"{SECONDS:g}s", _MEMORY)
+def _budget(question: Question | None = None) -> Budget:
+    seconds = None if question is None else question.seconds
+    return Budget.of(f"{seconds or SECONDS:g}s", _MEMORY)
 
 
 def answer_with_lines(asked: Any) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _prediction(question: Question) -> dict[str, Any]:
 
 def _way(question: Question) -> Way:
     """How the network is predicted; what has no rule or takes too long is an error here, and not sampled."""
-    return way(question.network()[0], None, _budget())
+    return way(question.network()[0], None, _budget(question))
 
 
 def _shown(question: Question, chosen: Way, prediction: Prediction) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def _lines(question: Question, known: Prediction | None = None) -> dict[str, Any
     question.network()
     result = predict_stack(
         question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, known=known,
-        **_limits(SECONDS),
+        **_limits(question.seconds or SECONDS),
     )  # fmt: skip
     return {"lines": list(result.lines)}
 
@@ -169,10 +170,11 @@ def _lines(question: Question, known: Prediction | None = None) -> dict[str, Any
 def _evened(question: Question) -> dict[str, Any]:
     """The line of what would make the layers alike, which takes some networks more; "" where they are."""
     stack, _ = question.network()
+    chosen = _way(question)
     if (table := _tables.get(stack)) is None:
-        table = layer_table(_way(question).predicted(), None)
+        table = layer_table(chosen.predicted(), None)
         _keep(stack, table)
-    return {"evened": remedy(stack, table, _budget())[1]}
+    return {"evened": remedy(stack, table, _budget(question), chosen.cost.seconds)[1]}
 
 
 def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -232,8 +234,9 @@ def _batch(question: Question) -> dict[str, Any]:
     """The first line of a training log."""
     question.network()
     result = predict_batch(
-        question.given, question.batch, question.of, text=question.text, patterns=None, **_limits(SECONDS)
-    )
+        question.given, question.batch, question.of, text=question.text, patterns=None,
+        **_limits(question.seconds or SECONDS),
+    )  # fmt: skip
     values = {name: result.values[name] for name in (
         "batch", "loss", "loss_deviation", "gradient_norm", "gradient_norm_sem", "noise_scale",
     )}  # fmt: skip
@@ -248,9 +251,10 @@ def _first_step(question: Question) -> dict[str, Any]:
     stack, notes = question.network()
     rates, lines = list[dict[str, Any]](), list[str]()
     names = ("critical_rate", "critical_rate_sem", "implied_error", "no_rule", "no_coefficient", "noise_scale")
+    limits = _limits(max(STEP_SECONDS, question.seconds or 0.0))
     for optimizer in _STEPPED:
         try:
-            result = first_steps([stack], [optimizer], notes=notes, **_limits(STEP_SECONDS))
+            result = first_steps([stack], [optimizer], notes=notes, **limits)
         except OverBudgetError as error:
             rates.append({"optimizer": optimizer, "no_rule": str(error)})
             continue
@@ -357,10 +361,11 @@ def _comparison(asked: Any, is_wanted: Callable[[], bool]) -> dict[str, Any]:
     for each in networks:
         if not is_wanted():
             raise NobodyWaitsError
-        stack, _ = Question.read(each).network()
+        question = Question.read(each)
+        stack, _ = question.network()
         stacks.append(stack)
         if (table := _tables.get(stack)) is None:
-            table = layer_table(way(stack, None, _budget()).predicted(), None)
+            table = layer_table(_way(question).predicted(), None)
             _keep(stack, table)
         tables.append(table)
     others = list(zip(names, stacks, tables, strict=True))[1:]

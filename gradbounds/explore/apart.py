@@ -11,13 +11,13 @@ from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import drawn
 
 MOST_SECONDS = 120.0
-"""That a process is waited for: its estimate is of one idle core."""
+"""That a process is waited for, or four times what it was given if that is more: its estimate is of one idle core."""
 
 _EVERY = 0.1
 
 
 def answer_apart(
-    kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float = MOST_SECONDS
+    kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float | None = None
 ) -> dict[str, Any]:
     """As `gradbounds.explore.answers.answer`, in a process that is killed once it is not wanted, or too slow.
 
@@ -30,7 +30,7 @@ def answer_apart(
 
 
 def answers_apart(
-    kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float = MOST_SECONDS
+    kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float | None = None
 ) -> Generator[dict[str, Any], None, None]:
     """As `answer_apart`, and of "sample" all that `gradbounds.explore.samples.drawn` yields, as it comes.
 
@@ -41,6 +41,8 @@ def answers_apart(
         ValueError: what is wrong with the question, or that there was no time for it.
         NobodyWaitsError: it is not wanted any more.
     """
+    if seconds is None:
+        seconds = max(MOST_SECONDS, 4.0 * (Question.read(asked).seconds or 0.0))
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(there, kind, asked), daemon=True)

@@ -16,7 +16,7 @@ from gradbounds.explore.answers import SECONDS, answer, answer_with_lines, secon
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
-from gradbounds.progress import counted
+from gradbounds.progress import counted, quietly
 from gradbounds.units import duration
 from simulate.threads import one_numpy_thread
 from theory.configurations.published import PUBLISHED
@@ -52,7 +52,7 @@ def answers(
     asked = list(_questions(models, depths, widths, placements, choices))
     given = {}
     print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
-    with counted("predicting", lines=True) as done, one_numpy_thread():
+    with counted("answers", lines=True) as done, one_numpy_thread(), quietly():
         for k, (kind, question) in enumerate(asked):
             # Where no bar is drawn, the lines of single answers would hide those that count.
             with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from gradbounds.described_network import Description
 from gradbounds.grid import FIELDS, field_value
+from gradbounds.units import seconds_of
 from simulate.counts import check_count
 from theory import Stack
 from theory.configurations import Note
@@ -17,8 +18,11 @@ MOST_LAYERS = 512
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "fields": dict, "like": (str, type(None)), "config": (dict, type(None)), "drawn_by": str, "batch": str,
-    "draws": str, "seed": str, "zipf": str,
+    "draws": str, "seed": str, "zipf": str, "max_time": str,
 }  # fmt: skip
+
+MOST_SECONDS = 600.0
+"""That an answer may be asked to take."""
 
 _LEAST = {"batch": 1, "draws": 2, "seed": 0}  # one draw has no error
 
@@ -34,6 +38,7 @@ class Question:
         draws: networks that are sampled.
         seed: of these.
         text: the law of words in a batch, as `--text` takes it; None where all differ.
+        seconds: that theory may take; None for what an answer takes unasked.
     """
 
     of: Description
@@ -42,6 +47,7 @@ class Question:
     draws: int = 2
     seed: int = 0
     text: str | None = None
+    seconds: float | None = None
 
     @classmethod
     def read(cls, asked: Any) -> Self:
@@ -50,7 +56,7 @@ class Question:
         Args:
             asked: an object; `fields` has values as flags take them, `like`, `config`, `drawn_by` are those of
                 `gradbounds predict`, `batch` counts sequences, `draws` networks of a `seed`,
-                `zipf` is the exponent of a law of words. All may be left out.
+                `zipf` is the exponent of a law of words, `max_time` what `--max-time` takes. All may be left out.
 
         Raises:
             ValueError: there is something else in it, or a value cannot be read.
@@ -74,7 +80,8 @@ class Question:
             config=asked.get("config"), like=asked.get("like"), drawn_by=asked.get("drawn_by", HUGGING_FACE)
         )
         exponent = asked.get("zipf", "")  # and no file, which is nobody's to read
-        return cls(of=of, given=given, **counts, text=f"zipf:{exponent}" if exponent else None)
+        text = f"zipf:{exponent}" if exponent else None
+        return cls(of=of, given=given, **counts, text=text, seconds=_limit(asked.get("max_time", "")))
 
     def network(self) -> tuple[Stack, tuple[Note, ...]]:
         """The network, and notes on its configuration.
@@ -89,6 +96,19 @@ class Question:
                 "such limit."
             )
         return stack, notes
+
+
+def _limit(word: str) -> float | None:
+    """Seconds from a duration; None where there is none.
+
+    Raises:
+        ValueError: it is none, or too long.
+    """
+    if not word:
+        return None
+    if (seconds := seconds_of(word)) > MOST_SECONDS:
+        raise ValueError(f"max_time must be at most {MOST_SECONDS:g}s on this page, got {word!r}.")
+    return seconds
 
 
 def _count(name: str, word: str, least: int) -> int:

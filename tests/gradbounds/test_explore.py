@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from figures.style import WEIGHTS
+from gradbounds import progress
 from gradbounds.actions import predict as actions_predict
 from gradbounds.cli import main
 from gradbounds.explore import answers as explore_answers
@@ -225,6 +226,23 @@ def test_words_of_a_batch_may_repeat(served, capsys):
     assert "text must be zipf:A" in asked(served, "batch", {"fields": SMALL, "zipf": "/etc/passwd"})[1]["error"]
 
 
+def test_an_answer_may_be_asked_to_take_longer(monkeypatch):
+    """And the page knows from the message that it may: its pattern is of the command's own words."""
+    script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
+    late = re.compile(re.search(r"const LATE = /(.*)/;", script)[1])
+    llama = {"like": "llama-3-8b", "fields": {"tokens": "4096"}, "batch": "64", "zipf": "1"}
+    with pytest.raises(ValueError, match="of --max-time") as refused:
+        answer("batch", llama)
+    assert late.search(str(refused.value))[2] == "s"
+    monkeypatch.setattr(explore_answers, "SECONDS", 1e-3)
+    with pytest.raises(ValueError, match="of --max-time") as refused:
+        answer("predict", {"fields": SMALL | {"query_key_scale": "1", "tokens": "16"}})
+    assert late.search(str(refused.value))
+    assert not late.search("takes about 9 s and 9.0 GiB, more than the 1 s of --max-time and the 2 GiB of --memory; x")
+    assert Question.read(llama | {"max_time": "60s"}).seconds == 60.0
+    assert explore_answers._budget(Question.read(llama | {"max_time": "60s"})).seconds == 60.0
+
+
 def test_what_takes_long_is_answered_by_a_process_that_can_be_cancelled(served, monkeypatch):
     assert seconds_of_answer("predict", {"fields": SMALL}) < 0.1
     assert seconds_of_answer("predict", {"like": "gpt2", "fields": {"tokens": "1024"}}) > 3.0
@@ -343,6 +361,8 @@ HOSTILE = [
     ({"text": "/etc/passwd"}, "question must have"),
     ({"draws": "many"}, "draws must be an integer"),
     ({"seed": "-1"}, "seed must be an integer of at least 0"),
+    ({"max_time": "soon"}, "max_time must be a positive duration"),
+    ({"max_time": "1d"}, "max_time must be at most 600s on this page"),
     ([], "question must be an object"),
 ]
 
@@ -434,13 +454,19 @@ def test_a_file_says_what_it_takes_before_it_starts(capsys, monkeypatch):
     assert re.fullmatch(rf"{len(given)} answers take about [0-9.]+ \w+ of one core\.\n", first)
     assert others
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) + sum("predicting: " in one for one in given.values()) <= 10
-    assert lines[-1] == f"predicting: {len(given)} of {len(given)}"
+    assert len(lines) + sum("answers: " in one for one in given.values()) <= 10
+    assert lines[-1] == f"answers: {len(given)} of {len(given)}"
     for_one = [("predict", {"fields": SMALL})]
     seconds = seconds_of_answer(*for_one[0])
     assert precomputed._seconds(for_one) == pytest.approx(2 * seconds)
     monkeypatch.setattr(precomputed, "SECONDS", seconds / 2)
     assert precomputed._seconds(for_one) == 0
+
+
+def test_steps_of_a_file_are_counted_and_not_said_one_by_one(capsys, monkeypatch):
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: progress.shown("a step", 9.0).__enter__())
+    answers(models=(), depths=(1,), widths=(64,), placements=("pre",), choices=False)
+    assert [line.partition(" ")[0] for line in capsys.readouterr().err.splitlines()] == ["4", *["answers:"] * 4]
 
 
 def test_every_field_has_a_control():
@@ -459,7 +485,7 @@ def test_flags_that_the_command_names_are_words_on_the_page():
     script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
     lines = " ".join(answer("batch", {"fields": SMALL, "batch": "2"})["lines"])
     sampled = answer("predict", {"fields": SMALL | {"query_key_scale": "1", "tokens": "4"}})["sampled"][0]
-    for said, sentence in ((lines, "; --text says how."), (sampled, ", and --patterns takes more.")):
+    for said, sentence in ((lines, "; --text zipf:1 says how much."), (sampled, ", and --patterns takes more.")):
         assert sentence in said
         assert f'.replace("{sentence}", ' in script
 

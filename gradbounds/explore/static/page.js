@@ -18,7 +18,7 @@
   const charts = new Map(), widths = new Map();
   let state = null, networks = [], batchOf = null, sizesOf = [], running = null, stepping = null;
   // What was drawn or lies in the run folder, of which network, and what draws now.
-  let sampled = null, sampledOf = "", sampling = null;
+  let sampled = null, sampledOf = "", sampling = null, drawnSeed = null;
 
   // ---- elements
 
@@ -54,8 +54,21 @@
   // What is there already is not set again, which would cost a layout.
   const set = (element, name, value) => { if (element[name] !== value) element[name] = value; };
   function say(text) {
-    $("message").textContent = text;
+    $("message").replaceChildren(text, ...longer(text));
     $("message").hidden = !text;
+  }
+  // A button where theory has an answer that takes longer than it may, and no more memory: by the command's own words.
+  const LATE = /takes? about ([\d.]+) (s|min) [^;]*, more than the [^;]* of --max-time(?! and)/;
+  function longer(text) {
+    const [, time, unit] = (LIVE && text.match(LATE)) || [], seconds = Math.ceil(2 * time * (unit === "min" ? 60 : 1));
+    if (!(seconds <= 600)) return [];
+    return [" ", make("button", { type: "button", onclick: () => change((next) => { next.max_time = `${seconds}s`; }) },
+      `Take longer (about ${time} ${unit})`)];
+  }
+  // Says every second how many have passed, until what it returns is called.
+  function clock(write) {
+    const begun = performance.now(), timer = setInterval(() => write(`${Math.round((performance.now() - begun) / 1000)} s`), 1000);
+    return () => clearInterval(timer);
   }
 
   // ---- the state and its address
@@ -69,7 +82,7 @@
         JSON.parse(value);
         network.config = value;
       } else if (FIELDS.has(name)) network.fields.set(name, value);
-      else if (!["batch", "zipf", "pin", "name"].includes(name)) throw new Error(`no field is called ${name.slice(0, 60)}`);
+      else if (!["batch", "zipf", "max_time", "pin", "name"].includes(name)) throw new Error(`no field is called ${name.slice(0, 60)}`);
     }
     return network;
   }
@@ -87,12 +100,14 @@
       const inner = new URLSearchParams(text);
       return { network: readNetwork(inner), name: (inner.get("name") || "pinned").slice(0, 40) };
     });
-    return { network: readNetwork(params), batch: params.get("batch") || "512", zipf: params.get("zipf") || "", pins };
+    return { network: readNetwork(params), batch: params.get("batch") || "512", zipf: params.get("zipf") || "",
+      max_time: params.get("max_time") || "", pins };
   }
   function write(next) {
     const params = writeNetwork(next.network);
     if (next.batch !== "512") params.set("batch", next.batch);
     if (next.zipf) params.set("zipf", next.zipf);
+    if (next.max_time) params.set("max_time", next.max_time);
     for (const pin of next.pins) {
       const inner = writeNetwork(pin.network);
       inner.set("name", pin.name);
@@ -103,7 +118,7 @@
   const now = () => location.hash.slice(1);
   function change(edit) {
     const next = { network: { ...state.network, fields: new Map(state.network.fields) }, batch: state.batch,
-      zipf: state.zipf, pins: [...state.pins] };
+      zipf: state.zipf, max_time: state.max_time, pins: [...state.pins] };
     edit(next);
     const address = write(next);
     if (address.length > LONGEST) return say(`This is too long for an address of ${LONGEST} letters.`);
@@ -123,6 +138,7 @@
     const asked = { fields: Object.fromEntries(network.fields), drawn_by: network.drawn_by };
     if (network.like) asked.like = network.like;
     if (network.config) asked.config = JSON.parse(network.config);
+    if (state.max_time) asked.max_time = state.max_time;
     return asked;
   }
   function key(kind, network, batch, zipf) {
@@ -139,7 +155,7 @@
   }
   async function ask(kind, network, { batch, zipf, signal } = {}) {
     const name = key(kind, network, batch, zipf);
-    if (kept.has(name)) return kept.get(name);
+    if (kept.has(name)) return kept.get(name); // refusals are not kept: with more time they are asked again
     let content;
     if (LIVE) {
       const asked = question(network);
@@ -165,10 +181,32 @@
     if (network.config) words.push("--config", "config.json");
     if (network.drawn_by !== "hf") words.push("--drawn-by", network.drawn_by);
     for (const [name, value] of network.fields) words.push(`--${name.replaceAll("_", "-")}`, value);
-    if (kind === "batch") words.push("--batch", batch, ...(zipf ? ["--text", `zipf:${zipf}`] : []));
+    if (kind === "batch") {
+      // Of a model the command has another length and another text unasked.
+      const isModel = network.like || network.config;
+      if (isModel && !network.fields.has("tokens")) words.push("--tokens", String(networks[0]?.content.stack.tokens ?? 16));
+      words.push("--batch", batch, ...(zipf ? ["--text", `zipf:${zipf}`] : isModel ? ["--text", "distinct"] : []));
+    }
     if (kind === "first_step") words.push("--first-step", "--optimizer", ...Object.keys(STEPPED));
     if (kind === "depth" || kind === "width") words.push("--compare", `${kind}=${2 * (networks[0]?.content.stack[kind] ?? FIELDS.get(kind).default)}`);
+    if (state?.max_time) words.push("--max-time", state.max_time);
     return words.map(quoted).join(" ");
+  }
+  // The fields in which a pinned network differs; null where it is no change of fields of this one.
+  function changesOf(pin) {
+    const { network } = state, isModel = network.like || network.config;
+    if (["like", "config", "drawn_by"].some((name) => pin[name] !== network[name])) return null;
+    const names = [...new Set([...network.fields.keys(), ...pin.fields.keys()])];
+    const changed = names.filter((name) => network.fields.get(name) !== pin.fields.get(name));
+    if (isModel && changed.some((name) => !pin.fields.has(name))) return null;
+    return changed.map((name) => `${name}=${pin.fields.get(name) ?? FIELDS.get(name).default}`);
+  }
+  // This network and the pinned ones: beside it where they change its fields, else by a line of their own.
+  function commands() {
+    const changes = state.pins.map((pin) => changesOf(pin.network)), beside = changes.filter((each) => each?.length);
+    const words = beside.flatMap((each, k) => k ? ["+", ...each] : each).map(quoted);
+    return [[command(state.network), ...(words.length ? ["--compare", ...words] : [])].join(" "),
+      ...state.pins.filter((pin, k) => !changes[k]).map((pin) => command(pin.network))].join("\n");
   }
 
   // ---- controls
@@ -499,10 +537,10 @@
     const [, ...standing] = content.stands_out;
     lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
     const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
-    showEvened();
     lines("trust", [...content.sampled.map(forPage), ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
-    showLines();
-    $("command").textContent = command(state.network);
+    $("command").textContent = commands();
+    $("log_command").textContent = command(state.network, "batch", state.batch, state.zipf);
+    placeLog();
     $("python").textContent = content.python;
     const roles = new Map(networks.flatMap((each) => each.content.series.filter((one) => one.matrix).map((one) => [one.quantity, one.head])));
     $("matrices").replaceChildren(...[...roles].map(([quantity, head]) => {
@@ -524,20 +562,23 @@
       make("button", { type: "button", onclick: () => change((next) => next.pins.splice(k, 1)) }, `Remove ${pin.name}`))));
     $("pin").disabled = state.pins.length >= MOST_PINS;
   }
+  // Of a model the first line of its log comes first, else the curves do.
+  function placeLog() {
+    const before = $(state.network.like || state.network.config ? "standing" : "sampling");
+    if ($("log").nextElementSibling !== before) before.before($("log"));
+  }
   // The end of the command's own sentence, as ", at 512 sequences of 16 tokens".
   const sizes = (content) => content.lines.join(" ").match(/, at [\d,]+ sequences? of [\d,]+ tokens?/)?.[0] ?? "";
 
   // Flags of the command in words of the page.
-  const forPage = (text) => text.replace("; --text says how.", "; the field of 1/k^A says how.").replace(", and --patterns takes more.", ".");
-  const tooLong = (error) => error?.replace(/, more than [^;]* of --max-time; take fewer --tokens or --patterns\.$/,
-    `. That is more than this page waits for: ask for fewer tokens, or type: ${$("batch_command").textContent} --max-time 10m`);
+  const forPage = (text) => text.replace("; --text zipf:1 says how much.", "; the field of 1/k^A says how much.").replace(", and --patterns takes more.", ".");
   function showBatch(content, error) {
     batchOf = content;
-    $("batch_command").textContent = command(state.network, "batch", state.batch, state.zipf);
     $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}` : "";
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
-    $("first_words").textContent = content ? forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" ")) : tooLong(error);
+    if (content) $("first_words").textContent = forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" "));
+    else $("first_words").replaceChildren(error, ...longer(error));
     table("shares", () => [["parameter", "share of the squared norm"],
       (content?.shares ?? []).map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`])]);
     showPublic();
@@ -591,6 +632,8 @@
   }
   async function drawSamples() {
     sampling?.abort();
+    // Others are those of the next seed, unless another one was given.
+    if (sampledOf === networkKey() && $("seed").value.trim() === drawnSeed) $("seed").value = String(Number(drawnSeed) + 1);
     const { signal } = (sampling = new AbortController()), of = networkKey(), seed = $("seed").value.trim() || "0";
     const bar = $("sample_bar");
     bar.removeAttribute("value");
@@ -611,12 +654,12 @@
           if (last.error) throw new Error(last.error);
           [bar.max, bar.value] = [last.of, last.draws];
           signal.throwIfAborted();
-          if (last.series?.length) layOver({ ...last, from: `${last.draws < last.of ? `${last.draws} of ` : ""}${last.of} networks, seed ${seed}` }, of);
+          if (last.series?.length) layOver({ ...last, from: `${last.draws < last.of ? `${last.draws} of ` : ""}${last.of} networks${last.of === Number(asked.draws) ? "" : " (they are drawn in whole blocks)"}, seed ${seed}` }, of);
           else $("sample_words").textContent = `Drawing ${last.of} networks, some ${number(last.seconds, 1)} s …`;
         }
       }
       if (last?.draws !== last?.of || !last) throw new Error("the samples ended early.");
-      $("seed").value = String(Number(seed) + 1);
+      drawnSeed = seed;
       $("sample").textContent = "Draw others";
     } catch (error) {
       if (sampling?.signal === signal) $("sample_words").textContent = signal.aborted ? "Cancelled." : error.message;
@@ -657,9 +700,10 @@
 
   // ---- from the address to the page
 
-  let waiting = 0;
+  let waiting = 0, stopClock = () => {};
   function notBusy() {
     clearTimeout(waiting);
+    stopClock();
     $("busy").hidden = true;
   }
   function giveUp() {
@@ -670,6 +714,7 @@
   async function load() {
     running?.abort();
     stepping?.abort();
+    stopClock();
     const controller = running = new AbortController(), { signal } = controller, begun = performance.now(), isFirst = state === null;
     say("");
     try {
@@ -686,6 +731,7 @@
     }
     showControls(networks[0]?.content.stack);
     $("status").textContent = "Predicting …";
+    stopClock = clock((passed) => { $("status").textContent = `Predicting … ${passed}`; });
     clearTimeout(waiting);
     waiting = setTimeout(() => { $("busy").hidden = false; }, 400);
     for (const id of ["rate", "sizes_words", "compared"]) $(id).textContent = "";
@@ -710,7 +756,10 @@
       showAnswer();
       performance.clearMeasures("show");
       performance.measure("show", { start: answered });
-      $("status").textContent = LIVE ? `Predicted in ${number(took / 1000, 2)} s.` : "Predicted when this file was written.";
+      const predicted = LIVE ? `Predicted in ${number(took / 1000, 2)} s.` : "Predicted when this file was written.";
+      $("status").textContent = predicted;
+      stopClock();
+      stopClock = clock((passed) => { $("status").textContent = `${predicted} The first line of the log: ${passed} …`; });
       document.body.dataset.shown = now();
       document.body.dataset.milliseconds = String(performance.now() - begun);
       if (LIVE && !isFirst) await new Promise((go) => { setTimeout(go, PAUSE); });
@@ -719,6 +768,9 @@
         (error) => { if (!signal.aborted) showBatch(null, error.message); });
       if (signal.aborted) return;
       notBusy();
+      $("status").textContent = predicted;
+      showEvened();
+      showLines();
       if (DATA.run) await showCell(signal);
       await compare(signal);
       if (signal.aborted) return;
@@ -730,9 +782,8 @@
     } catch (error) {
       if (signal.aborted) return;
       notBusy();
-      $("status").textContent = "";
-      $("answer").hidden = true;
-      showControls(null);
+      $("status").textContent = networks.length ? "What is below is of the network before." : "";
+      showControls(networks[0]?.content.stack ?? null);
       say(error.message);
       document.body.dataset.shown = now();
     }
@@ -771,18 +822,22 @@
     const { signal } = (stepping = new AbortController());
     $("cancel").hidden = false;
     $("step").disabled = true;
-    $("rate").textContent = "Predicting the first step; it takes up to a minute …";
+    const waits = "Predicting the first step; it takes up to a minute of one idle core …";
+    $("rate").textContent = waits;
+    const stop = clock((passed) => { $("rate").textContent = `${waits} ${passed}`; });
     try {
       const content = await ask("first_step", state.network, { signal });
       $("rate").textContent = content.rates.map((one) => one.no_rule ? `${STEPPED[one.optimizer]}: ${one.no_rule}`
         : `${STEPPED[one.optimizer]}: ${number(one.critical_rate, 3)}, off by up to ` +
           (one.implied_error === null ? `an unknown share (${one.no_coefficient}).` : `${number(100 * one.implied_error, 2)}%.`))
         .join(" ") + " At these rates the loss, to second order, is back at its start.";
+      $("rate").append(...content.rates.flatMap((one) => one.no_rule ? longer(one.no_rule) : []).slice(0, 2));
       $("rate_lines").textContent = content.lines.join("\n");
       $("rate_all").hidden = false;
     } catch (error) {
       $("rate").textContent = signal.aborted ? "Cancelled." : error.message;
     }
+    stop();
     $("cancel").hidden = true;
     $("step").disabled = false;
   }
@@ -882,7 +937,7 @@
   $("pin").addEventListener("click", () => change((next) => {
     next.pins.push({ name: $("pin_name").value.trim() || networks[0].content.name, network: next.network });
   }));
-  isDark.addEventListener("change", () => networks.length && (showAnswer(), drawSizes()));
+  isDark.addEventListener("change", () => networks.length && (showAnswer(), showEvened(), drawSizes()));
   document.querySelectorAll(".chart").forEach(readable);
   let resized = 0, wide = 0;
   new ResizeObserver(([{ contentRect: { width } }]) => {
