@@ -69,10 +69,13 @@ def network_lines(
     if draws:
         scaled = table
         if has_theory:
-            expected = table["predicted"].where(table["predicted"] != 0)  # of 0 nothing is a multiple
+            # Of 0 nothing is a multiple, and of a cosine, which may be near 0, none says anything.
+            expected = table["predicted"].where(table["predicted"] != 0)
+            expected = expected.mask(table["quantity"].isin(["cosine", "encoder_cosine"]), 1.0)
             scaled = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
         what = "Samples over theory" if has_theory else "Samples, root mean squares"
-        lines += [f"{what}: {draws} networks, +- standard error", *_block(scaled, "mean", "sem", shown), ""]
+        cosine = " (the cosine is the samples' own)" if has_theory and "cosine" in set(table["quantity"]) else ""
+        lines += [f"{what}: {draws} networks, +- standard error{cosine}", *_block(scaled, "mean", "sem", shown), ""]
     return [*lines, *_over_layers(stack, table, "predicted" if has_theory else "mean")]
 
 
@@ -110,7 +113,7 @@ def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
                 (each[value].to_numpy(), each[error].to_numpy()) for each in (product, square)
             )
             with np.errstate(divide="ignore", invalid="ignore"):
-                numbers |= {value: of / over, error: np.abs(of / over) * np.hypot(off / of, off_over / over)}
+                numbers |= {value: of / over, error: np.hypot(off, of / over * off_over) / over}  # of may be 0
         rows.append(product.assign(quantity=prefix + "cosine", **numbers))
     return pd.concat([table, *rows], ignore_index=True) if rows else table
 

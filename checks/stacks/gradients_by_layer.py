@@ -48,6 +48,29 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
     return table.dropna(subset=["predicted", "mean"], how="all").reset_index(drop=True)
 
 
+def first_over_last(samples: "Samples") -> dict[str, Estimate]:
+    """Root mean squares of the first layer's gradients over the last layer's, of every matrix, from the same draws.
+
+    With squares a and b of the two layers the ratio is r = sqrt(mean a/mean b), and its error that of r (a/mean a -
+    b/mean b)/2, draw by draw: the delta method, in which what both layers share cancels.
+
+    Returns:
+        By the names of a `layer_table`; without matrices of one layer, or with no gradient in the first or the last.
+    """
+    ratios = {}
+    for name, values in samples.items():
+        if not (_SQUARE in name and QUANTITIES[name].per_layer and values.shape[1] > 1):
+            continue
+        ends = values[:, [0, -1]].astype(float)
+        means = ends.mean(0)
+        if not (means > 0).all():
+            continue
+        ratio = np.sqrt(means[0] / means[1])
+        shares = estimate(ends[:, 0] / means[0] - ends[:, 1] / means[1])
+        ratios[name.replace(_SQUARE, _NORM)] = Estimate(ratio, ratio * shares.sem / 2, samples.draws)
+    return ratios
+
+
 def _predicted(prediction: Prediction | None, name: str) -> Estimate | None:
     if prediction is None or name not in prediction:
         return None

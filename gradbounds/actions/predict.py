@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from checks.large_width import why_not_judged
-from checks.stacks.gradients_by_layer import exponents, layer_table
+from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
 from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, apply_changes, variants
@@ -20,6 +20,7 @@ from gradbounds.network_text import (
     matrix_name,
     network_lines,
     note_lines,
+    number_text,
     standing_out,
     title,
 )
@@ -84,7 +85,7 @@ def predict_stack(
     if chosen is not None:
         prediction = predicted(chosen) if known is None else known
         slopes = _exponents(chosen, prediction, budget)
-        evener, evening = remedy(stack, layer_table(prediction, None), budget)
+        evener, evening = remedy(stack, layer_table(prediction, None), budget, chosen.cost.seconds)
     elif draws is None:
         draws = _DRAWS
         if refused:
@@ -120,6 +121,7 @@ def predict_stack(
             title(stack), *drawn_lines(notes), "", *standing_out(stack, table),
             *([evening] if evening else []), *cheaper, "",
             *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
+            *_sampled_ends(samples),
             *_exponent_lines(slopes), *_bound_line(stack, table),
             *(
                 line
@@ -229,6 +231,18 @@ def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
     cell = Cell(stack)
     with shown(f"sampling {draws} networks", block_work(cell).cost * cell.blocks(draws)):
         return sample(stack, draws=draws, seed=seed)
+
+
+def _sampled_ends(samples: "Samples | None") -> list[str]:
+    """First layer over last as networks have it, with errors from the same draws."""
+    ends = {} if samples is None else first_over_last(samples)
+    if samples is None or not ends:
+        return []
+    by_matrix = ", ".join(
+        f"{matrix_name(name)}{', encoder' * name.startswith('encoder_')} {number_text(float(of.mean), float(of.sem))}"
+        for name, of in ends.items()
+    )
+    return [f"The same in the {samples.draws} sampled networks, +- standard error, draw by draw: {by_matrix}."]
 
 
 def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:

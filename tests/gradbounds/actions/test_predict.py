@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.stacks.gradients_by_layer import exponents, layer_table
+from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
 from gradbounds import budget, progress
 from gradbounds.actions import predict as asked
 from gradbounds.actions import remedies
@@ -59,6 +59,27 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
     written = pd.read_csv(tmp_path / "out" / "prediction.csv")
     assert written["quantity"].tolist() == table["quantity"].tolist()
     assert (tmp_path / "out" / "gradient_over_layers.png").stat().st_size > 0
+
+
+def test_first_over_last_of_samples_has_the_error_of_the_same_draws(capsys):
+    """As leaving out one draw after the other has it; and the cosine of samples is no multiple of theory's."""
+    stack = replace(STACK, placement="pre")
+    samples = sample(stack, draws=128, seed=3)
+    values = samples["grad_sq_W2"].astype(float)
+    without = np.array([np.delete(values, k, axis=0).mean(0) for k in range(128)])
+    ratios = np.sqrt(without[:, 0] / without[:, -1])
+    found = first_over_last(samples)["grad_W2"]
+    assert found.mean == pytest.approx(np.sqrt(values[:, 0].mean() / values[:, -1].mean()))
+    assert found.sem == pytest.approx(ratios.std() * np.sqrt(127), rel=0.03)
+    said = printed(capsys, "--placement", "pre", "--draws", "128", "--seed", "3")
+    ends = next(line for line in said.splitlines() if line.startswith("The same in the 128 sampled networks"))
+    printed_ratio, error = re.search(r"dL/dW2 ([\d.]+) \+- ([\d.]+\d)", ends).groups()
+    assert [float(printed_ratio), float(error)] == pytest.approx([found.mean, found.sem], rel=0.05)
+    of_samples = said[said.index("(the cosine is the samples' own)") :]
+    cosine = (samples["token_correlation"].mean(0) / samples["hidden_energy"].mean(0))[0]
+    error = float(row_of(of_samples, 1)[6])
+    assert float(row_of(of_samples, 1)[4]) == pytest.approx(cosine, abs=error / 10)
+    assert 0.0 < error < 0.1
 
 
 def test_a_field_given_again_is_another_network(capsys):
@@ -490,7 +511,15 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     monkeypatch.setattr(remedies, "_furthest", lambda table: 4.0)
     found, line = remedies.remedy(pre, table, limits)
     assert found is None
-    assert re.fullmatch(r"- What would even it out: no change of one field does half, of \d that were tried\.", line)
+    assert re.fullmatch(r"- What would even it out: none of the \d changes of a field .* powers of ten\.", line)
+    # Twice what the prediction takes, up to 20 s and the time that there is.
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(remedies, "_within", lambda stack, table, limit: (seen.append(limit.seconds), ([], []))[1])
+        for seconds in (0.1, 4.0, 60.0):
+            remedies.remedy(pre, table, limits, seconds)
+        remedies.remedy(pre, table, replace(limits, seconds=5.0), 60.0)
+    assert seen == [2.0, 8.0, 20.0, 5.0]
     monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
     said = "- What would even it out: not tried at 4 tokens, which takes longer than 1e-09 s."
     assert remedies.remedy(pre, table, limits) == (None, said)
@@ -504,6 +533,6 @@ def test_what_takes_long_can_be_asked_at_fewer_tokens():
     found, line = remedies.remedy(stack, table, limits)
     assert found is None
     fewer = re.fullmatch(
-        r"- .*: not tried at 2048 tokens, which takes longer than 1 s; --tokens (\d+) tries more\.", line
+        r"- .*: not tried at 2048 tokens, which takes longer than 1 s; --tokens (\d+) has time for it\.", line
     )
     assert remedies.remedy(replace(stack, tokens=int(fewer[1])), table, limits)[0] is not None
