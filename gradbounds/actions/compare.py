@@ -12,7 +12,7 @@ from checks.report import agreement_counts
 from checks.stacks.placements import depth_exponents, exponent_lines, layer_norms, layer_spreads, spread_lines
 from checks.theory_and_samples import comparison
 from figures.placements import placements
-from gradbounds.actions.sweep import sweep_into
+from gradbounds.actions.sweep import dry_run, sweep_into
 from gradbounds.grid import FIELDS
 from gradbounds.progress import working
 from gradbounds.recipe import Recipe
@@ -31,8 +31,9 @@ _GRID: dict[str, Any] = {
 
 
 def compare(
-    grid: Mapping[str, Any] | None = None, *, draws: int = 128, seed: int = 0, workers: int = 1, out: Path | None = None
-) -> Result:
+    grid: Mapping[str, Any] | None = None, *, draws: int = 128, seed: int = 0, workers: int = 1,
+    out: Path | None = None, plan: bool = False,
+) -> Result:  # fmt: skip
     """Sample placements of LayerNorm side by side: exponents in the depth, and profiles over the layers.
 
     Args:
@@ -42,6 +43,7 @@ def compare(
         seed: root seed.
         workers: processes.
         out: folder of the run, which the same call continues; None keeps nothing.
+        plan: whether to say what sampling takes, and stop.
 
     Returns:
         Tables `norms` (of every layer), `exponents` (in the depth, where there are three) and `spreads` (largest over
@@ -63,6 +65,8 @@ def compare(
     depths = sorted({stack.depth for stack in stacks})
     check_count("draws", draws, 2)  # one draw has no error
     order = [stack.placement for stack in stacks]
+    if plan:
+        return dry_run(out, recipe, Execution(workers=workers))
     with TemporaryDirectory() if out is None else nullcontext(out) as folder:
         sampled = sweep_into(Path(folder), recipe, Execution(workers=workers))
         samples = Run.open(folder).samples()

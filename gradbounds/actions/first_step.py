@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from gradbounds.actions.break_even import (
 from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, recipe_lines, table_lines
 from gradbounds.budget import SOON, Budget, OverBudgetError
 from gradbounds.network_text import drawn_lines, note_lines
+from gradbounds.progress import shown
 from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
@@ -48,6 +49,7 @@ _UNASKED = 16
 
 # Seconds of a prediction at twice a size that is made unasked, and what is doubled.
 _CHEAP = 0.5
+_MORE = "\nHow the rate grows with d, L, n, V and the batch takes longer: --all."
 _DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("sequences", "batch"))
 
 
@@ -95,21 +97,25 @@ def first_steps(
     cost = _within(stacks, optimizers, budget, patterns)
     stepping = sum(stepping_seconds(stack, optimizers, draws) for stack in stacks if draws and _is_extrapolated(stack))
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
+    left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
     every = list(zip(stacks, counts, strict=True))
     unasked = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every) if draws is None else 0.0
     smaller = f", and stepping smaller networks about {duration(stepping)}" if stepping else ""
     smaller += f", and stepping networks about {duration(unasked)}" if unasked else ""
+    twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
+    doubling = sum(each.cost.seconds for each in twice) if every_power else 0.0
+    smaller += f", and rates at twice each size about {duration(doubling)}" if doubling else ""
     takes = f"theory of the first step takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}{smaller}"
     if plan:
-        numbers = {"seconds": cost.seconds + stepping + unasked, "bytes": cost.bytes}
+        numbers = {"seconds": cost.seconds + stepping + unasked + doubling, "bytes": cost.bytes}
         return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[f"{takes}."])
-    if cost.seconds + stepping + unasked > SOON:
+    if cost.seconds + stepping + unasked + doubling > SOON:
         print(f"{takes}.", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = []
-    shown = sys.stderr.isatty()
+    hidden = not sys.stderr.isatty()
     bar = Console(stderr=True)
-    for stack, count in track(every, description="stepping", disable=not shown, transient=True, console=bar):
+    for stack, count in track(every, description="stepping", disable=hidden, transient=True, console=bar):
         sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
         scale = _noise_scale(stack)
         rows += [
@@ -128,7 +134,8 @@ def first_steps(
             *table_lines(table),
             *said_of_ends,
             *exponent_lines(table),
-            *_doubled(stacks, table, budget if every_power else None, patterns),
+            *_doubled(twice, late, table, patterns),
+            *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
             *recipe_lines(notes, table),
             *(_not_sampled(stacks) if draws else _unasked(stacks, counts, optimizers)),
@@ -324,29 +331,56 @@ def _updates(step: FirstStep) -> str:
     return ", ".join(parts)
 
 
-def _doubled(stacks: Sequence[Stack], table: pd.DataFrame, budget: Budget | None, patterns: int | None) -> list[str]:
-    """Of one network powers of its rates at twice the width, depth, tokens, classes and batch, where cheap."""
+@dataclass(frozen=True, slots=True)
+class _Twice:
+    """A network of twice a size, whose rate is predicted for an optimizer."""
+
+    optimizer: Optimizer
+    symbol: str
+    stack: Stack
+    cost: Cost
+
+
+def _twice(
+    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget | None, patterns: int | None
+) -> tuple[list[_Twice], list[str]]:
+    """Of one network those of twice the width, depth, tokens, classes and batch that fit, or are cheap; what does not.
+
+    Args:
+        stacks: of several there is none.
+        optimizers: of each.
+        budget: what all together may take; None for those that are cheap.
+        patterns: of attention.
+    """
     if len(stacks) > 1 or gaps(stacks[0], "first_step"):
-        return []
-    (stack,), lines, spent = stacks, [], Cost()
-    for optimizer, rate in zip(table["optimizer"], table["critical_rate"], strict=True):
-        powers = []
+        return [], []
+    spent, larger, late = Cost(), list[_Twice](), list[str]()
+    for optimizer in optimizers:
         for name, symbol in _DOUBLED:
             try:
-                twice = replace(stack, **{name: 2 * getattr(stack, name)})
+                stack = replace(stacks[0], **{name: 2 * getattr(stacks[0], name)})
             except ValueError:  # something asks for its number of tokens
                 continue
-            if gaps(twice, "first_step"):
+            if gaps(stack, "first_step"):
                 continue
-            cost = first_step_cost(twice, optimizer, patterns)
+            cost = first_step_cost(stack, optimizer, patterns)
             if budget.holds(spent + cost) if budget else cost.seconds < _CHEAP:
                 spent = spent + cost
-                if cost.seconds > SOON:
-                    print(f"at twice {symbol} it takes about {duration(cost.seconds)}.", file=sys.stderr, flush=True)
-                larger = first_step(twice, optimizer, patterns=patterns).critical_rate
-                powers.append(f"{symbol}^{np.log2(larger / rate):.2f}")
-        if powers:
-            lines.append(f"{optimizer}: {', '.join(powers)}")
-    if lines:
-        return ["", "Critical rates at twice the size, as powers of what is doubled:", *lines]
-    return [] if budget else ["", "How the rate grows with d, L, n, V and the batch takes longer: --all."]
+                larger.append(_Twice(optimizer, symbol, stack, cost))
+            elif budget:
+                late.append(f"{symbol} of {optimizer}")
+    return larger, late
+
+
+def _doubled(twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None) -> list[str]:
+    """Powers of a network's rates at twice each size, in words."""
+    rates = dict(zip(table["optimizer"], table["critical_rate"], strict=True))
+    powers: dict[Optimizer, list[str]] = {}
+    for k, each in enumerate(twice, 1):
+        with shown(f"rate of {each.optimizer} at twice {each.symbol}, {k} of {len(twice)}", each.cost.seconds):
+            larger = first_step(each.stack, each.optimizer, patterns=patterns).critical_rate
+        powers.setdefault(each.optimizer, []).append(f"{each.symbol}^{np.log2(larger / rates[each.optimizer]):.2f}")
+    lines = [f"{optimizer}: {', '.join(of)}" for optimizer, of in powers.items()]
+    if late:
+        lines.append(f"Not within --max-time and --memory: {', '.join(late)}.")
+    return ["", "Critical rates at twice the size, as powers of what is doubled:", *lines] if lines else []

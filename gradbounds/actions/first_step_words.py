@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.grid import FIELDS, said, with_words
-from theory.configurations import RECIPES, Note
+from theory.configurations import BREAK_EVEN, RECIPES, Note
 from theory.configurations.comparisons import compared_step
 from theory.stack import TITLES, Stack
 from theory.stack.optimizers import Optimizer
@@ -126,4 +126,10 @@ def recipe_lines(notes: Sequence[Note], table: pd.DataFrame) -> list[str]:
         "", "Published peak rates of this family with Adam, over the critical rate of this network:", *lines,
         "A peak comes after warm-up and for a batch of many sequences; the critical rate is of the first step of one. "
         "A ratio above 1 says why a first step at the peak would not be quadratic, and nothing of later ones.",
+        *(
+            f"It is no limit: of {known.model} at {known.tokens} tokens the loss itself is back at its start only at "
+            f"{known.ratio:g} times the critical rate (95%: {known.low:g} to {known.high:g}); --draws 16 asks of this "
+            "network."
+            for known in BREAK_EVEN if known.family in _families(notes)
+        ),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from checks.report import agreement_counts
 from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
 from checks.theory_and_samples import comparison
 from figures.relaxations import relaxation_path, relaxations
-from gradbounds.actions.sweep import sweep_into
+from gradbounds.actions.sweep import dry_run, sweep_into
 from gradbounds.grid import FIELDS, OWN_WORD, field_values
 from gradbounds.recipe import Recipe
 from gradbounds.result import Result
@@ -33,24 +33,26 @@ Steps = Mapping[str, Mapping[str, Any]]
 def relax(
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
-    out: Path,
+    out: Path | None,
     along: str = "",
     values: Sequence[Any] = (),
     draws: int = 64,
     seed: int = 0,
     workers: int = 1,
+    plan: bool = False,
 ) -> Result:
     """Sample every relaxation of the paper's assumptions over widths and depths.
 
     Args:
         grid: several widths and depths, and one value of any other field, of the base that is relaxed; its own are the
             middle width and depth.
-        out: folder of the run, which the same call continues.
+        out: folder of the run, which the same call continues; None for a plan alone.
         along: a field of numbers to go along instead; the figure is drawn against it.
         values: of that field.
         draws: least number of networks per cell.
         seed: root seed.
         workers: processes.
+        plan: whether to say what sampling takes, and stop.
 
     Returns:
         Table and figure `relaxations`.
@@ -70,7 +72,12 @@ def relax(
     check_count("draws", draws, 2)  # one draw has no error
     steps = _values_of(base, along, _words(values)) if along else {UNRELAXED: {}, **RELAXATIONS}
     grids, left_out = relaxation_grids(base, sizes, steps)
-    sampled = sweep_into(out, Recipe(grid=tuple(grids), draws=draws, seed=seed), Execution(workers=workers))
+    recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
+    if plan:
+        return dry_run(out, recipe, Execution(workers=workers))
+    if out is None:
+        raise ValueError("out must be given: it says where the draws go.")
+    sampled = sweep_into(out, recipe, Execution(workers=workers))
     cells = Run.open(out).samples()
     table, agreement = relaxation_table(cells, base), comparison(cells)
     lines = table_lines(table)

@@ -151,14 +151,15 @@ class Sweep(OfModel):
         Raises:
             ValueError: a flag that it does not take, or as the action.
         """
-        taken = {"out", "preset", "grid", "draws", "seed", "workers", "along", "values", "json"}
+        taken = {"out", "preset", "grid", "draws", "seed", "workers", "along", "values", "json", "dry_run"}
         taken |= {f.name for f in fields(OfModel)}
         others = Sweep()
-        named = [f.name for f in fields(self) if f.name not in taken]
-        if more := [name for name in named if getattr(self, name) != getattr(others, name)]:
+        if asked := [
+            f.name for f in fields(self) if f.name not in taken and getattr(self, f.name) != getattr(others, f.name)
+        ]:
             raise ValueError(
-                f"preset {self.preset} must stand with fields, a model, draws, seed, workers, out, along and values "
-                f"alone, got {', '.join(more)}."
+                f"preset {self.preset} must stand without {', '.join(asked)}; it takes fields, a model, draws, seed, "
+                "workers, out, along, values and dry_run."
             )
         grid = given(self.grid)
         all_fields = self.description.grid(grid)
@@ -171,14 +172,14 @@ class Sweep(OfModel):
             from gradbounds.actions.compare import compare
 
             sampling["draws"] = 128 if self.draws is None else self.draws
-            return compare(grid, out=self.out, **sampling)
+            return compare(grid, out=self.out, plan=self.dry_run, **sampling)
         from gradbounds.actions.relax import relax
 
-        if self.out is None:
+        if self.out is None and not self.dry_run:
             raise ValueError("out must be given: --out FOLDER says where the draws go.")
         steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
         sampling["draws"] = 64 if self.draws is None else self.draws
-        return relax(grid, out=self.out, **steps, **sampling)
+        return relax(grid, out=self.out, plan=self.dry_run, **steps, **sampling)
 
     @property
     def _to_target(self) -> bool:

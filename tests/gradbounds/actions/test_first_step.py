@@ -2,21 +2,24 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from gradbounds.actions import break_even
+from gradbounds.actions.first_step_words import recipe_lines
 from gradbounds.cli import main
 from theory import Stack
-from theory.configurations import RECIPES, stack_from_config
+from theory.configurations import BREAK_EVEN, RECIPES, Note, stack_from_config
 from theory.first_step.prediction import first_step
 from theory.stack.weights import gain, weight_shapes
 
 # torch's own, of tracing.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
+EVIDENCE = Path(__file__).parents[2] / "evidence"
 LINE = ["predict", "--first-step", "--width", "32", "--depth", "1", "--tokens", "2", "--vocab", "4"]
 WIDER = ["--compare", "width=64"]
 
@@ -94,8 +97,14 @@ def test_a_model_s_configuration(tmp_path, capsys):
     # Signs of all matrices move as much whatever their number: like 1/L in the depth, and hardly with the batch.
     assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
     assert "GPT-3 Small: 0.0006, " in said
-    assert main([*line, "--tokens", "2", "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("theory of the first step takes about ")
+    assert main([*line, "--tokens", "2", "--dry-run", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)["seconds"]
+    assert main([*line, "--tokens", "2", "--dry-run", "--all", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] > 3 * alone
+    assert main([*line, "--tokens", "2", "--dry-run", "--all"]) == 0
+    takes = capsys.readouterr().out
+    assert takes.startswith("theory of the first step takes about ")
+    assert ", and rates at twice each size about " in takes
     assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "6s"]) == 2
     refused = capsys.readouterr().err
     assert re.search(r"of --max-time; --tokens \d+ is within these \(twice as many take about \S+ s and ", refused)
@@ -137,6 +146,14 @@ def test_published_rates_stand_beside_the_critical_one(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(content | {"model_type": "phi"}))
     assert main([*line[:4], "--tokens", "2", "--optimizer", "adam"]) == 0
     assert "Of published trainings of phi no peak rate with its source is listed here." in capsys.readouterr().out
+    (known,) = BREAK_EVEN
+    models = json.loads((EVIDENCE / "break-even.json").read_text(encoding="utf-8"))["models"]
+    of_signs = models[known.model.lower().replace(" ", "-")]["own size"][1]
+    assert of_signs["optimizer"] == "adam"
+    assert [known.ratio, known.low, known.high] == [round(of_signs[name]) for name in ("ratio", "low", "high")]
+    table = pd.DataFrame({"optimizer": ["adam"], "critical_rate": [1e-4]})
+    said = recipe_lines([Note.neutral("model_type", "llama", "")], table)
+    assert "at 16 tokens the loss itself is back at its start only at 264 times the critical rate" in said[-1]
     assert len({recipe.model for recipe in RECIPES}) == len(RECIPES) >= 8
     assert all(1e-5 < recipe.rate < 2e-3 and recipe.source and recipe.date for recipe in RECIPES)
 

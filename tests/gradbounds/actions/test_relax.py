@@ -165,6 +165,31 @@ def test_along_a_field(png_alone, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("preset", ["compare", "relax"])
+def test_what_a_preset_takes_is_said(preset, capsys):
+    line = [
+        "sweep",
+        "--preset",
+        preset,
+        "--width",
+        "8",
+        "--depth",
+        "1",
+        "--tokens",
+        "2",
+        "--vocab",
+        "4",
+        "--draws",
+        "2",
+    ]
+    line = line if preset == "compare" else [*line, "--width", "8:32:x2", "--depth", "1:4:x2"]
+    assert main([*line, "--dry-run"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [each.split()[0] for each in said] == ["cells", "draws", "time", "memory", "disk"]
+    assert main([*line, "--dry-run", "--engine", "dense"]) == 2
+    assert f"preset {preset} must stand without engine; it takes fields" in capsys.readouterr().err
+
+
 def test_along_a_factor_from_zero():
     """The points are 0, 0.5 and 1; norms are over those of the placement's own 1, and 0 has neither profile nor law."""
     base = Stack(width=16, depth=2, tokens=2, vocab=4)
