@@ -123,7 +123,7 @@ BAD = [
     (("sweep", "--out", "NEW", "--file", "FULL"), "file must be a readable TOML file, got 'FULL'"),
     (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file and preset must not be given"),
     (("sweep", "--out", "NEW", "--preset", "huge"), "for argument '--preset'. Expected one of ('"),
-    (("sweep", "--preset", "compare", "--dry-run"), "draws, seed, workers, out, along and values alone, got dry_run."),
+    (("sweep", "--preset", "compare", "--dtype", "float64"), "must stand without dtype; it takes fields, a model"),
     (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),
     (
         ("sweep", "--out", "NEW", "--land-every", "-1"),
