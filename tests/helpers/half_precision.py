@@ -12,7 +12,7 @@ from torch.nn.functional import gelu
 from theory import Stack
 
 UNIT = 2.0**-24
-GRADIENT_DROPPED = 0.1
+DROPPED = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,9 +54,7 @@ def label_gradient(stack: Stack, error: float, size: float, tokens: int, seed: i
 
 def dropped(generator: torch.Generator, gradient: torch.Tensor) -> torch.Tensor:
     """Behind dropout."""
-    return half(gradient * (torch.rand(gradient.shape, generator=generator) > GRADIENT_DROPPED)) / (
-        1.0 - GRADIENT_DROPPED
-    )
+    return half(gradient * (torch.rand(gradient.shape, generator=generator) > DROPPED)) / (1.0 - DROPPED)
 
 
 def behind_units(stack: Stack, gradient: Returned, parts: int, seed: int) -> Returned:

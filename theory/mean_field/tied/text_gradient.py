@@ -235,9 +235,9 @@ def _below_branch(
     return *below[:2], with_more(below[2], of_norms)
 
 
-def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, same_label: Array) -> Array:
+def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: Array, same_label: Array) -> Array:
     """As of untied embeddings, and by how often a label is the position's own word, whose logit has a mean."""
-    logits, chances = stack.output_scale * stack.width**0.5 * held, np.diagonal(tokens.labels.own)
+    logits, chances = stack.output_scale * stack.width**0.5 * word_sizes, np.diagonal(tokens.labels.own)
     by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
     of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))
     return of_weights + tokens.total(by_text) / stack.rows**2
