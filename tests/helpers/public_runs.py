@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from gradbounds.actions.first_line import first_line
 from theory import Stack
 from theory.configurations import model_type, stack_from_config
 from theory.configurations.vectors import learned_vectors
-from theory.first_step.noise_scale import NoiseScale, noise_scale
+from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw
 
 FILE = Path(__file__).parents[2] / "checks" / "data" / "public_runs.toml"
@@ -38,11 +39,13 @@ class Line:
         loss: its mean.
         deviation: of the loss of one run, or what that is at most.
         norm: root mean square of the gradient's norm; None where it is not predicted.
+        norm_deviation: of one run from that, relative.
     """
 
     loss: float
     deviation: float
     norm: float | None = None
+    norm_deviation: float = 0.0
 
 
 def by_the_last_norm(run: dict[str, Any], variance: float) -> list[Line]:
@@ -80,18 +83,21 @@ def predicted_lines(run: dict[str, Any]) -> dict[str, Any]:
         return _found(by_the_last_norm(run, run["width"] * run["init_std"] ** 2), "last norm")
     stack, vectors = stack_of(run)
 
-    def line(scale: NoiseScale, deviation: float | None = None) -> Line:
-        off = scale.loss_deviation(run["batch"]) if deviation is None else deviation
-        return Line(scale.loss, off, scale.norm(run["batch"], vectors)[0])
-
-    scales = [noise_scale(stack, text=law, grouped=True, max_time=3600) for law in laws(run)]
-    most = by_the_last_norm(run, stack.output_scale**2)
-    tied = [each.deviation if scale.loss_moments is None else None for scale, each in zip(scales, most, strict=True)]
-    return _found([line(scale, off) for scale, off in zip(scales, tied, strict=True)], "network")
+    lines = []
+    for law in laws(run):
+        scale = noise_scale(stack, text=law, grouped=True, max_time=3600)
+        line = first_line(scale, run["batch"], vectors, law)
+        lines.append(Line(line.loss, line.loss_deviation, line.norm, line.norm_deviation / line.norm))
+    return _found(lines, "network")
 
 
 def _found(lines: list[Line], rule: str) -> dict[str, Any]:
     return {"rule": rule, "lines": [asdict(line) for line in lines]}
+
+
+def _of_one_law(lines: list[Line]) -> Line:
+    """By the middle one, whose words have the exponent 1."""
+    return lines[len(lines) // 2]
 
 
 def beside(run: dict[str, Any], predicted: dict[str, Any]) -> dict[str, Any]:
@@ -105,12 +111,14 @@ def beside(run: dict[str, Any], predicted: dict[str, Any]) -> dict[str, Any]:
         "rule": rule, "loss": lines[len(lines) // 2].loss, "loss interval": [low, high],
         "inside": bool(low <= run["loss"][0] and run["loss"][2] <= high),
         "mean inside": bool(low <= run["loss"][1] <= high),
+        "loss by one law": quantile * _of_one_law(lines).deviation / _of_one_law(lines).loss,
     }  # fmt: skip
     norms = [each.norm for each in lines if each.norm is not None]
     if norms and "norm" in run:
-        spread = CONSTANTS["norm_spread"] * (run["depth"] / run["width"]) ** 0.5
-        off = np.exp(quantile * spread + CONSTANTS["norm_error"])
-        between = [float(min(norms) / off), float(max(norms) * off)]
+        off = [float(np.exp(quantile * each.norm_deviation + CONSTANTS["norm_error"])) for each in lines]
+        ends = list(zip(norms, off, strict=True))
+        between = [min(norm / times for norm, times in ends), max(norm * times for norm, times in ends)]
         found |= {"norm": norms[len(norms) // 2], "norms": norms, "norm interval": between}
+        found["norm by one law"] = off[len(off) // 2] - 1.0
         found["norm inside"] = bool(between[0] <= run["norm"] <= between[1])
     return found

@@ -42,12 +42,17 @@ def test_committed_results_are_of_the_settings():
 
 def test_intervals_hold_what_is_open():
     """Every exponent, padding and the step in which a loss is printed make an interval wider, and so does one run."""
-    run = {"width": 64, "depth": 2, "vocab": [100, 110], "loss": [4.7, 4.7, 4.7], "norm": 1.0, "step": 0.1}
-    lines = [{"loss": 4.6, "deviation": 0.01, "norm": 1.0}, {"loss": 4.6, "deviation": 0.1, "norm": 2.0}]
+    run = {"vocab": [100, 110], "loss": [4.7, 4.7, 4.7], "norm": 1.0, "step": 0.1}
+    lines = [
+        {"loss": 4.6, "deviation": 0.01, "norm": 1.0, "norm_deviation": 0.1},
+        {"loss": 4.6, "deviation": 0.1, "norm": 2.0, "norm_deviation": 0.2},
+    ]
     found = beside(run, {"rule": "network", "lines": lines})
-    off = CONSTANTS["normal"] * 0.1 + 0.05
+    alone = CONSTANTS["normal"] * 0.1
+    off = alone + 0.05
     assert found["loss interval"] == pytest.approx([4.6 - off, 4.6 + off + np.log(1.1)])
-    times = np.exp(CONSTANTS["normal"] * CONSTANTS["norm_spread"] / 32**0.5 + CONSTANTS["norm_error"])
-    assert found["norm interval"] == pytest.approx([1.0 / times, 2.0 * times])
+    times = [np.exp(CONSTANTS["normal"] * off + CONSTANTS["norm_error"]) for off in (0.1, 0.2)]
+    assert found["norm interval"] == pytest.approx([1.0 / times[0], 2.0 * times[1]])
+    assert [found["loss by one law"], found["norm by one law"]] == pytest.approx([alone / 4.6, times[1] - 1.0])
     assert found["inside"]
     assert found["norm inside"]
