@@ -12,7 +12,7 @@ from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import sizes_of
+from checks.models.coordinate_exponents import judged, sizes_of
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import own_asked
 from checks.models.step_theory import step_theory
@@ -38,6 +38,33 @@ def test_a_right_transformer_passes_and_says_so(healthy):
     head = table[(table["place"] == "head") & (table["step"] == 0)].iloc[0]
     # Entries of one size times 1/n, over n independent coordinates.
     assert head["low"] - 0.05 < -0.5 < head["high"] + 0.05
+
+
+def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
+    """Beside fits and local slopes of each one alone; 1000 straight rows bend beyond 99.9% once in the mean."""
+    rng, sizes = np.random.default_rng(5), np.repeat([32, 64, 128], 8)
+    straight = (sizes**-0.3 * np.exp(0.03 * rng.standard_normal((1000, len(sizes))))).astype(float)
+    bent = (1.0 + 32 * sizes**-1.0) * np.exp(0.003 * rng.standard_normal(len(sizes)))
+    rows = judged(np.vstack([straight, bent]), sizes, [(-0.5, 0.0)] * 1001)
+    assert sum(abs(row[7]) > row[8] for row in rows[:-1]) <= 6
+    exponents = np.array([row[0] for row in rows])
+    assert abs(exponents[:-1].mean() + 0.3) < 0.002
+    exponent, low, high, *_, bend, half = rows[-1]
+    means = [np.log(bent[sizes == size]).mean() for size in (32, 64, 128)]
+    slopes = np.diff(means) / np.log(2)
+    assert exponent == pytest.approx(np.polyfit(np.log([32, 64, 128]), means, 1)[0])
+    assert (low + high) / 2 == pytest.approx(exponent)
+    assert bend == pytest.approx(slopes[1] - slopes[0])
+    assert bend > half
+    table = healthy.table.assign(bend=0.0)
+    assert replace(healthy, table=table).notes == healthy.stepped.notes
+    at = table.index[table["off"].notna()][3]
+    for name, value in (("bend", bend), ("bend_half", half)):
+        table.loc[at, name] = value
+    (note,) = replace(healthy, table=table).notes[len(healthy.stepped.notes) :]
+    assert note.startswith("1 of ")
+    assert f"of {table['place'][at]}" in note
+    assert f"by {bend:+.2f}" in note
 
 
 def test_the_first_step_of_a_stack_stands_beside_theory():

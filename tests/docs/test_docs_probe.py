@@ -140,6 +140,8 @@ def test_the_numbers_of_steps_are_the_committed_ones():
     near = f"{dense['within 0.1']} are within 0.1"
     assert says("probe.md", f"Of {count} exponents from {seeds} seeds", near, f"of eight seeds {share:.0f}%")
     assert dense["intervals of at most 0.1"] == count
+    assert dense["beyond 0.1 by two errors"] == 8
+    assert says("probe.md", "Eight are farther by two errors")
     times = (costs[f"width {width}: measured over not"] for width in (512, 128))
     assert says("probe.md", *(f"{number:.0f} times" for number in times))
     seconds, millions = costs["CPU seconds of a report"], int(costs["million parameters"])
