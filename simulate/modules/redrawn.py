@@ -44,7 +44,11 @@ def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dic
                     parameters[name].copy_(changed.reshape(first[name].shape))
         redraws.append(_measured(made, part, first))
     anew, squares = (fmean(column) for column in zip(*redraws, strict=True))
-    return {"copied_growth": growth, "redrawn_growth": anew, "redrawn_gradient": squares / max(square, 1e-300)}
+    return {
+        "copied_growth": growth,
+        "redrawn_growth": anew,
+        "redrawn_gradient": squares / square if square else float("nan"),
+    }
 
 
 def _measured(built: Made, part: LayerList, names: Mapping[str, object]) -> tuple[float, float]:
