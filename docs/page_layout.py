@@ -23,7 +23,7 @@ _TIGHT = 103
 """The characters that no cell of a row can break, with two for the room between columns, from which letters are
 smaller still."""
 _DATE = re.compile(r"\d{4}-\d\d")
-_TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+|\b[dnLVkhs] = [\d.]+\w?")
+_TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+|\b[dnlLVkhs] = [\d.]+\w?")
 """An interval, a number with its error, a range, a size: what a line of a cell does not break."""
 _POWER = re.compile(r"(?<=\de)-(?=\d)")
 """The sign in a number's power of ten, behind which browsers break."""
@@ -64,9 +64,9 @@ def mathml(formula: str) -> str:
     )
     formula = re.sub(r"<mo>(/|∂|∞|&#x0002F;|&#x02202;|&#x0221E;)</mo>", r'<mo lspace="0" rspace="0">\1</mo>', formula)
     formula = formula.replace("<mi>&#x0007E;</mi>", '<mo lspace="0.28em" rspace="0.28em">∼</mo>')
-    # Browsers do not stretch a bar that has scripts: these get an empty base as high as the bar.
+    # Browsers do not stretch a bar or a bracket that has scripts: these get an empty base as high as it.
     formula = re.sub(
-        r'<(msubsup|msub|msup)>(<mo minsize="([\d.]+)em"[^>]*>‖</mo>)',
+        r'<(msubsup|msub|msup)>(<mo minsize="([\d.]+)em"[^>]*>[‖)\]]</mo>)',
         lambda found: f'{found[2]}<{found[1]}><mspace width="0" {_around_axis(float(found[3]))} />',
         formula,
     )
@@ -199,16 +199,17 @@ def with_cells(doctree: nodes.document) -> None:
         rows = [[cell for cell in row if isinstance(cell, nodes.entry)] for row in body]
         if not rows or not head or len({len(row) for row in rows}) > 1:
             continue
+        for part in list(table.findall(nodes.Text)):
+            kept = _TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), part)
+            kept = _POWER.sub("-\N{WORD JOINER}", kept)
+            if kept != part and not isinstance(part.parent, nodes.math):
+                part.parent.replace(part, nodes.Text(kept))
         texts = [[cell.astext() for cell in row] for row in rows]
         longest = [max(map(len, column)) for column in zip(*texts, strict=True)]
         for row, words in zip(rows, texts, strict=True):
             for place, (cell, text) in enumerate(zip(row, words, strict=True)):
                 if (place == 0 and max(len(text), longest[0] - 8) <= _NAME) or _DATE.fullmatch(text):
                     cell["classes"].append("whole")
-                for part in list(cell.findall(nodes.Text)):
-                    kept = _TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), part)
-                    if (kept := _POWER.sub("-\N{WORD JOINER}", kept)) != part:
-                        part.parent.replace(part, nodes.Text(kept))
         if sum(longest) > _DENSE:
             table["classes"].append("dense")
             if _least_width([head[0], *rows]) > _TIGHT:

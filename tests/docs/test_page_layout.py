@@ -76,6 +76,10 @@ def test_a_high_bar_keeps_its_scripts():
     assert '‖</mo><msubsup><mspace width="0" height="1.06em" depth="0.561em" /><mi>F</mi>' in found
 
 
+def test_a_high_bracket_keeps_its_scripts():
+    assert ")</mo><msup><mspace" in shown(r"\Big(\frac ab\Big)^2")
+
+
 def test_brackets_stay_with_formulas_and_flags_in_one_piece():
     line = nodes.paragraph()
     line += [nodes.Text("wide ("), nodes.math("", "d"), nodes.Text("), deep "), nodes.math("", "L")]
