@@ -10,7 +10,7 @@ what it has by itself, where positions tell places apart. Sums over keys hold th
 weight that a pair's chance κ gives it, and the third once.
 
 Rows that hold one word see it themselves: pairs of one word that two rows see are counted given whether these do
-(`TextLayout.coincidences`), for 64 tokens 1% of what tokens of one word have in common.
+(`TextLayout.coincidences`), of 64 tokens 0.6% of what tokens of one word have in common.
 
 Assumes many tokens: how often words occur in one text is taken at its mean, to relative O(κ) in what logits lean to.
 Left out is how gradients go along with these counts; beside networks W^V and W^O of gated units are up to 4% low.
