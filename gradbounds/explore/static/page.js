@@ -614,7 +614,7 @@
   function layOver(content, of) {
     [sampled, sampledOf] = [content, of];
     drawLayers();
-    $("sample_words").textContent = !content ? "" : `${content.from}: ${overTheory(content.series)}`;
+    $("sample_words").textContent = !content ? "" : `${content.from}: ${overTheory(content.series)}${content.note ?? ""}`;
   }
   function overTheory(series) {
     const ratios = [];
@@ -654,7 +654,8 @@
           if (last.error) throw new Error(last.error);
           [bar.max, bar.value] = [last.of, last.draws];
           signal.throwIfAborted();
-          if (last.series?.length) layOver({ ...last, from: `${last.draws < last.of ? `${last.draws} of ` : ""}${last.of} networks${last.of === Number(asked.draws) ? "" : " (they are drawn in whole blocks)"}, seed ${seed}` }, of);
+          if (last.series?.length) layOver({ ...last, from: `${last.draws < last.of ? `${last.draws} of ` : ""}${last.of} networks, seed ${seed}`,
+            note: last.of === Number(asked.draws) ? "" : ` They are drawn in whole blocks: ${last.of}, where ${asked.draws} were asked for.` }, of);
           else $("sample_words").textContent = `Drawing ${last.of} networks, some ${number(last.seconds, 1)} s …`;
         }
       }
