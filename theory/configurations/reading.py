@@ -134,7 +134,9 @@ def context(notes: Sequence[Note]) -> int | None:
     """The longest sequence that a configuration names; None where it names none."""
     named = {note.field: note.value for note in notes if note.reason == _LIMITS}
     lengths = [named[name] for name in SAID_ELSEWHERE[_LIMITS] if name in named and not name.startswith("original")]
-    return next((each for each in lengths if isinstance(each, int) and each > 0), None)
+    # RoBERTa's classes count positions from behind that of the padding, which is 1.
+    unused = 2 if "roberta" in (model_type(notes) or "") else 0
+    return next((each - unused for each in lengths if isinstance(each, int) and each > unused), None)
 
 
 def drawn_by(notes: Sequence[Note]) -> str | None:
