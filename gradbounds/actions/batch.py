@@ -96,7 +96,7 @@ def predict_batch(
         *said_deviations(line),
         "",
         "Shares of the squared norm:",
-        *(f"  {row.name_:<{width}} {row.share:7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
+        *(f"  {row.name_:<{width}} {row.share:z7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
         "",
         f"Norms of the matrices' gradients, of the batch of {batch}",
         *gradient_lines(stack, layers, every_layer=every_layer),
