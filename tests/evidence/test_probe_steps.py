@@ -102,7 +102,18 @@ def dense_case(name, run):
 
 
 def dense_cases(_):
-    return {("dense", name, run): partial(dense_case, name, run) for name in HEALTHY for run in range(DENSE["runs"])}
+    cases = {("dense", name, run): partial(dense_case, name, run) for name in HEALTHY for run in range(DENSE["runs"])}
+    return cases | {("small steps",): small_steps_case}
+
+
+def small_steps_case():
+    """Exponents of updates of matrices in the standard parametrization at the dense widths, at a rate of 1e-5."""
+    stepped = check(
+        transformer, partial(adam, rate=1e-5), "sp", seed=DENSE["first seed"], seeds=SEEDS, steps=1,
+        widths=DENSE["dense widths"],
+    ).table  # fmt: skip
+    rows = stepped[(stepped["quantity"] == "own") & stepped["role"].isin(["hidden", "output"])]
+    return {f"{row.place} {row.parameter}": row.exponent for row in rows.itertuples()}
 
 
 def pooled(runs):
@@ -164,6 +175,7 @@ def test_exponents_beside_a_dense_sample(kept_folder):
     record("probe-steps-dense", DENSE | {
         "device": DEVICE, "exponents": count, "within 0.1": near, "intervals of at most 0.1": short,
         "beyond 0.1 by two errors": surely, "one run: part within 0.1": round(alone, 4), "kinds": rounded(found),
+        "standard steps at a rate of 1e-5, dense widths": rounded(cases["small steps",]),
     })  # fmt: skip
     missed = [
         f"{name}, {quantity}: {of['within 0.1']} of {of['exponents']} within 0.1, "
