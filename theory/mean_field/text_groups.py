@@ -13,7 +13,7 @@ Rows that hold one word see it themselves: pairs of one word that two rows see a
 (`TextLayout.coincidences`), of 64 tokens 0.6% of what tokens of one word have in common.
 
 Assumes many tokens: how often words occur in one text is taken at its mean, to relative O(κ) in what logits lean to.
-Left out is how gradients go along with these counts; beside networks W^V and W^O of gated units are up to 4% low.
+Beside networks W^V and W^O of gated units are up to 4% low, of a cause that was not found.
 """
 
 from __future__ import annotations
