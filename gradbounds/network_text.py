@@ -84,11 +84,11 @@ def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> l
 
     Args:
         stack: the network.
-        table: as a `layer_table`, with quantity, layer, and norms without errors in "predicted".
+        table: as a `layer_table`, with quantity, layer, and norms in "predicted" with errors in "predicted_sem".
         every_layer: whether every layer is printed.
     """
     shown = None if every_layer else set(_doubled(stack.depth))
-    lines = _block(table.assign(predicted_sem=0.0), "predicted", "predicted_sem", shown)
+    lines = _block(table, "predicted", "predicted_sem", shown, least=SEEN)
     return [*lines, *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else [])]
 
 

@@ -34,6 +34,8 @@ _NAMES = {
 }
 
 
+_LOST = '  "-" is lost in the error of the sampled attention patterns; --patterns takes more.'
+
 _NOT_TEXT = (
     "Words all differ, which is not text: text repeats words and labels, so that its gradients agree and the norm is",
     "larger; --text zipf:1 says how much.",
@@ -83,7 +85,7 @@ def predict_batch(
         "parameter": list(squares), "name": names, "grad_sq": list(squares.values()),
         "share": [square / whole if whole else 0.0 for square in squares.values()],
     })  # fmt: skip
-    layers = _by_layer(scale.grad_sq(batch))
+    layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     width = max(map(len, names))
     shown = table.sort_values("share", ascending=False, kind="stable")
     lines = [
@@ -100,6 +102,7 @@ def predict_batch(
         "",
         f"Norms of the matrices' gradients, of the batch of {batch}",
         *gradient_lines(stack, layers, every_layer=every_layer),
+        *([_LOST] if layers["predicted"].isna().any() else []),
         "",
         _said_noise_scale(scale.whole, law),
         *(_words_that_differ(stack, batch) if law is None else []),
@@ -131,15 +134,20 @@ def _said_noise_scale(sequences: float, law: TextLaw | None) -> str:
     )
 
 
-def _by_layer(squares: Mapping[str, Array]) -> pd.DataFrame:
-    """Norms of matrices, layer by layer, by the names of a `layer_table`; layer 0 is of the whole network."""
+def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.DataFrame:
+    """Norms of matrices with errors, layer by layer, by the names of a `layer_table`; layer 0 is of the whole network.
+
+    A square that is below its error says nothing, and its norm is NaN.
+    """
     rows = []
     for role, square in squares.items():
         prefix, name = ("encoder_", role.removeprefix("encoder_")) if role.startswith("encoder_") else ("", role)
-        norms = np.sqrt(np.maximum(square, 0.0))
-        numbers = enumerate(norms, 1) if norms.ndim else [(0, norms)]
-        rows += [(f"{prefix}grad_{name}", layer, float(norm)) for layer, norm in numbers]
-    return pd.DataFrame(rows, columns=["quantity", "layer", "predicted"])
+        known = np.where(square > errors[role], square, np.where(errors[role] > 0, np.nan, np.maximum(square, 0.0)))
+        norms = np.sqrt(known)
+        halves = np.divide(errors[role], 2.0 * norms, out=np.zeros_like(norms), where=norms > 0)
+        numbers = enumerate(zip(norms, halves, strict=True), 1) if norms.ndim else [(0, (norms, halves))]
+        rows += [(f"{prefix}grad_{name}", layer, float(norm), float(half)) for layer, (norm, half) in numbers]
+    return pd.DataFrame(rows, columns=["quantity", "layer", "predicted", "predicted_sem"])
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import log
 
 import numpy as np
 import pandas as pd
@@ -47,7 +48,8 @@ def network_seconds(stack: Stack, optimizers: int) -> float:
 def scaled(stack: Stack, width: int, depth: int) -> Stack:
     """The network at another width and depth: V/d, the gains of its matrices and keys a head of values are kept.
 
-    Heads keep their number where they have 8 coordinates then, else there are half as many, and so on.
+    Heads keep their number where they have 8 coordinates then, else there are half as many, and so on; a number that
+    does not divide the width is the next lower that does, and units are whole.
 
     Raises:
         ValueError: a field does not take that size.
@@ -58,11 +60,24 @@ def scaled(stack: Stack, width: int, depth: int) -> Stack:
         head_width = max(_LEAST_HEAD, round(head_width * share))
     while not head_width and heads % 2 == 0 and width / heads < _LEAST_HEAD:
         heads, shared = heads // 2, max(1, shared // 2) if shared else 0
+    if not head_width and width % heads:
+        lower = max(count for count in range(1, heads) if width % count == 0)
+        heads, shared = lower, _nearest_divisor(lower, shared * lower / heads) if shared else 0
+    ratios = {
+        name: max(1, round(ratio * width)) / width
+        for name in ("ffn_ratio", "shared_ratio", "dense_ratio")
+        if (ratio := getattr(stack, name)) and ratio * width % 1
+    }
     std = stack.init_std and stack.init_std / share**0.5
     return replace(
         stack, width=width, depth=depth, vocab=max(2, round(stack.vocab * share)), heads=heads, kv_heads=shared,
-        head_width=head_width, init_std=std,
+        head_width=head_width, init_std=std, **ratios,
     )  # fmt: skip
+
+
+def _nearest_divisor(number: int, wanted: float) -> int:
+    """The divisor of a number that is nearest to another, by their ratio."""
+    return min((each for each in range(1, number + 1) if number % each == 0), key=lambda each: abs(log(each / wanted)))
 
 
 def _sizes(stack: Stack) -> list[tuple[int, int]]:

@@ -102,7 +102,9 @@ class Predict(OfModel):
             raise ValueError("bound must stand without first_step, and latex with bound.")
         beside = {"draws": self.draws, "compare": self.compare}
         if self.bound and (asked := [name for name, value in beside.items() if value]):
-            raise ValueError(f"bound must stand without {', '.join(asked)}; without bound, samples stand beside both.")
+            raise ValueError(
+                f"bound must stand without {', '.join(asked)}; without bound these stand beside theory's gradients."
+            )
         changes = given(self.stack)
         of = self.description
         if self.batch is not None:

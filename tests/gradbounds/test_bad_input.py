@@ -64,7 +64,7 @@ BAD = [
     (("predict", "--tokens"), "tokens must have a value, or several."),
     (("predict", "--tokens", "8", "x"), "tokens must be an integer, such as 512 or 1e6, got 'x'."),
     (("predict", "--tokens", "8", "16", "--draws", "4"), "draws must stand with one number of tokens, got 2."),
-    (("predict", "--bound", "--draws", "4"), "--bound must stand without draws; without bound, samples"),
+    (("predict", "--bound", "--draws", "4"), "--bound must stand without draws; without bound these stand"),
     (("predict", "--bound", "--dry-run"), "--dry-run must stand without bound, which takes seconds."),
     (("predict", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
     (("predict", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),

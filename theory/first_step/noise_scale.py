@@ -97,6 +97,13 @@ class NoiseScale:
             role: self.product[role] + (single - self.product[role]) / sequences for role, single in self.single.items()
         }
 
+    def grad_sq_sem(self, sequences: int) -> dict[str, Array]:
+        """Standard errors of `grad_sq` by what is sampled."""
+        return {
+            role: np.hypot(error / sequences, self.product_sem[role] * (1.0 - 1.0 / sequences))
+            for role, error in self.single_sem.items()
+        }
+
     def squares(self, sequences: int, vectors: Sequence[str] = ()) -> dict[str, float]:
         """E‖∂L/∂θ‖² of a batch of so many sequences, of every kind of parameter in all layers.
 
@@ -121,9 +128,8 @@ class NoiseScale:
         """
         square = max(0.0, sum(self.squares(sequences, vectors).values()))
         errors: dict[int, float] = {}
-        for role, error in self.single_sem.items():
-            both = np.hypot(error / sequences, self.product_sem[role] * (1.0 - 1.0 / sequences))
-            for layer, value in enumerate(np.nan_to_num(np.atleast_1d(both))):
+        for error in self.grad_sq_sem(sequences).values():
+            for layer, value in enumerate(np.nan_to_num(np.atleast_1d(error))):
                 errors[layer] = errors.get(layer, 0.0) + float(value)
         root = square**0.5
         return root, float(np.linalg.norm(list(errors.values()))) / (2.0 * root) if root else 0.0

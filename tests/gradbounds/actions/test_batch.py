@@ -3,9 +3,10 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from gradbounds.actions.batch import law_of
+from gradbounds.actions.batch import _by_layer, law_of
 from gradbounds.actions.batch_defaults import batch_asked
 from gradbounds.cli import main
 from gradbounds.described_network import Description
@@ -103,6 +104,16 @@ def test_a_batch_of_text(tmp_path, capsys):
         assert error.count("\n") == 1
     assert main(["predict", *SMALL, "--text", "zipf:1"]) == 2
     assert "text must stand with batch" in capsys.readouterr().err
+
+
+def test_norms_of_matrices_stand_with_errors_or_not_at_all():
+    """Of W^K a few patterns know little: below its error it has no number, and what is not sampled has no error."""
+    squares = {"WK": np.array([4.0, 1.0, -1.0]), "W1": np.array([9.0, 0.0, 1.0])}
+    errors = {"WK": np.array([0.4, 2.0, 0.5]), "W1": np.zeros(3)}
+    table = _by_layer(squares, errors).set_index(["quantity", "layer"])
+    np.testing.assert_allclose(table.loc["grad_WK", "predicted"], [2.0, np.nan, np.nan])
+    np.testing.assert_allclose(table.loc["grad_W1", "predicted"], [3.0, 0.0, 1.0])
+    np.testing.assert_allclose(table["predicted_sem"].fillna(0.0), [0.1, 0.0, 0.0, 0.0, 0.0, 0.0])
 
 
 def test_a_model_has_its_context_and_words_of_a_text():

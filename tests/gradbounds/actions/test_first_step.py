@@ -168,6 +168,10 @@ def test_networks_too_large_to_be_stepped_have_smaller_ones(monkeypatch, capsys)
         assert (rows / few_rows, columns / few_columns) == (64.0, 64.0)
         assert gain(small, role) == pytest.approx(gain(network, role))
     assert break_even.scaled(stack_from_config(like="qwen3-0.6b")[0], 64, 2).head_width == 8
+    # Twelve heads divide no power of two, and 8/3 of units is no number of them.
+    odd = Stack(width=1536, heads=12, kv_heads=4, query_key_scale=1.0, ffn="gated", ffn_ratio=4096 / 1536, vocab=3072)
+    small = [break_even.scaled(odd, width, 2) for width in (64, 128, 256)]
+    assert [(each.heads, each.kv_heads, each.ffn_width) for each in small] == [(4, 1, 171), (8, 2, 341), (8, 2, 683)]
     monkeypatch.setattr(break_even, "WIDTHS", (16, 32))
     monkeypatch.setattr(break_even, "DEPTHS", (1,))
     line = ["predict", "--first-step", "--like", "llama-3-8b", "--tokens", "2", "--optimizer", "sgd", "--draws", "2"]
