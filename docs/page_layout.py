@@ -28,7 +28,9 @@ _TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [
 _POWER = re.compile(r"(?<=\de)-(?=\d)")
 """The sign in a number's power of ten, behind which browsers break."""
 _VERDICT = re.compile(r"(holds|undecided|premise fails|fails)(,? with a correction|, loose)?( at .*| by .*)?")
-_SYMBOL = re.compile(r"((?<!\w)(?:[WX]\^[A-Z]|√d_k|d_k|sigma_e|σ_e|W_emb)(?![A-Za-z0-9]))")
+_SYMBOL = re.compile(
+    r"((?<!\w)(?:[WX]\^[A-Z12]|√d_k|d_k|sigma_e|σ_e|W_emb)(?![A-Za-z0-9])|W\^\{2,[lL]\}|\(2/3\)\^\{\(L-l\)/2\})"
+)
 _LATEX = {"√d_k": r"\sqrt{d_k}", "sigma_e": r"\sigma_e", "σ_e": r"\sigma_e", "W_emb": r"W_{\mathrm{emb}}"}
 """What a text names in letters, and how it is set where that is not as it is typed."""
 _OPERATORS = "ln log exp max min sup sign Var tr diag det cos sin tanh erf arccos softmax"
@@ -110,7 +112,7 @@ def with_symbols(doctree: nodes.document) -> None:
     as_typed = (nodes.math, nodes.math_block, nodes.FixedTextElement, nodes.literal, nodes.title, nodes.Invisible)
     for part in list(doctree.findall(nodes.Text)):
         pieces = _SYMBOL.split(part)
-        if len(pieces) > 1 and not isinstance(part.parent, as_typed):
+        if len(pieces) > 1 and not isinstance(part.parent, as_typed) and not _in_code(part):
             shown = [
                 nodes.math("", _LATEX.get(piece, piece)) if place % 2 else nodes.Text(piece)
                 for place, piece in enumerate(pieces)
@@ -118,6 +120,14 @@ def with_symbols(doctree: nodes.document) -> None:
             ]
             at = part.parent.index(part)
             part.parent[at : at + 1] = shown
+
+
+def _in_code(part: nodes.Text) -> bool:
+    """Whether the text is a piece of code, which the gallery cuts into its colours and links."""
+    parent = part.parent
+    while parent is not None and parent.tagname not in ("literal_block", "code_links_block"):
+        parent = parent.parent
+    return parent is not None
 
 
 def with_flags(doctree: nodes.document) -> None:

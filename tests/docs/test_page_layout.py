@@ -41,6 +41,19 @@ def test_matrices_named_in_letters_are_set_and_code_is_not():
     assert line.astext() == r"what W^Q and \sqrt{d_k} receive, not dW_emb or W^Q"
 
 
+def test_a_power_in_braces_is_set_but_not_in_the_gallerys_code():
+    class code_links_block(nodes.General, nodes.TextElement):
+        pass
+
+    line, code = nodes.paragraph("", "W^1 and dL/dW^{2,l} have (2/3)^{(L-l)/2}"), code_links_block()
+    code += nodes.inline("", "partial W^V", classes=["s2"])
+    page = new_document("a page")
+    page += [line, code]
+    page_layout.with_symbols(page)
+    assert [each.astext() for each in page.findall(nodes.math)] == ["W^1", "W^{2,l}", "(2/3)^{(L-l)/2}"]
+    assert code.astext() == "partial W^V"
+
+
 def table_of(*texts):
     table, group = nodes.table(), nodes.tgroup()
     head, body = nodes.thead(), nodes.tbody()
