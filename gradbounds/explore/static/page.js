@@ -574,7 +574,7 @@
   const forPage = (text) => text.replace("; --text zipf:1 says how much.", "; the field of 1/k^A says how much.").replace(", and --patterns takes more.", ".");
   function showBatch(content, error) {
     batchOf = content;
-    $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}` : "";
+    $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}${state.zipf ? "" : ", all words different"}` : "";
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
     if (content) $("first_words").textContent = forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" "));
