@@ -240,8 +240,7 @@ def theory(setting: Setting, patterns: int) -> dict[str, Any]:
     learned = learned_vectors(stack, family) if family else ("inputs",) * (stack.embeddings == "untied")
     expected = scale.squares(SEQUENCES, [*learned, *(["positions"] if stack.positions != "none" else [])])
     errors = {
-        role: float(np.linalg.norm(np.hypot(single / SEQUENCES, scale.product_sem[role]))) / expected[role] / 2
-        for role, single in scale.single_sem.items()
+        role: float(np.linalg.norm(error)) / expected[role] / 2 for role, error in scale.grad_sq_sem(SEQUENCES).items()
     }
     if family:
         others = sum(expected.pop(role) for role in learned if role in expected)

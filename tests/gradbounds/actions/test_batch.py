@@ -8,13 +8,15 @@ import pytest
 
 from gradbounds.actions.batch import _by_layer, law_of
 from gradbounds.actions.batch_defaults import batch_asked
+from gradbounds.actions.first_line import first_line
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.configurations.stack_from_config import FAMILIES
 from theory.configurations.vectors import BIASES, learned_vectors
-from theory.first_step.noise_scale import noise_scale
+from theory.first_step.noise_scale import NoiseScale, noise_scale
+from theory.mean_field.text_law import TextLaw
 
 SMALL = ("--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16")
 STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
@@ -114,6 +116,21 @@ def test_norms_of_matrices_stand_with_errors_or_not_at_all():
     np.testing.assert_allclose(table.loc["grad_WK", "predicted"], [2.0, np.nan, np.nan])
     np.testing.assert_allclose(table.loc["grad_W1", "predicted"], [3.0, 0.0, 1.0])
     np.testing.assert_allclose(table["predicted_sem"].fillna(0.0), [0.1, 0.0, 0.0, 0.0, 0.0, 0.0])
+
+
+def test_how_far_one_run_s_norm_is_from_theory():
+    """What sequences share is one Gaussian vector of d coordinates; theory of text is off more with gated units."""
+    lengths = np.linalg.norm(np.random.default_rng(0).standard_normal((20_000, 64)), axis=1)
+    law, deviations = TextLaw.zipf(1.0, 64), {}
+    for ffn in ("plain", "gated"):
+        stack = Stack(width=64, depth=2, tokens=64, vocab=64, ffn=ffn)
+        parts, none = {"W1": np.array([1.0])}, {"W1": np.zeros(1)}
+        scale = NoiseScale(stack, 4.2, parts, parts, none, none, {}, (0.1, 0.1))  # two sequences share all
+        deviations[ffn] = first_line(scale, 10**9, (), law).norm_deviation ** 2
+    of_labels = deviations["plain"] - 0.15**2 * 2 / 64
+    # A standard error of the sampled length's variance is 1%.
+    assert of_labels == pytest.approx(lengths.var() / np.square(lengths).mean(), rel=0.04)
+    assert deviations["gated"] - deviations["plain"] == pytest.approx(0.02**2, rel=1e-6)
 
 
 def test_a_model_has_its_context_and_words_of_a_text():

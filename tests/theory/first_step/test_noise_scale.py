@@ -152,6 +152,7 @@ def test_three_sampled_sequences_by_two(fields):
     for role, square in found.grad_sq(3).items():
         name = f"grad_sq_{role}"
         error = np.hypot(three.errors[name], np.hypot(found.single_sem[role] / 3, found.product_sem[role] * 2 / 3))
+        np.testing.assert_allclose(np.hypot(three.errors[name], found.grad_sq_sem(3)[role]), error)
         assert (abs(square - three[name]) <= 5 * error + 1e-9 * square).all(), (role, square, three[name], error)
         assert (error < 0.05 * square).all(), role
 
