@@ -91,6 +91,32 @@ class GroupLayout(MatrixLayout):
         rows, each = np.arange(len(self.sizes)), len(self.sizes) // self.sequences
         return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
 
+    def of_places(self, kernel: Array) -> Array:
+        """The share of what one token adds to K_ii that the one at its place in another sequence has too, (..., S r).
+
+        All sequences have one table of positions, so that tokens of one place are more alike than others.
+        """
+        smooth, added = self.split(kernel)
+        common = np.zeros_like(added)
+        for place, same in self.same_places()[:1]:
+            common = np.clip(kernel[..., place, same] - smooth[..., place, same], 0.0, added)
+        return np.divide(common, added, out=np.zeros_like(added), where=added > 0)
+
+    def shared_by_place(self, normals: Array, share: Array, generator: np.random.Generator) -> Array:
+        """Independent normals (..., S r, columns), and with the share in common with those of their place elsewhere.
+
+        Args:
+            normals: of every representative.
+            share: of the variance, (..., S r, 1).
+            generator: of what is in common.
+        """
+        if self.sequences == 1:
+            return normals
+        *batch, _, last = normals.shape
+        of_place = generator.standard_normal((*batch, len(self.sizes) // self.sequences, last))
+        of_place = np.concatenate([of_place] * self.sequences, axis=-2)
+        return np.asarray(np.sqrt(1.0 - share) * normals + np.sqrt(share) * of_place)
+
     @property
     def one(self) -> GroupLayout:
         """The layout of one of the sequences, which are all alike."""

@@ -136,7 +136,8 @@ class GroupedAttention:
             common = spread_out(smooth, shape, self.generator)
         else:
             common = root(smooth)[:, None] @ self.generator.standard_normal(shape)
-        alone = spread * self.generator.standard_normal(shape)
+        alone = self.generator.standard_normal(shape)
+        alone = spread * tokens.shared_by_place(alone, tokens.of_places(values)[:, None, :, None], self.generator)
         common, alone = (numbers(drawn.mT, sequences)[..., None, :] for drawn in (common, alone))
         # What differs within a group adds up as one token's times the root of their number.
         many = layout.seen / np.sqrt(layout.sizes) * patterns.own * alone
@@ -183,10 +184,10 @@ class GroupedAttention:
             of_both[..., probes] *= words.changes
             both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True) - met - met.mT
             between = np.where(tokens.one_sequence, both, between)
-        queries = rows(patterns.queries, sequences)
-        products = queries @ queries.mT / stack.key_width
-        of_itself = tokens.gathered(within(above, sequences) * products, mine, mine).mean((1, 2))
+        of_itself = self._of_same_place(tokens, patterns, above, mine, 0)
         to_keys = with_diagonal(between, of_itself)
+        for shift, (place, same) in enumerate(tokens.same_places(), start=1):
+            to_keys[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
         if not stack.rotary and not stack.logit_softcap:
             # Logits of a row change its weights, whose sum is 1, by their differences alone.
             to_keys = tokens.centred(to_keys)
@@ -195,6 +196,15 @@ class GroupedAttention:
             removed = self._removed(tokens, patterns, mixed, overlaps)
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
         return to_queries, to_keys
+
+    def _of_same_place(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, mine: Array, shift: int
+    ) -> Array:
+        """Σ_ik P_ik ∂a_ij ∂a_kj' q_i·q_k/d_k at a key, (batch, S r): or that and the one of its place elsewhere."""
+        queries = rows(patterns.queries, tokens.sequences)
+        others = np.roll(queries, -shift, -3)
+        products = within(above, tokens.sequences, shift) * (queries @ others.mT / self.stack.key_width)
+        return np.asarray(tokens.gathered(products, mine, mine, shift).mean((1, 2)))
 
     def _repeated(
         self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array

@@ -103,6 +103,11 @@ def grouped_patterns(
     queries = factor[:, None, None] @ generator.standard_normal(shape)
     mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
     deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
+    of_places = tokens.of_places(kernel)
+    if isinstance(tokens, TextLayout):
+        # Those of probes are of words.
+        of_places[..., tokens.probes] = 0.0
+    deviations = tokens.shared_by_place(deviations, of_places[:, None, None, :, None], generator)
     keys = mean_keys + np.sqrt(extra)[:, None, None, :, None] * deviations
     alone = np.zeros(())
     if isinstance(tokens, TextLayout):
