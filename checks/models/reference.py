@@ -170,13 +170,7 @@ def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Findi
 
 
 def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    size = both["mean"] - both["mean_other"]
-    seeds, others = both["seeds"], both["seeds_other"]
-    freedom = (seeds + others - 2).clip(lower=1)
-    pooled = ((seeds - 1) * both["variance"] + (others - 1) * both["variance_other"]) / freedom
-    error = np.sqrt(pooled * (1 / seeds + 1 / others))
-    limit = np.maximum(np.log(_FACTOR), stats.t.isf(rate / 2 / len(both), freedom) * error)
-    table = both.assign(size=size, error=error, limit=limit)
+    table = both.assign(size=both["mean"] - both["mean_other"], limit=_limits(both, rate))
     keys = ["width", "depth", "part", "parameter", "quantity"]
     # Where no layer is beyond its limit, and the mean is not, there is nothing to say.
     beyond = table.loc[table["size"].abs() > table["limit"], keys].drop_duplicates()
@@ -191,6 +185,26 @@ def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int
         for row in layers.itertuples():
             if abs(row.size - shift) > row.limit:
                 yield (int(width), int(depth)), str(part), _finding(int(row.layer), name, row.size, part)
+
+
+def _limits(both: pd.DataFrame, rate: float) -> pd.Series:
+    """How far logarithms may differ: by Student's t of their own scatter, and of all layers and sizes together.
+
+    Among hundreds of numbers the own scatter of some is small by chance, in all comparisons with a reference alike; and
+    what rarely happens to a number, as two equal labels to the gradient of a head, few seeds do not show.
+    """
+    seeds, others = both["seeds"], both["seeds_other"]
+    freedom = (seeds + others - 2).clip(lower=1)
+    variance = ((seeds - 1) * both["variance"] + (others - 1) * both["variance_other"]) / freedom
+    table = both.assign(whole=both["layer"] == WHOLE_MODEL, freedom=freedom, variance=variance)
+    alike = ["part", "parameter", "quantity", "whole"]
+    # Layers of one module are no draws of their own; other sizes are.
+    every = table.groupby([*alike, "width", "depth"])["freedom"].max().groupby(alike).sum().rename("every")
+    shared = table.groupby(alike)["variance"].transform("mean")
+    level = rate / 2 / len(both)
+    single = stats.t.isf(level, freedom) * np.sqrt(variance)
+    of_all = stats.t.isf(level, table.join(every, on=alike)["every"]) * np.sqrt(shared)
+    return np.maximum(np.log(_FACTOR), np.maximum(single, of_all) * np.sqrt(1 / seeds + 1 / others))
 
 
 def _all_differ(layers: pd.DataFrame, size: float) -> bool:

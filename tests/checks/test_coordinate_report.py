@@ -65,6 +65,8 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     assert note.startswith("1 of ")
     assert f"of {table['place'][at]}" in note
     assert f"by {bend:+.2f}" in note
+    table.loc[at, "bend_half"] = 1.1 * bend
+    assert replace(healthy, table=table).notes == healthy.stepped.notes
 
 
 def test_the_first_step_of_a_stack_stands_beside_theory():

@@ -578,7 +578,7 @@ def test_a_batch_that_is_not_finite_is_no_layer_s_fault():
 
 
 def test_a_note_on_copies_says_what_they_change():
-    """Branches of one draw add up along one direction; of draws of their own, in all."""
+    """Branches of one draw add up along one direction; of draws of their own, in all. Beside layers drawn anew."""
     layer = partial(nn.TransformerEncoderLayer, 64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
     module = nn.TransformerEncoder(layer(), 6, enable_nested_tensor=False)
     x, target = torch.randn(4, 16, 64), torch.randn(4, 16, 64)
@@ -589,12 +589,18 @@ def test_a_note_on_copies_says_what_they_change():
             streams.append(one(streams[-1]))
         return (streams[-1].square().mean() / streams[1].square().mean()).item()
 
+    def square():
+        matrices = [weight for weight in module.parameters() if weight.ndim == 2]
+        return sum(float(of.square().sum()) for of in torch.autograd.grad((module(x) * target).mean(), matrices))
+
     (note,) = [note for note in one_report(module, x, lambda y: (y * target).mean()).notes if "same numbers" in note]
-    copied, redrawn = (float(number) for number in re.findall(r"([\d.]+) times(?: as large,|, and)", note))
+    copied, redrawn, step = (float(number) for number in re.findall(r"([\d.]+) times(?: as|, and)", note))
     assert copied == pytest.approx(growth(), rel=0.01)
+    before = square()
     module.layers = nn.ModuleList(layer() for _ in range(6))
     assert redrawn == pytest.approx(growth(), rel=0.15)
     assert copied > 1.5 * redrawn
+    assert step == pytest.approx(square() / before, rel=0.15)
 
 
 @NO_CONTEXT

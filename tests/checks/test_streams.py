@@ -13,7 +13,7 @@ from checks.models.classes import classes
 from checks.models.initialization import against_initialization
 from checks.models.module_report import probe
 from checks.models.probe import ROLES, probe_exponents
-from checks.models.reference import Reference
+from checks.models.reference import Reference, against_reference
 from checks.models.streams import behind_norms, normed_residuals
 from simulate import probe as measured
 from simulate.modules.catalogue import BUILTINS
@@ -212,6 +212,25 @@ def test_false_alarms_against_a_reference_are_rare():
         bool(probe(model(), widths=[16], depths=[3], seeds=2, seed=k, against=reference).alarms) for k in range(8)
     ]
     assert np.sum(raised) < 2
+
+
+@pytest.mark.parametrize("others", [0.04, 0.003])
+def test_a_scatter_that_is_small_by_chance_makes_no_alarm(others):
+    """A gradient is 1/1.7 of the reference's, beyond what its own scatter allows; other layers scatter more, or not."""
+    names = ["width", "depth", "part", "layer", "parameter", "quantity", "mean", "variance", "seeds"]
+
+    def modules(seeds, first):
+        rows = [
+            (width, depth, "blocks", layer, "norm1.weight", "gradient", 0.0, others, seeds)
+            for width, depth in ((32, 3), (64, 6)) for layer in range(1, depth + 1)
+        ]  # fmt: skip
+        table = pd.DataFrame(rows, columns=names)
+        table.loc[(table["width"] == 64) & (table["layer"] == 1), ["mean", "variance"]] = first
+        return Reference("", table)
+
+    alarms = against_reference(modules(2, (-np.log(1.7), 0.003)), modules(8, (0.0, 0.003)))
+    said = "reference: layer 1 of blocks: gradient of norm1.weight is 1/1.7 of the reference's"
+    assert [str(alarm).partition(" [")[0] for alarm in alarms] == [said] * (others < 0.01)
 
 
 class Gated(nn.Module):
