@@ -13,14 +13,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from simulate.counts import check_count
 from simulate.modules.branch_ends import branch_ends, smaller_ends
-from simulate.modules.copies import copies
-from simulate.modules.exact_tests import ExactTests, Row, exact_tests
+from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Made, ProbeError, arguments_of, moved, seeded, what_happened
 from simulate.modules.kept_state import kept_state
-from simulate.modules.layers import LayerList, layer_lists, place_of
+from simulate.modules.layers import LayerList, layer_lists
 from simulate.modules.predictions import logits_of
 from simulate.modules.probe import COLUMNS, measured
-from simulate.modules.redrawn import redrawn
+from simulate.modules.redrawn import beside_draws
 
 _HALF = (torch.float16, torch.bfloat16)
 _WIDTH, _DEPTH = 0, 0
@@ -108,7 +107,7 @@ def one_module(
         with kept_state(module, seed):
             tests, said_of_dtype = _tests(built, lists, layers, seed)
             notes += said_of_dtype
-        tests = replace(tests, rows=(*tests.rows, *_beside_draws(built, lists, seed)))
+        tests = replace(tests, rows=(*tests.rows, *beside_draws(built, lists, seed)))
         with kept_state(module, seed):
             change = _dtype_change(built, first.dtype)
             smaller = [(part, smaller_ends(built, part)) for part in lists[:1]]
@@ -170,19 +169,6 @@ def _tests(built: Made, lists: Sequence[LayerList], layers: Sequence[str], seed:
         names = " and ".join(sorted(dtypes))
         note = f"the loss and who sees whom were not fully tested in {names}: a float32 copy {what_happened(error)}"
         return exact_tests(built, lists), [note]
-
-
-def _beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
-    """What copies in the layers of a list change, where all of one content stand in layers of one."""
-    rows, groups = list[Row](), copies(built.module)
-    for part in lists if groups else ():
-        of_layer = {name: (part.name, number) for number, name in enumerate(part.names, 1)}
-        inside = [names for names in groups if len({place_of(name, of_layer)[1] for name in names} - {0}) == len(names)]
-        if inside and len(part.layers) > 1:
-            with kept_state(built.module, seed):
-                numbers = redrawn(built, part, inside)
-            rows += [(part.name, 0, "", quantity, value) for quantity, value in numbers.items()]
-    return rows
 
 
 def _single(value: Any) -> Any:

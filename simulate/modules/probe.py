@@ -5,7 +5,7 @@ measured by hooks on its layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -20,6 +20,7 @@ from simulate.modules.factories import Factory, Made, of_every_module
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
 from simulate.modules.nearest_stack import nearest_stack
+from simulate.modules.redrawn import beside_draws
 from simulate.runs.cell import check_device
 from theory.stack import Stack
 
@@ -119,12 +120,13 @@ def probe(
 
 
 def _one(
-    globs: Sequence[str], tests: list[ExactTests], built: Made, _: int, depth: int, number: int
+    globs: Sequence[str], tests: list[ExactTests], built: Made, seed: int, depth: int, number: int
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
     lists = layer_lists(built.module, globs, depth)
     rows = measured(built, lists, asked=number < _ASKED)
     if not tests:
-        tests.append(exact_tests(built, lists))
+        exact = exact_tests(built, lists)
+        tests.append(replace(exact, rows=(*exact.rows, *beside_draws(built, lists, seed))))
     return rows
 
 

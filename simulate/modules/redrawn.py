@@ -5,11 +5,33 @@ from statistics import fmean
 
 import torch
 
+from simulate.modules.copies import copies
+from simulate.modules.exact_tests import Row
 from simulate.modules.factories import Made
 from simulate.modules.hooks import ModuleRecorder
-from simulate.modules.layers import LayerList, token_axis
+from simulate.modules.kept_state import kept_state
+from simulate.modules.layers import LayerList, place_of, token_axis
 
 _DRAWS = 4
+
+
+def beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
+    """Of `redrawn`, rows of lists in whose layers there are copies, where all of one content stand in layers of one.
+
+    Args:
+        built: module and batch; both are left as they were.
+        lists: its layers.
+        seed: of what the module draws.
+    """
+    rows, groups = list[Row](), copies(built.module)
+    for part in lists if groups else ():
+        of_layer = {name: (part.name, number) for number, name in enumerate(part.names, 1)}
+        inside = [names for names in groups if len({place_of(name, of_layer)[1] for name in names} - {0}) == len(names)]
+        if inside and len(part.layers) > 1:
+            with kept_state(built.module, seed):
+                numbers = redrawn(built, part, inside)
+            rows += [(part.name, 0, "", quantity, value) for quantity, value in numbers.items()]
+    return rows
 
 
 def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -591,9 +591,14 @@ def test_a_note_on_copies_says_what_they_change():
 
     def square():
         matrices = [weight for weight in module.parameters() if weight.ndim == 2]
-        return sum(float(of.square().sum()) for of in torch.autograd.grad((module(x) * target).mean(), matrices))
+        return sum(float(of.square().sum()) for of in torch.autograd.grad(loss(module(x)), matrices))
 
-    (note,) = [note for note in one_report(module, x, lambda y: (y * target).mean()).notes if "same numbers" in note]
+    def loss(y):
+        return (y * target).mean()
+
+    (note,) = [note for note in one_report(module, x, loss).notes if "same numbers" in note]
+    report = gb.probe(lambda *_: (module, lambda _: (x, loss)), widths=[64], depths=[6], seeds=1)
+    assert f"note: {note}" in report.lines()
     copied, redrawn, step = (float(number) for number in re.findall(r"([\d.]+) times(?: as|, and)", note))
     assert copied == pytest.approx(growth(), rel=0.01)
     before = square()
