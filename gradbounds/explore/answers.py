@@ -9,11 +9,12 @@ import pandas as pd
 
 from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import law_of, predict_batch
-from gradbounds.actions.first_line import cost_of_batch
+from gradbounds.actions.batch_defaults import Asked, batch_asked
+from gradbounds.actions.first_line import cost_of_batch, said_cost
 from gradbounds.actions.predict import known_of, predict_stack
 from gradbounds.actions.remedies import EVENED, remedy
 from gradbounds.budget import Budget, OverBudgetError, Way, way
-from gradbounds.explore.questions import MOST_LAYERS, Question
+from gradbounds.explore.questions import MOST_LAYERS, MOST_SECONDS, Question
 from gradbounds.network_comparison import comparison_lines, comparison_words
 from gradbounds.network_text import (
     drawn_lines,
@@ -95,7 +96,7 @@ def seconds_of_answer(kind: str, asked: Any) -> float:
     stack, _ = question.network()
     try:
         if kind == "batch":
-            return cost_of_batch(stack, law_of(stack, question.text), None)[0].seconds
+            return _cost_of_log(question, _log_asked(question, question.seconds or SECONDS))[0].seconds
         return way(stack, None, _budget(question)).cost.seconds
     except ValueError:
         return 0.0
@@ -231,17 +232,44 @@ def _taken_apart(stack: Stack, table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _batch(question: Question) -> dict[str, Any]:
-    """The first line of a training log."""
+    """The first line of a training log, of what `predict --batch` takes where nothing else is given."""
     question.network()
+    seconds = question.seconds or SECONDS
+    asked = _log_asked(question, seconds)
     result = predict_batch(
-        question.given, question.batch, question.of, text=question.text, patterns=None,
-        **_limits(question.seconds or SECONDS),
+        asked.given, question.batch, question.of, text=asked.text, patterns=None, of_tokens=asked.of_tokens,
+        of_words=asked.of_words, **_limits(seconds),
     )  # fmt: skip
     values = {name: result.values[name] for name in (
         "batch", "loss", "loss_deviation", "gradient_norm", "gradient_norm_sem", "noise_scale",
     )}  # fmt: skip
     shares = result.tables["batch"].sort_values("share", ascending=False, kind="stable")
+    values |= {"tokens": result.values["stack"].tokens, "text": asked.text, "longer": _longer_log(question, asked)}
     return values | {"shares": shares[["name", "share"]].to_dict("records"), "lines": list(result.lines)}
+
+
+def _log_asked(question: Question, seconds: float) -> Asked:
+    """A model's context and a law of text, or as many tokens as are within the time.
+
+    Raises:
+        ValueError: the configuration or the law cannot be read.
+    """
+    return batch_asked(question.given, question.of, text=question.text, patterns=None, **_limits(seconds))
+
+
+def _cost_of_log(question: Question, asked: Asked) -> tuple[Cost, bool]:
+    stack, _ = question.of.read(asked.given)
+    return cost_of_batch(stack, law_of(stack, asked.text), None)
+
+
+def _longer_log(question: Question, asked: Asked) -> str:
+    """What more of a model's context would take, of the half, quarter, ... that the page may ask for; "" if none."""
+    longer = _log_asked(question, MOST_SECONDS / 2)  # the page asks for twice an estimate
+    cost, grouped = _cost_of_log(question, longer)
+    budget = _budget(question)
+    if budget.holds(cost) or longer.given == asked.given:
+        return ""
+    return f"At {longer.given['tokens']} tokens {said_cost(cost, grouped)}, more than {budget.exceeded(cost)}."
 
 
 def _first_step(question: Question) -> dict[str, Any]:

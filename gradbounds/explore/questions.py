@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from gradbounds.actions.batch import DISTINCT
 from gradbounds.described_network import Description
 from gradbounds.grid import FIELDS, field_value
 from gradbounds.units import seconds_of
@@ -37,7 +38,7 @@ class Question:
         batch: sequences of a batch.
         draws: networks that are sampled.
         seed: of these.
-        text: the law of words in a batch, as `--text` takes it; None where all differ.
+        text: the law of words in a batch, as `--text` takes it; None for what the command takes unasked.
         seconds: that theory may take; None for what an answer takes unasked.
     """
 
@@ -56,7 +57,8 @@ class Question:
         Args:
             asked: an object; `fields` has values as flags take them, `like`, `config`, `drawn_by` are those of
                 `gradbounds predict`, `batch` counts sequences, `draws` networks of a `seed`,
-                `zipf` is the exponent of a law of words, `max_time` what `--max-time` takes. All may be left out.
+                `zipf` is the exponent of a law of words, or "distinct" for none, `max_time` what `--max-time` takes.
+                All may be left out.
 
         Raises:
             ValueError: there is something else in it, or a value cannot be read.
@@ -79,8 +81,8 @@ class Question:
         of = Description(
             config=asked.get("config"), like=asked.get("like"), drawn_by=asked.get("drawn_by", HUGGING_FACE)
         )
-        exponent = asked.get("zipf", "")  # and no file, which is nobody's to read
-        text = f"zipf:{exponent}" if exponent else None
+        law = asked.get("zipf", "")  # and no file, which is nobody's to read
+        text = law if law == DISTINCT else f"zipf:{law}" if law else None
         return cls(of=of, given=given, **counts, text=text, seconds=_limit(asked.get("max_time", "")))
 
     def network(self) -> tuple[Stack, tuple[Note, ...]]:

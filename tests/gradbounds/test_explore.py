@@ -20,8 +20,7 @@ from gradbounds.explore import apart, precomputed, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart
 from gradbounds.explore.page import page
-from gradbounds.explore.precomputed import answers, name_of
-from gradbounds.explore.public_runs import public_runs
+from gradbounds.explore.precomputed import answers
 from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import RunSamples, drawn, summary
 from gradbounds.explore.server import MOST_BYTES, Server
@@ -141,17 +140,6 @@ def test_the_python_line_is_of_the_same_network(served):
     assert norms == pytest.approx(predict(stack)["grad_sq_WV"] ** 0.5, rel=1e-12)
 
 
-def test_the_first_line_of_a_log(served, capsys):
-    _, content = asked(served, "batch", {"fields": SMALL, "batch": "6"})
-    assert main(["predict", *flags_of(SMALL), "--batch", "6", "--json"]) == 0
-    known = json.loads(capsys.readouterr().out)
-    assert {name: content[name] for name in ("loss", "gradient_norm")} == {
-        name: known[name] for name in ("loss", "gradient_norm")
-    }
-    status, content = asked(served, "batch", {"fields": SMALL | {"normalization": "tanh"}, "batch": "6"})
-    assert (status, "no longer Gaussian" in content["error"]) == (400, True)
-
-
 @pytest.mark.parametrize("along", ["depth", "width"])
 def test_other_sizes(served, along):
     """First and last layer, the bound of Theorem 1 and appendix F's law, at sizes around the network's."""
@@ -203,44 +191,6 @@ def test_networks_are_compared_in_the_words_of_predict(served, capsys):
     assert content["words"][1].startswith("<b>: ")  # which the page sets as text
     for wrong in ({"networks": networks[:1], "names": ["a"]}, {"networks": networks, "names": [1, 2, 3]}, []):
         assert asked(served, "compare", wrong)[0] == 400
-
-
-def test_public_runs_are_questions(served, capsys):
-    runs = {run["name"]: run for run in public_runs()}
-    run = runs["GPT-2 124M, llm.c"]
-    assert (run["loss"], run["norm"]) == (11.0091, 15.37)
-    for each in runs.values():
-        Question.read(each["question"]).network()
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page(), re.S)[1])
-    assert [one["name"] for one in data["public_runs"]] == [*runs]
-    assert "Megatron, GPT 7B, untied" not in runs  # whose words are no text
-    assert name_of("batch", run["question"]) == (
-        "batch?batch=512&drawn_by=nanogpt&embeddings=tied&like=gpt2&tokens=1024&vocab=50257&zipf=1"
-    )
-
-
-def test_words_of_a_batch_may_repeat(served, capsys):
-    _, content = asked(served, "batch", {"fields": SMALL, "batch": "6", "zipf": "1.2"})
-    assert main(["predict", *flags_of(SMALL), "--batch", "6", "--text", "zipf:1.2", "--json"]) == 0
-    assert content["gradient_norm"] == json.loads(capsys.readouterr().out)["gradient_norm"]
-    assert "text must be zipf:A" in asked(served, "batch", {"fields": SMALL, "zipf": "/etc/passwd"})[1]["error"]
-
-
-def test_an_answer_may_be_asked_to_take_longer(monkeypatch):
-    """And the page knows from the message that it may: its pattern is of the command's own words."""
-    script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
-    late = re.compile(re.search(r"const LATE = /(.*)/;", script)[1])
-    llama = {"like": "llama-3-8b", "fields": {"tokens": "4096"}, "batch": "64", "zipf": "1"}
-    with pytest.raises(ValueError, match="of --max-time") as refused:
-        answer("batch", llama)
-    assert late.search(str(refused.value))[2] == "s"
-    monkeypatch.setattr(explore_answers, "SECONDS", 1e-3)
-    with pytest.raises(ValueError, match="of --max-time") as refused:
-        answer("predict", {"fields": SMALL | {"query_key_scale": "1", "tokens": "16"}})
-    assert late.search(str(refused.value))
-    assert not late.search("takes about 9 s and 9.0 GiB, more than the 1 s of --max-time and the 2 GiB of --memory; x")
-    assert Question.read(llama | {"max_time": "60s"}).seconds == 60.0
-    assert explore_answers._budget(Question.read(llama | {"max_time": "60s"})).seconds == 60.0
 
 
 def test_what_takes_long_is_answered_by_a_process_that_can_be_cancelled(served, monkeypatch):
@@ -478,16 +428,6 @@ def test_every_field_has_a_control():
     choices = {field["name"]: field["choices"] for group in data["groups"] for field in group["fields"]}
     assert choices["mask"] == ["none", "causal", "given"]
     assert "NAME" not in choices["placement"]
-
-
-def test_flags_that_the_command_names_are_words_on_the_page():
-    """The page replaces these sentences, which the command still has."""
-    script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
-    lines = " ".join(answer("batch", {"fields": SMALL, "batch": "2"})["lines"])
-    sampled = answer("predict", {"fields": SMALL | {"query_key_scale": "1", "tokens": "4"}})["sampled"][0]
-    for said, sentence in ((lines, "; --text zipf:1 says how much."), (sampled, ", and --patterns takes more.")):
-        assert sentence in said
-        assert f'.replace("{sentence}", ' in script
 
 
 def test_the_page_sets_data_as_text_alone():

@@ -7,6 +7,7 @@
   const FIELDS = new Map(DATA.groups.flatMap((group) => group.fields.map((field) => [field.name, field])));
   const START = DATA.run ? new URLSearchParams(DATA.run.cells[0].fields).toString() || "placement=post" : "like=gpt2";
   const LONGEST = 30000;
+  const DISTINCT = "distinct";
   const MOST_PINS = DATA.curves.length - 1;
   const DASHES = [[], [8, 5], [2, 4], [10, 4, 2, 4]];
   // An answer so fast may be followed by those of other sizes, unasked.
@@ -144,7 +145,7 @@
   function key(kind, network, batch, zipf) {
     const params = [...writeNetwork(network)];
     const shown = params.filter(([name, value]) => network.like || FIELDS.get(name)?.default !== value);
-    if (kind === "batch") shown.push(["batch", batch], ...(zipf ? [["zipf", zipf]] : []));
+    if (kind === "batch") shown.push(["batch", batch], ...(zipf ? [["zipf", zipf]] : []), ...(LIVE && state.max_time ? [["max_time", state.max_time]] : []));
     return `${kind}?${shown.map(([name, value]) => `${name}=${value}`).sort().join("&")}`;
   }
   async function post(kind, asked, signal) {
@@ -182,10 +183,9 @@
     if (network.drawn_by !== "hf") words.push("--drawn-by", network.drawn_by);
     for (const [name, value] of network.fields) words.push(`--${name.replaceAll("_", "-")}`, value);
     if (kind === "batch") {
-      // Of a model the command has another length and another text unasked.
-      const isModel = network.like || network.config;
-      if (isModel && !network.fields.has("tokens")) words.push("--tokens", String(networks[0]?.content.stack.tokens ?? 16));
-      words.push("--batch", batch, ...(zipf ? ["--text", `zipf:${zipf}`] : isModel ? ["--text", "distinct"] : []));
+      // The command may have the time for more tokens than this page took.
+      if (batchOf?.longer && network === state.network && !network.fields.has("tokens")) words.push("--tokens", String(batchOf.tokens));
+      words.push("--batch", batch, ...(zipf ? ["--text", zipf === DISTINCT ? zipf : `zipf:${zipf}`] : []));
     }
     if (kind === "first_step") words.push("--first-step", "--optimizer", ...Object.keys(STEPPED));
     if (kind === "depth" || kind === "width") words.push("--compare", `${kind}=${2 * (networks[0]?.content.stack[kind] ?? FIELDS.get(kind).default)}`);
@@ -281,7 +281,7 @@
     $("drawn").hidden = !like && !config;
     $("configured").hidden = !config;
     $("configured").textContent = config ? `A config.json of ${config.length} letters describes the network.` : "";
-    for (const [id, value] of [["batch", state.batch], ["zipf", state.zipf], ["tokens", String(stack?.tokens ?? fields.get("tokens") ?? FIELDS.get("tokens").default)]]) {
+    for (const [id, value] of [["batch", state.batch], ["zipf", state.zipf], ["tokens", fields.get("tokens") ?? (like || config ? "" : FIELDS.get("tokens").default)]]) {
       if (document.activeElement !== $(id)) $(id).value = value;
     }
     const placement = fields.get("placement") ?? stack?.placement ?? FIELDS.get("placement").default;
@@ -532,14 +532,15 @@
     $("answer").hidden = false;
     $("title").textContent = content.title;
     const sequences = Number(content.stack.sequences ?? 1);
-    $("of_sequences").textContent = sequences > 1 ? `of a batch of ${sequences} sequences` : "of one sequence";
+    const { tokens } = content.stack, long = `${tokens} token${tokens > 1 ? "s, all different" : ""}`;
+    $("of_sequences").textContent = `${sequences > 1 ? `of a batch of ${sequences} sequences` : "of one sequence"} of ${long}`;
+    $("standing").textContent = `What stands out at ${long}`;
     lines("drawn_lines", content.drawn);
     const [, ...standing] = content.stands_out;
     lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
     const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
     lines("trust", [...content.sampled.map(forPage), ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
     $("command").textContent = commands();
-    $("log_command").textContent = command(state.network, "batch", state.batch, state.zipf);
     placeLog();
     $("python").textContent = content.python;
     const roles = new Map(networks.flatMap((each) => each.content.series.filter((one) => one.matrix).map((one) => [one.quantity, one.head])));
@@ -569,16 +570,25 @@
   }
   // The end of the command's own sentence, as ", at 512 sequences of 16 tokens".
   const sizes = (content) => content.lines.join(" ").match(/, at [\d,]+ sequences? of [\d,]+ tokens?/)?.[0] ?? "";
+  const exponent = (content) => content.text?.match(/^zipf:(.*)/)?.[1];
 
   // Flags of the command in words of the page.
-  const forPage = (text) => text.replace("; --text zipf:1 says how much.", "; the field of 1/k^A says how much.").replace(", and --patterns takes more.", ".");
+  const forPage = (text) => text.replace("; --text zipf:1 says how much.", "; the field of 1/k^A says how much.").replace(", and --patterns takes more.", ".")
+    .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/(?<=exponent 1) \(--text FILE.*?\)/, "");
   function showBatch(content, error) {
     batchOf = content;
-    $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}${state.zipf ? "" : ", all words different"}` : "";
+    $("log").ariaBusy = "false";
+    const law = content && exponent(content);
+    $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}, ` +
+      (law ? `words by Zipf’s law, exponent ${law}` : "all words different") : "";
+    $("zipf").placeholder = law ?? "all differ";
+    $("tokens").placeholder = content ? String(content.tokens) : "";
+    $("log_command").textContent = command(state.network, "batch", state.batch, state.zipf);
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
     if (content) $("first_words").textContent = forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" "));
     else $("first_words").replaceChildren(error, ...longer(error));
+    if (content?.longer) $("first_words").append(make("br"), content.longer.replace(/, more than.*/, "."), ...longer(content.longer));
     table("shares", () => [["parameter", "share of the squared norm"],
       (content?.shares ?? []).map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`])]);
     showPublic();
@@ -604,7 +614,7 @@
     const texts = [];
     if (batchOf && norm > 0) texts.push(`Your norm is ${number(norm / batchOf.gradient_norm, 3)} times the prediction.`);
     if (batchOf && loss > 0) texts.push(`Your loss is ${number(Math.abs(loss - batchOf.loss), 2)} ${loss >= batchOf.loss ? "above" : "below"} it.`);
-    if (batchOf && norm > 0 && !state.zipf) texts.push("Text repeats words, and then gradients agree more: its law is A, about 1 of web text.");
+    if (batchOf && norm > 0 && !batchOf.text?.startsWith("zipf")) texts.push("Text repeats words, and then gradients agree more: its law is A, about 1 of web text.");
     if (batchOf && norm > 0) texts.push("A log’s norm must be taken before clipping, of the mean loss, at the first step.");
     $("mine").textContent = texts.join(" ");
   }
@@ -765,13 +775,17 @@
       document.body.dataset.milliseconds = String(performance.now() - begun);
       if (LIVE && !isFirst) await new Promise((go) => { setTimeout(go, PAUSE); });
       if (signal.aborted) return;
-      await ask("batch", state.network, { batch: state.batch, zipf: state.zipf, signal }).then((content) => showBatch(content, ""),
-        (error) => { if (!signal.aborted) showBatch(null, error.message); });
+      batchOf = null;
+      $("first_line").textContent ||= "Predicting …";
+      $("log").ariaBusy = "true"; // what it says is of the network before
+      const logged = ask("batch", state.network, { batch: state.batch, zipf: state.zipf, signal }).then(
+        (content) => { if (!signal.aborted) showBatch(content, ""); }, (error) => { if (!signal.aborted) showBatch(null, error.message); });
+      showEvened();
+      showLines();
+      await logged;
       if (signal.aborted) return;
       notBusy();
       $("status").textContent = predicted;
-      showEvened();
-      showLines();
       if (DATA.run) await showCell(signal);
       await compare(signal);
       if (signal.aborted) return;
