@@ -1,15 +1,14 @@
 """A single change that would make layers alike, in words: those of `probe` and of `predict`."""
 
 
-def remedy_line(change: str, after: str, *, partly: bool = False) -> str:
-    """What would make layers alike.
+def remedy_line(change: str, *, partly: bool = False) -> str:
+    """What would make layers alike, without the end of the sentence.
 
     Args:
         change: as a subject, such as "W2 drawn sqrt(2L) smaller".
-        after: what is left of the difference then.
-        partly: whether that is more than little.
+        partly: whether what is left then is more than little.
     """
-    return f"What would even it out{' most' * partly}: {change} -> {after}."
+    return f"What would even it out{' most' * partly}: {change}"
 
 
 def drawn_smaller(names: str) -> str:

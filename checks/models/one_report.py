@@ -232,7 +232,7 @@ def _growth_lines(report: OneReport) -> list[str]:
         # As `predict` has it, a remedy does half at least, of logarithms.
         if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] <= energy**0.5:
             change = drawn_smaller(" and ".join(report.measured.ends))
-            lines[-1] += " " + remedy_line(change, f"the energy {_times(smaller[-1] / smaller[0])}")
+            lines[-1] += f" {remedy_line(change)}; then the energy {_times(smaller[-1] / smaller[0])}."
     return lines
 
 

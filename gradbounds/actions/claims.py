@@ -72,12 +72,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
     rows = [v for v in _committed() if v.claim == claim.id]
     # The paper's own setting comes first: relaxations are many.
     shown = sorted(rows, key=lambda v: bool(v.relaxed))[: None if everything else _ROWS]
-    # Rows of one part differ in their networks.
-    alike = {part for part, count in Counter(v.part for v in shown).items() if count > 1}
-    measured = [
-        f"{v.part}: {v.words}\n    {v.numbers}" + (f"\n    {v.setting}" if everything or v.part in alike else "")
-        for v in shown
-    ]
+    measured = [f"{v.part}: {v.words} ({v.setting})\n    {v.numbers}" for v in shown]
     sections = {
         "Statement": [claim.statement],
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),

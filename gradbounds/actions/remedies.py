@@ -9,7 +9,7 @@ import pandas as pd
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import layer_table
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
-from gradbounds.network_text import UNEVEN, first_over_last
+from gradbounds.network_text import UNEVEN, first_over_last, profiles
 from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack
@@ -40,19 +40,29 @@ class Remedy:
         words: the change.
         values: the field and its value.
         first_over_last: what it leaves, of the matrix that is furthest from 1, as a factor above 1.
+        first, last: that layer's norms over what they are without it, the least and the most of its matrices.
     """
 
     words: str
     values: Mapping[str, Any]
     first_over_last: float
+    first: tuple[float, float]
+    last: tuple[float, float]
 
     def line(self) -> str:
         """The remedy, with what `--compare` takes."""
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
-        return "- " + remedy_line(
-            f"{self.words} ({change})", f"{self.first_over_last:.1f}", partly=self.first_over_last >= _EVEN
+        head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
+        return (
+            f"- {head}.\n  First and last layer then differ {self.first_over_last:.1f} times at most; their norms are "
+            f"{_range(self.first)} and {_range(self.last)} times those of now."
         )
+
+
+def _range(ends: tuple[float, float]) -> str:
+    """To two digits: "0.012 to 0.34", or one number where both are the same."""
+    return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
 
 def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, seconds: float = 0.0) -> tuple[Remedy | None, str]:
@@ -76,7 +86,8 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, seconds: float = 0
     changes, too_long = _within(stack, table, limit)
     with shown("asking what would even it out", sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
-            change = Remedy(words, values, _furthest(layer_table(chosen.predicted(), None)))
+            changed = layer_table(chosen.predicted(), None)
+            change = Remedy(words, values, _furthest(changed), *_times(table, changed))
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
             if change.first_over_last < _EVEN:
@@ -120,6 +131,14 @@ def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
 def _furthest(table: pd.DataFrame) -> float:
     """First layer over last, of the matrix that is furthest from 1, as a factor above 1."""
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
+
+
+def _times(table: pd.DataFrame, changed: pd.DataFrame) -> tuple[tuple[float, float], ...]:
+    """Least and most of the first layer's norms after a change over those before it, and of the last layer's."""
+    before, after = (profiles(each, "predicted") for each in (table, changed))
+    names = [name for name in first_over_last(table) if name in first_over_last(changed)]
+    ratios = [[float(after[name][layer] / before[name][layer]) for name in names] for layer in (0, -1)]
+    return tuple((min(each, default=1.0), max(each, default=1.0)) for each in ratios)
 
 
 def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -83,7 +83,7 @@ def test_numbers_of_the_report_are_those_of_the_module():
                 one.weight.div_(8**0.5)
         y = module.words(words)
         smaller = [float((y := layer(y)).square().mean()) for layer in module.layers]
-    assert f"drawn sqrt(2L) smaller -> the energy grows {smaller[-1] / smaller[0]:.3g} times" in "\n".join(
+    assert f"drawn sqrt(2L) smaller; then the energy grows {smaller[-1] / smaller[0]:.3g} times" in "\n".join(
         report.lines()
     )
 

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from gradbounds.actions.claims import explain
 from gradbounds.cli import main
 
 OLD = str(Path(__file__).parent.parent / "data" / "old_run")
@@ -40,13 +43,15 @@ def test_a_claim_is_explained_by_its_place_in_the_paper(capsys):
     assert main(["claims", "Section 3.4"]) == 2, "five claims stand there"
 
 
-def test_rows_of_one_part_say_of_which_networks_they_are(capsys):
-    assert main(["claims", "F1"]) == 0
-    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    alike = [k for k, line in enumerate(said) if line == "Post-LN, growth of ||dL/dW2|| per layer: fails"]
-    assert len(alike) == 2
-    assert len({said[k + 2] for k in alike}) == 2
-    assert all(said[k + 2].startswith("d = ") for k in alike)
+@pytest.mark.parametrize("claim", ["F1", "T1"])
+def test_a_row_says_of_which_networks_its_verdict_is(capsys, claim):
+    assert main(["claims", claim]) == 0
+    _, _, measured = capsys.readouterr().out.partition("\nMeasured: ")
+    said = " ".join(measured.split())
+    rows = explain(claim).values["verdicts"][:2]
+    assert len({str(row.setting) for row in rows}) == (2 if claim == "F1" else 1)
+    for row in rows:
+        assert f"{row.part}: {row.words} ({row.setting}) claimed " in said
 
 
 def test_rows_without_an_assumption_of_the_paper_are_counted_apart(capsys):
