@@ -21,7 +21,7 @@ _SEEN = 1.1
     needs="proof_chain",
     title="Where does the proof of Theorem 1 lose its factor?",
     caption=(
-        "A bar for each network from the measured norm, the black line, up to the bound. Each segment is what one "
+        "A bar for each network from the measured norm, the thick line, up to the bound. Each segment is what one "
         "step of the proof loses; the number on top is the whole factor."
     ),
     claims=("T1", "H2", "E1", "L5"),
@@ -62,7 +62,7 @@ def proof_slack(table: pd.DataFrame) -> Figure:
             axis.grid(axis="x", visible=False)
         # Room for the numbers above the bars.
         axes[0].set_ylim(table["measured"].min() / 3, table["measured"].max() * 4)
-        axes[0].set_ylabel("from the norm (black line) to the bound")
+        axes[0].set_ylabel("from the norm (thick line) to the bound")
         legend_below(figure, title="step of the proof, from the bottom up: what is replaced")
     return figure
 
