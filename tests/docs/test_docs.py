@@ -253,24 +253,24 @@ def test_the_exponents_of_the_placements():
     """Theory's are fitted again, with equal weights: within 0.025. Those of samples are within 0.017 of it."""
     page, depths = page_text("placements.md"), np.array([2, 4, 8, 16])
     cell = r"(\S+) ± \S+ \((\S+)\)"
-    for name, composition in COMPOSITIONS.items():
-        if composition.branch(1) == 0:  # not in the table
-            continue
-        (row,) = re.findall(rf"\| {composition.title} \| {cell} \| {cell} \| (\S+) ± (\S+) \((\S+)\) \|", page)
+    rows = {composition.title: (name, {}) for name, composition in COMPOSITIONS.items() if composition.branch(1)}
+    rows["Peri-LN, gated SiLU"] = ("peri", {"ffn": "gated", "activation": "silu"})
+    for title, (name, gated) in rows.items():
+        (row,) = re.findall(rf"\| {title} \| {cell} \| {cell} \| (\S+) ± (\S+) \((\S+)\) \|", page)
         measured, error, quoted = map(float, row[4:])
-        over_layers = np.sqrt(predict(Stack(placement=name, depth=16))["grad_sq_W2"])
-        assert over_layers.max() / over_layers.min() == pytest.approx(quoted, abs=0.0006), name
-        assert abs(measured - quoted) < max(0.03 * quoted, 4 * error), name
-        norms = [np.sqrt(predict(Stack(placement=name, depth=int(depth)))["grad_sq_W2"][[-1, 0]]) for depth in depths]
-        for layer in (0, 1):
+        profiles = [np.sqrt(predict(Stack(placement=name, depth=L, **gated))["grad_sq_W2"]) for L in depths.tolist()]
+        assert profiles[-1].max() / profiles[-1].min() == pytest.approx(quoted, abs=0.0006), title
+        assert abs(measured - quoted) < max(0.03 * quoted, 4 * error), title
+        for layer, end in ((0, -1), (1, 0)):
             measured, quoted = map(float, row[2 * layer : 2 * layer + 2])
-            slope = stats.linregress(np.log(depths), np.log([n[layer] for n in norms])).slope
-            if composition.second_stream and layer == 1:  # no power of L
+            norms = [profile[end] for profile in profiles]
+            slope = stats.linregress(np.log(depths), np.log(norms)).slope
+            if COMPOSITIONS[name].second_stream and layer == 1:  # no power of L
                 assert says("placements.md", "9.9, 10.1, 9.3, 8.3", "$L = 2, 4, 8, 16$")
-                assert [round(float(n[1]), 1) for n in norms] == [9.9, 10.1, 9.3, 8.3]
+                assert [round(float(norm), 1) for norm in norms] == [9.9, 10.1, 9.3, 8.3]
             else:
-                assert slope == pytest.approx(quoted, abs=0.025), name
-            assert measured == pytest.approx(quoted, abs=0.017 + 1e-9), name
+                assert slope == pytest.approx(quoted, abs=0.025), title
+            assert measured == pytest.approx(quoted, abs=0.017 + 1e-9), title
 
 
 def test_the_first_queries_go_with_the_embeddings():
