@@ -24,8 +24,9 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
         relaxed = [f"{name} = {value}" for name, value in stack.relaxed.items()]
         fields = ", ".join(relaxed or [f"placement {stack.placement}"])
         raise ValueError(
-            f"stack must be in the paper's setting for Theorem 1, got {fields}; gradbounds predict has the gradients "
-            "of every network without --bound."
+            f"stack must be in the paper's setting for Theorem 1, got {fields}; without --bound gradbounds "
+            "predict has the gradients of every network, and gradbounds claims T1 --all the rows in which the bound "
+            "was measured where single assumptions do not hold."
         )
     numbers, prediction = bound_value(stack), predict(stack)
     norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))

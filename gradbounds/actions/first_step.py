@@ -1,6 +1,5 @@
 """`gradbounds predict --first-step`: rates of the first step of training, in theory and in networks."""
 
-import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,8 +22,9 @@ from gradbounds.actions.break_even import (
     stepped,
     stepping_seconds,
 )
+from gradbounds.actions.first_step_tokens import Halves, cost_within, noise_patterns, sentences
 from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, recipe_lines, table_lines
-from gradbounds.budget import SOON, Budget, OverBudgetError
+from gradbounds.budget import SOON, Budget
 from gradbounds.network_text import drawn_lines, note_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
@@ -34,11 +34,10 @@ from simulate.curvature.first_step import Measured, sampled_steps
 from theory import NoRuleError, Stack
 from theory.configurations import Note, drawn_by
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.coverage import gaps, is_fluctuating
+from theory.coverage import gaps
 from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
-from theory.first_step.outputs import pattern_count
-from theory.mean_field.cost import Cost, prediction_cost
+from theory.mean_field.cost import Cost
 from theory.stack.optimizers import Optimizer
 
 # Parameters of a network whose own step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
@@ -94,7 +93,7 @@ def first_steps(
         check_count("draws", draws, 2)  # one draw has no error
     check_count("seed", seed, 0)
     optimizers = tuple(dict.fromkeys(optimizers))
-    cost = _within(stacks, optimizers, budget, patterns)
+    cost = cost_within(stacks, optimizers, budget, patterns)
     stepping = sum(stepping_seconds(stack, optimizers, draws) for stack in stacks if draws and _is_extrapolated(stack))
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
     left_over = max(budget.seconds - cost.seconds, 1e-9)
@@ -106,6 +105,11 @@ def first_steps(
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = sum(each.cost.seconds for each in twice) if every_power else 0.0
     smaller += f", and rates at twice each size about {duration(doubling)}" if doubling else ""
+    halves = Halves()
+    if notes and len(stacks) == 1 and "adam" in optimizers and not (every_power or gaps(stacks[0], "first_step")):
+        halves = Halves.of(stacks[0], replace(budget, seconds=left_over), patterns)
+        doubling += halves.cost.seconds
+        smaller += f", and Adam's at fewer tokens about {duration(halves.cost.seconds)}" if halves.stacks else ""
     takes = f"theory of the first step takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}{smaller}"
     if plan:
         numbers = {"seconds": cost.seconds + stepping + unasked + doubling, "bytes": cost.bytes}
@@ -123,14 +127,23 @@ def first_steps(
             for optimizer in optimizers
         ]
     table = pd.DataFrame(rows)
+    over_tokens = pd.DataFrame()
+    if halves.stacks:
+        (rate,), (error,) = (
+            table.loc[table["optimizer"] == "adam", name] for name in ("critical_rate", "critical_rate_sem")
+        )
+        over_tokens = halves.table(stacks[0], rate, error, patterns)
     several = max(table["width"].nunique(), table["depth"].nunique()) > 1
     ends, said_of_ends = _break_even(stacks, table, optimizers, draws, seed) if draws else ([], [])
     return Result(
         about=f"first steps of {len(stacks)} networks",
-        tables={"first_step": table} | ({"break_even": pd.concat(ends)} if ends else {}),
+        tables={"first_step": table}
+        | ({"break_even": pd.concat(ends)} if ends else {})
+        | ({"adam_over_tokens": over_tokens} if len(over_tokens) else {}),
         values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
         lines=[
             *drawn_lines(notes),
+            *(sentences(over_tokens, notes) if len(over_tokens) else []),
             *table_lines(table),
             *said_of_ends,
             *exponent_lines(table),
@@ -142,37 +155,6 @@ def first_steps(
             *note_lines(notes),
         ],
         figures={"first_step": partial(first_step_rates, table)} if several else {},
-    )
-
-
-def _within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> Cost:
-    """What theory of all takes; what it has a rule for and no time or memory is refused.
-
-    Raises:
-        OverBudgetError: the error says what it would take, and which tokens fit.
-    """
-
-    def costs(stacks: Sequence[Stack]) -> Cost:
-        known = [stack for stack in stacks if not gaps(stack, "first_step")]
-        steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
-        return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
-
-    def next_size(tokens: int) -> str:
-        longer = costs([_with_tokens(stack, 2 * tokens) for stack in stacks])
-        return (
-            f" (twice as many take about {duration(longer.seconds)} and {format_bytes(longer.bytes)}), and --all says "
-            "there how the rate goes with their number"
-        )
-
-    cost = costs(stacks)
-    if budget.holds(cost):
-        return cost
-    tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
-    shorter = (fewer for fewer in tokens if budget.holds(costs([_with_tokens(stack, fewer) for stack in stacks])))
-    change = "".join(f"; --tokens {fewer} is within these{next_size(fewer)}" for fewer in itertools.islice(shorter, 1))
-    raise OverBudgetError(
-        f"theory of the first step would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)}, more than "
-        f"{budget.exceeded(cost)}{change}; --max-time and --memory allow more."
     )
 
 
@@ -200,21 +182,6 @@ def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequenc
                 f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 does it anyway."
             )
     return list(dict.fromkeys(lines))
-
-
-def _noise_cost(stack: Stack) -> Cost:
-    """Of two sequences, where there is a rule."""
-    if gaps(stack, "prediction") or gaps(stack, "noise_scale"):
-        return Cost()
-    return prediction_cost(replace(stack, sequences=2), patterns=_noise_patterns(stack), grouped=False)
-
-
-def _with_tokens(stack: Stack, tokens: int) -> Stack:
-    """Shorter; as it is, if something asks for its number of tokens."""
-    try:
-        return replace(stack, tokens=min(tokens, stack.tokens))
-    except ValueError:
-        return stack
 
 
 def _is_large(stack: Stack) -> bool:
@@ -282,14 +249,9 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patter
 def _noise_scale(stack: Stack) -> float:
     """In sequences; NaN without a rule."""
     try:
-        return noise_scale(stack, patterns=_noise_patterns(stack), grouped=False).whole
+        return noise_scale(stack, patterns=noise_patterns(stack), grouped=False).whole
     except NoRuleError:
         return float("nan")
-
-
-def _noise_patterns(stack: Stack) -> int | None:
-    """As many as of its first step, where attention is random."""
-    return pattern_count(stack) if is_fluctuating(stack) else None
 
 
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:

@@ -39,7 +39,7 @@ BAD = [
     ),
     (
         ("predict", "--bound", "--activation", "gelu"),
-        "Theorem 1, got activation = gelu; gradbounds predict has",
+        "Theorem 1, got activation = gelu; without --bound gradbounds predict has",
     ),
     (("predict", "--dropout", "1"), "dropout must be a number in [0, 1), got 1.0."),
     (
@@ -65,6 +65,10 @@ BAD = [
     (("predict", "--tokens", "8", "x"), "tokens must be an integer, such as 512 or 1e6, got 'x'."),
     (("predict", "--tokens", "8", "16", "--draws", "4"), "draws must stand with one number of tokens, got 2."),
     (("predict", "--bound", "--draws", "4"), "--bound must stand without draws; without bound these stand"),
+    (
+        ("predict", "--bound", "--query-key-scale", "0.5"),
+        "and gradbounds claims T1 --all the rows in which the bound was",
+    ),
     (("predict", "--bound", "--dry-run"), "--dry-run must stand without bound, which takes seconds."),
     (("predict", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
     (("predict", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
