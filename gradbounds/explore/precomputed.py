@@ -21,6 +21,7 @@ from gradbounds.units import duration
 from simulate.threads import one_numpy_thread
 from theory.configurations.published import PUBLISHED
 from theory.configurations.training_codes import HUGGING_FACE
+from theory.stack import TITLES
 from theory.stack.placements import COMPOSITIONS
 
 BATCH = "512"
@@ -29,6 +30,11 @@ BATCH = "512"
 _DIGITS = 5
 
 _PAPER = ("post", "pre")
+
+GATED = (*_PAPER, "peri")
+"""Placements whose networks are there with gated units too, which grow where others are flat."""
+
+_GATES = ("relu", "silu")
 # Models in words that are named, and not counted.
 _NAMED = 3
 
@@ -38,7 +44,7 @@ DEPTHS, WIDTHS = (2, 6, 12, 24), (128, 512, 2048)
 
 def answers(
     models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
-    placements: Sequence[str] = tuple(COMPOSITIONS), *, choices: bool = True,
+    placements: Sequence[str] = tuple(COMPOSITIONS), *, gated: Sequence[str] = GATED, choices: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Answers by the page's own names of questions, and in words which networks they are of.
 
@@ -47,9 +53,10 @@ def answers(
         depths: of the networks of every placement.
         widths: likewise.
         placements: of these.
+        gated: those of which there are networks with gated units too, of every depth and the paper's width.
         choices: whether every choice of a field is changed, one at a time, beside the paper's two placements.
     """
-    asked = list(_questions(models, depths, widths, placements, choices))
+    asked = list(_questions(models, depths, widths, placements, gated, choices))
     given = {}
     print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
     with counted("answers", lines=True) as done, one_numpy_thread(), quietly():
@@ -62,6 +69,7 @@ def answers(
     parts = [
         *(models if len(models) <= _NAMED else [f"{len(models)} published models"]),
         f"{len(placements)} placements {sizes}",
+        *([f"{', '.join(TITLES[name] for name in gated)} with gated units of {' or '.join(_GATES)}"] if gated else []),
         *(["and every choice of a field, one at a time, for Post-LN and Pre-LN"] if choices else []),
     ]
     about = f"{', '.join(parts)}. "
@@ -96,7 +104,12 @@ def name_of(kind: str, question: Mapping[str, Any]) -> str:
 
 
 def _questions(
-    models: Sequence[str], depths: Sequence[int], widths: Sequence[int], placements: Sequence[str], choices: bool
+    models: Sequence[str],
+    depths: Sequence[int],
+    widths: Sequence[int],
+    placements: Sequence[str],
+    gated: Sequence[str],
+    choices: bool,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What is asked; of models no other sizes, which take long."""
     for model in models:
@@ -109,16 +122,26 @@ def _questions(
     for placement in placements:
         for depth in depths:
             for width in widths:
-                network = {"fields": {"placement": placement, "depth": str(depth), "width": str(width)}}
-                yield "predict", network
-                yield "batch", network | {"batch": BATCH}
-                for along in ("depth", "width"):
-                    yield along, network
+                yield from _of_network({"placement": placement, "depth": str(depth), "width": str(width)})
+    for placement in gated:
+        for depth in depths:
+            for gate in _GATES:
+                gates = {"ffn": "gated", "activation": gate}
+                yield from _of_network({"placement": placement, "depth": str(depth)} | gates)
     for name, value in _changes() if choices else ():
         for placement in _PAPER:
             changed = {"fields": {"placement": placement, name: value}}
             yield "predict", changed
             yield "batch", changed | {"batch": BATCH}
+
+
+def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All that the page asks of one network."""
+    network = {"fields": dict(fields)}
+    yield "predict", network
+    yield "batch", network | {"batch": BATCH}
+    for along in ("depth", "width"):
+        yield along, network
 
 
 def _changes() -> Iterator[tuple[str, str]]:

@@ -129,7 +129,7 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     chromium = browser()
     file = tmp_path / "page.html"
     few = kept_case(
-        kept_folder, "file", lambda: answers(models=("gpt2",), depths=(6,), widths=(128, 512), choices=False)
+        kept_folder, "file", lambda: answers(models=("gpt2",), depths=(6,), widths=(128, 512), gated=(), choices=False)
     )
     file.write_text(page(few), encoding="utf-8")
     grid = [name.removeprefix("predict?") for name in few["given"] if re.match(r"predict\?(?!.*like)", name)]

@@ -52,7 +52,7 @@ def served():
 @pytest.fixture(scope="module")
 def few():
     """Answers of a file: of two networks of one layer."""
-    return answers(models=(), depths=(1,), widths=(64,), placements=("post", "peri"), choices=False)
+    return answers(models=(), depths=(1,), widths=(64,), placements=("post", "peri"), gated=(), choices=False)
 
 
 def request(served, path="/", *, body=None, method=None, **headers):
@@ -386,6 +386,21 @@ def test_numbers_of_a_file_are_those_of_theory(few):
             assert norms == pytest.approx([float(known[f"grad_sq_{name}"].sum()) ** 0.5], rel=1e-3)
 
 
+def test_a_file_has_gated_networks_with_all_that_the_page_asks_of_them(monkeypatch):
+    """By the page's own names, which leave defaults out: two clicks from the paper's setting lead to them."""
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: answer(kind, question))
+    content = answers(models=(), depths=(2, 24), widths=(), placements=(), gated=("post",), choices=False)
+    assert "Post-LN with gated units of relu or silu" in content["about"]
+    for depth in (2, 24):
+        for gate in ("", "activation=silu&"):
+            for kind in ("predict", "depth", "width"):
+                assert f"{kind}?{gate}depth={depth}&ffn=gated" in content["given"]
+    rows = content["given"]["depth?depth=24&ffn=gated"]["rows"]
+    norms = predict(Stack(placement="post", depth=64, ffn="gated"))["grad_sq_W2"] ** 0.5
+    at = next(k for k, name in enumerate(rows["quantity"]) if (name, rows["size"][k]) == ("grad_W2", 64))
+    assert [rows["first"][at], rows["last"][at]] == pytest.approx([norms[0], norms[-1]], rel=1e-9)
+
+
 def test_a_file_has_the_lines_of_the_prediction_that_it_has(monkeypatch):
     """Which is made once: the command's own is not asked for."""
     network = {"fields": {"placement": "peri"} | SMALL}
@@ -415,7 +430,7 @@ def test_a_file_says_what_it_takes_before_it_starts(capsys, monkeypatch):
 
 def test_steps_of_a_file_are_counted_and_not_said_one_by_one(capsys, monkeypatch):
     monkeypatch.setattr(precomputed, "_answer", lambda kind, question: progress.shown("a step", 9.0).__enter__())
-    answers(models=(), depths=(1,), widths=(64,), placements=("pre",), choices=False)
+    answers(models=(), depths=(1,), widths=(64,), placements=("pre",), gated=(), choices=False)
     assert [line.partition(" ")[0] for line in capsys.readouterr().err.splitlines()] == ["4", *["answers:"] * 4]
 
 
