@@ -5,8 +5,12 @@ the system for its memory, and the later ones have it. Where others keep a machi
 do than those of a clock.
 """
 
+import ctypes
+import platform
 import time
 from collections.abc import Callable
+from itertools import count
+from statistics import fmean, median
 from unittest.mock import PropertyMock, patch
 
 from simulate import Cell, sample
@@ -31,6 +35,9 @@ BATCH_REPETITIONS = 9
 
 # A thousand layers of 64 draws, in batches of one block as they were until batches followed memory, and as they are.
 DEEP, DRAWS = 1000, 64
+
+# How often a deep batch is compared with shallow ones, and of which batches of a sample: whether they are its first.
+ROUNDS, KINDS = 3, {"first batch": True, "later batches": False}
 
 
 def fastest(calls: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
@@ -138,30 +145,55 @@ def batches() -> dict[str, object]:
     return {"by batch": [by_batch(placement) for placement in ("post", "pre")]}
 
 
-def deep_over_shallow(placement: str) -> dict[str, object]:
-    """Milliseconds of a layer and draw at L = 1000 over those at L = 12, whose batches surround those of the deep one.
+def give_back() -> None:
+    """Return all memory that the process freed to the system, as far as glibc's allocator is what has it."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
-    Where others keep a machine busy the two are at least kept busy alike.
+
+def deep_over_shallow(placement: str) -> dict[str, object]:
+    """Milliseconds of a layer and draw at L = 1000 over those at L = 12, in first batches of samples and in later ones.
+
+    Each deep batch stands between shallow ones of as many layers and draws in sum, half of them before and half after,
+    and is compared with the mean of these. A batch of seconds holds whatever slowed the machine while it lasted, so the
+    shallow ones must too: the fastest of many does not, and the ratio to it grows with the scatter of the times alone.
+    Of the ratios the median counts; the least and the largest show their scatter. Before a first batch the process
+    gives back all memory that it freed, and libraries are loaded before any.
     """
     cells = {d: Cell(Stack(placement=placement, width=1024, depth=d, tokens=TOKENS)) for d in (SHALLOW, DEEP)}  # type: ignore[arg-type]
     sizes = {d: LIMITS.blocks(cell) for d, cell in cells.items()}
-    draws = {d: sizes[d] * cell.draws_per_block for d, cell in cells.items()}
+    layers = {d: d * sizes[d] * cells[d].draws_per_block for d in cells}
+    half = round(layers[DEEP] / layers[SHALLOW] / 2)
+    batches = count()
 
-    def milliseconds(depth: int, batch: int) -> float:
-        start = time.process_time()
+    def milliseconds(depth: int, *, first: bool = False) -> float:
+        if first:
+            give_back()
+        batch, start = next(batches), time.process_time()
         sample_blocks(cells[depth], 0, range(batch * sizes[depth], (batch + 1) * sizes[depth]))
-        return 1000 * (time.process_time() - start) / (depth * draws[depth])
+        return 1000 * (time.process_time() - start) / layers[depth]
 
+    def shallow() -> dict[str, list[float]]:
+        return {name: [milliseconds(SHALLOW, first=first) for _ in range(half)] for name, first in KINDS.items()}
+
+    rounds = []
     with all_freed_memory_kept():
-        shallow = [milliseconds(SHALLOW, batch) for batch in range(BATCH_REPETITIONS)]
-        deep = [milliseconds(DEEP, batch) for batch in range(2)]
-        shallow += [milliseconds(SHALLOW, BATCH_REPETITIONS + batch) for batch in range(BATCH_REPETITIONS)]
-    later = min(shallow[1:])
+        milliseconds(SHALLOW)
+        for _ in range(ROUNDS):
+            before = shallow()
+            deep = {name: milliseconds(DEEP, first=first) for name, first in KINDS.items()}
+            after = shallow()
+            rounds.append({name: (fmean(before[name] + after[name]), deep[name]) for name in KINDS})
+    ratios = {name: [pairs[name][1] / pairs[name][0] for pairs in rounds] for name in KINDS}
     return {
-        "placement": placement, "draws in a batch": {str(d): draws[d] for d in draws},
-        "milliseconds per layer and draw, first batch": {str(SHALLOW): shallow[0], str(DEEP): deep[0]},
-        "milliseconds per layer and draw, later batches": {str(SHALLOW): later, str(DEEP): deep[1]},
-        "deep over shallow": {"first batch": deep[0] / shallow[0], "later batches": deep[1] / later},
+        "placement": placement, "draws in a batch": {str(d): layers[d] // d for d in layers},
+        "milliseconds per layer and draw": {
+            name: {str(depth): [pairs[name][k] for pairs in rounds] for k, depth in enumerate((SHALLOW, DEEP))}
+            for name in KINDS
+        },
+        "deep over shallow": {
+            name: {"median": median(each), "least": min(each), "largest": max(each)} for name, each in ratios.items()
+        },
     }  # fmt: skip
 
 
