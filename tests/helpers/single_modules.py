@@ -217,6 +217,12 @@ GLOBAL: dict[str, tuple[str, tuple[str, ...], Callable[[nn.Module, list[nn.Modul
 """Likewise of the whole."""
 
 
+def made(family: str, width: int = 32, depth: int = 4, seed: int = 11) -> Single:
+    """A family's module, from a seed."""
+    torch.manual_seed(seed)
+    return HEALTHY[family](width, depth)
+
+
 def planted(family: str, fault: str, number: int, width: int, depth: int) -> Single:
     """A family's module with a fault, in the layer of that number (from 1) where it is local."""
     module, inputs, loss = HEALTHY[family](width, depth)

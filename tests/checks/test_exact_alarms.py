@@ -1,0 +1,407 @@
+"""Exact alarms: copies, attention's factors, who sees whom, and what torch does not know of, on modules by hand."""
+
+import re
+from collections import UserDict
+from functools import partial
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import gradbounds as gb
+from checks.models.exact_alarms import exact_alarms
+from checks.models.exact_alarms import whole as whole_number
+from checks.models.health import alarms as layer_alarms
+from checks.models.one_report import one_report, sight_lines
+from simulate.modules.exact_tests import exact_tests
+from simulate.modules.factories import Made
+from simulate.modules.layers import layer_lists
+from simulate.modules.one_module import one_module
+from tests.helpers.single_modules import Decoder, made, planted
+
+
+def test_what_belongs_to_training_is_left_out_of_trained_modules():
+    module, words, loss = planted("decoder", "logits multiplied", 2, 32, 4)
+    module.head.weight.data.mul_(20)
+    nn.init.normal_(module.layers[0].up.bias, std=30)
+    kinds = {alarm.kind for alarm in one_report(module, words, loss).alarms}
+    assert {"attention", "loss", "bias"} <= kinds
+    trained = gb.probe(module, words, loss=loss, trained=True)
+    assert trained.alarms == []
+    assert "were not asked for" in trained.judgement()
+    module.layers[2].attention.over = -2
+    assert [alarm.layer for alarm in gb.probe(module, words, loss=loss, trained=True).alarms] == [3]
+
+
+def test_copies_of_torch_are_a_note_and_frozen_layers_too():
+    class Encoded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+            self.encoder, self.head = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), nn.Linear(16, 5)
+
+        def forward(self, x):
+            return self.head(self.encoder(x))
+
+    torch.manual_seed(0)
+    module, labels = Encoded(), torch.randint(5, (12,))
+    module.encoder.layers[1].requires_grad_(False)
+    report = gb.probe(module, torch.randn(2, 6, 16), loss=lambda y: functional.cross_entropy(y.flatten(0, 1), labels))
+    assert report.alarms == []
+    notes = "\n".join(report.notes)
+    assert "layers 1, 2, 3 hold the same numbers" in notes
+    assert "frozen: " in notes
+    assert "... and" in report.lines()[-2], "notes are folded"
+
+
+def test_what_logits_are_multiplied_by():
+    """Exactly: with nothing where 1/sqrt(d_k) belongs it is an alarm; a smaller power than asked is a note."""
+    module, words, loss = made("decoder", width=64, depth=2)
+
+    def scaled(scale):
+        for layer in module.layers:
+            layer.attention.scale = scale
+        report = one_report(module, words, loss)
+        return [str(alarm) for alarm in report.alarms], [note for note in report.notes if "q.k" in note]
+
+    (alarm,), _ = scaled(1.0)
+    assert alarm.startswith("attention: layers: logits are q.k times 1; 1/sqrt(d_k) would be 0.25, as d_k = 16")
+    assert scaled(1 / 16) == scaled(1 / 4) == ([], [])
+    alarms, (note,) = scaled(1 / 8)
+    assert not alarms
+    assert "logits are q.k times 0.12; 1/sqrt(d_k) would be 0.25" in note
+    # Queries may be drawn that much smaller instead, as T5's are.
+    for layer in module.layers:
+        layer.attention.q.weight.data.div_(4)
+    alarms, (note,) = scaled(1.0)
+    assert not alarms
+    assert "logits are q.k times 1; 1/sqrt(d_k) would be 0.25" in note
+
+
+class Mixed(nn.Module):
+    """Vectors of positions, mixed in every layer by a module of one's own, or not mixed."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), part) for part in parts)
+
+    def forward(self, x):
+        for layer in self.layers:
+            y = layer(x)
+            x = x + (y[0] if isinstance(y, tuple) else y)
+        return x
+
+
+def test_without_attention_what_is_there_is_said():
+    def said(module):
+        lines = gb.probe(module, torch.randn(2, 6, 8), loss=lambda y: y.square().mean()).lines()
+        return [line for line in lines if line.startswith(("attention", "no attention"))]
+
+    assert said(Mixed(nn.GRU(8, 8, batch_first=True), nn.GRU(8, 8, batch_first=True))) == [
+        "no attention at softmax or scaled_dot_product_attention, and positions see one another by something else: "
+        "layers hold LayerNorm, GRU"
+    ]
+    assert said(Mixed(nn.Linear(8, 8), nn.Linear(8, 8))) == [
+        "no attention: in no layer does a position see another; layers hold LayerNorm, Linear"
+    ]
+    assert said(nn.Linear(8, 8)) == ["attention: it is looked for in layers, and there is no list of them"]
+    module, words, loss = made("decoder")
+    assert not any("no attention" in line for line in gb.probe(module, words, loss=loss).lines())
+
+
+def test_labels_that_are_the_input_itself():
+    module, words, _ = made("torch.nn, Pre-LN")
+    module = Decoder(32, 2, attends=True)
+    words = torch.randint(128, (2, 16))
+    report = gb.probe(module, words, loss=lambda y: functional.cross_entropy(y.flatten(0, 1), words.flatten()))
+    assert [alarm.kind for alarm in report.alarms] == ["leak"]
+    assert "its own input" in report.alarms[0].what
+
+
+def test_a_loss_below_what_frequencies_explain():
+    """Words that stand on both sides: the sharper head copies, and the labels are the input's."""
+    module, words, _ = made("decoder")
+    module.layers = nn.ModuleList()
+    module.head.weight = module.words.weight
+    report = gb.probe(module, words, loss=lambda y: functional.cross_entropy(y.flatten(0, 1), words.flatten()))
+    assert any("frequencies" in alarm.what for alarm in report.alarms)
+    assert "list of layers" in "\n".join(report.notes)
+
+
+@pytest.mark.parametrize("name", ["encoder-pre", "encoder-post", "transformer-pre"])
+def test_built_ins_pass_the_exact_tests(name):
+    assert exact_alarms(gb.probe(name, widths=[16], depths=[2], seeds=1).probed.tests)[0] == []
+
+
+class Experts(nn.Module):
+    """A residual layer whose tokens all go to the experts of these numbers."""
+
+    def __init__(self, width, chosen):
+        super().__init__()
+        self.norm, self.chosen = nn.LayerNorm(width), chosen
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(3))
+
+    def forward(self, x):
+        return x + sum(self.experts[k](self.norm(x)) for k in self.chosen)
+
+
+class Whole(nn.Module):
+    """Takes a batch as one dict, and gives its loss in one, as modules for trainers do."""
+
+    def __init__(self, chosen):
+        super().__init__()
+        self.words, self.layers = nn.Embedding(64, 16), nn.ModuleList(Experts(16, of) for of in chosen)
+
+    def forward(self, batch):
+        x = self.words(batch["input_ids"])
+        for layer in self.layers:
+            x = layer(x)
+        logits = x @ self.words.weight.T / 16
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()), "logits": logits}
+
+
+def whole(chosen):
+    torch.manual_seed(5)
+    words = torch.randint(64, (3, 9))
+    return Whole(chosen), {"input_ids": words[:, :-1], "labels": words[:, 1:]}
+
+
+@pytest.mark.parametrize("wrapped", [dict, lambda batch: (batch,), UserDict])
+def test_a_dict_that_is_the_one_argument(wrapped):
+    """By keywords where `forward` takes them, and whole where it does not; in a tuple, and of another mapping."""
+    module, batch = whole([(0, 1, 2)] * 3)
+    report = gb.probe(module, wrapped(batch))
+    report.assert_healthy()
+    assert report.to_frame().query("quantity == 'loss'")["value"].item() == pytest.approx(module(batch)["loss"].item())
+
+
+def test_an_expert_without_tokens_is_a_note():
+    """A module that does not run while others of its list do; one that nothing calls in any layer is an alarm still."""
+    report = gb.probe(*whole([(0, 1, 2), (0, 2), (0, 1, 2), (0, 1, 2)]))
+    report.assert_healthy()
+    (note,) = [note for note in report.notes if "idle" in note]
+    assert note == "idle: experts.1 of layer 2 of layers did not run on this batch, and others of its list did"
+    module, batch = whole([(0, 1, 2)] * 4)
+    module.layers[1].experts[1].forward = lambda x: x.detach() * 0.0  # runs, and has no gradient
+    assert [(alarm.kind, alarm.layer) for alarm in gb.probe(module, batch).alarms] == [("no gradient", 2)]
+
+
+def exactly(module, inputs, loss, layers=()):
+    """Alarms, notes and lines of exact tests alone."""
+    try:
+        lists = layer_lists(module, layers, 0)
+    except ValueError:
+        lists = []
+    tests = exact_tests(Made("it", module, inputs, loss), lists)
+    alarms, notes = exact_alarms(tests)
+    return [str(alarm) for alarm in alarms], notes, sight_lines(pd.DataFrame(columns=["part", "layer"]), tests)
+
+
+class Hidden(nn.Module):
+    """Two residual layers and a head; what is asked for is no part of the module for torch."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+        self.free = torch.ones(8, requires_grad=hidden == "free")
+        if hidden == "experts":
+            for layer in self.layers:
+                layer.experts = [nn.Linear(8, 8)]
+        elif hidden in ("layers", "head"):
+            part = getattr(self, hidden)
+            delattr(self, hidden)
+            self.__dict__[hidden] = list(part) if hidden == "layers" else part
+
+    def forward(self, x):
+        for layer in self.layers:
+            y = layer(x)
+            x = x + (layer.experts[0](y) if hasattr(layer, "experts") else y)
+        return self.head(x * self.free)
+
+
+@pytest.mark.parametrize(("hidden", "place", "names"), [
+    ("experts", "layers", r"experts\[0\].weight \(8, 8\), experts\[0\].bias \(8\), not .* them \[all layers\]"),
+    ("layers", "the whole model", r"layers\[0\].0.weight \(8\), .* and 5 more, not"),
+    ("head", "the whole model", r"head.weight \(5, 8\), head.bias \(5\), not"),
+    ("free", "the whole model", r"free \(8\), not registered as parameters: the optimizer will not see it"),
+    ("nothing", "", ""),
+])  # fmt: skip
+def test_what_is_not_registered_is_an_alarm(hidden, place, names):
+    """And what the caller gave with a gradient, or the loss holds, is none."""
+    torch.manual_seed(3)
+    module, scale, labels = Hidden(hidden), nn.Parameter(torch.ones(5)), torch.randint(5, (9,))
+    x = torch.randn(9, 8, requires_grad=True)
+    raised = exactly(module, x, lambda y: functional.cross_entropy(y * scale, labels))[0]
+    assert len(raised) == (hidden != "nothing")
+    assert all(re.match(f"structure: {place}: uses {names}", alarm) for alarm in raised)
+
+
+def test_a_loss_that_is_not_finite_blames_no_layer():
+    module, x = Hidden("nothing"), torch.randn(9, 8)
+    report = one_report(module, x, lambda y: y.sum() * float("nan"))
+    assert [str(alarm) for alarm in report.alarms] == ["non-finite: the whole model: the loss is nan"]
+    assert "guess" not in "\n".join(report.lines())
+    frame = report.to_frame()
+    broken = frame["parameter"].eq("1.weight") & frame["layer"].eq(2) & frame["quantity"].eq("weight")
+    (alarm,) = layer_alarms(frame.assign(value=frame["value"].mask(broken)))
+    assert (alarm.layer, alarm.what) == (2, "1.weight holds numbers that are not finite; the loss is nan")
+
+
+def test_half_precision_hides_nothing():
+    """A module without a mask is seen in a float32 copy; where that cannot run, a note says so."""
+    torch.manual_seed(4)
+    module, words = Decoder(16, 1, attends=True).bfloat16(), torch.randint(128, (2, 17))
+    module.layers[0].attention.causal = False
+
+    def loss(y):
+        return functional.cross_entropy(y.flatten(0, 1), words[:, 1:].flatten())
+
+    tests = one_module(module, words[:, :-1], loss).tests
+    assert [alarm.kind for alarm in exact_alarms(tests)[0]] == ["leak"]
+    assert whole_number(tests, "classes") == 128
+    (note,) = one_module(module, words[:, :-1], lambda y: loss(y) if y.dtype == torch.bfloat16 else y).notes
+    assert note.startswith("the loss and who sees whom were not fully tested in bfloat16: a float32 copy")
+
+
+class Columns(nn.Module):
+    """Words and attention of torch.nn that takes positions first; `turned` says that the module turns them itself."""
+
+    def __init__(self, *, turned, mask=True):
+        super().__init__()
+        self.words, self.turned, self.mask = nn.Embedding(16, 8), turned, mask
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 8, 0.0) for _ in range(2))
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, words):
+        x = self.words(words)
+        x = x.mT.movedim(-1, 0) if self.turned else x
+        mask = nn.Transformer.generate_square_subsequent_mask(len(x)) if self.mask else None
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(x.transpose(0, 1) if self.turned else x)
+
+
+@pytest.mark.parametrize(("turned", "below", "mask", "raised"), [
+    (False, False, True, "leak: the whole model: sees other samples of the batch .* batch_first=False takes"),
+    (True, False, True, ""),
+    (False, True, True, ""),
+    (False, True, False, "leak: the whole model: every position sees its own label"),
+])  # fmt: skip
+def test_samples_are_where_labels_say(turned, below, mask, raised):
+    """Along the caller's first axis, where the next word along the second is the label; torch's flag is no witness."""
+    torch.manual_seed(5)
+    module, words = Columns(turned=turned, mask=mask), torch.randint(16, (6, 7))
+    inputs, labels = (words[:, :-1], words[:, 1:]) if not below else (words.T[:-1], words.T[1:])
+    alarms, _, lines = exactly(module, inputs, lambda y: functional.cross_entropy(y.flatten(0, 1), labels.flatten()))
+    assert len(alarms) == bool(raised)
+    assert all(re.match(raised, alarm) for alarm in alarms)
+    crossing = raised.count("samples") == 1
+    assert f"Samples {'see' if crossing else 'do not see'} one another." in lines
+    moved = inputs.clone()
+    moved[0] = (moved[0] + 1) % 16
+    with torch.no_grad():
+        assert below or bool((module.eval()(inputs)[3] != module(moved)[3]).any()) == crossing
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_an_own_label_of_the_second_input_is_seen(mask):
+    """Of an encoder-decoder, whose source has as many words as its target, which sees all of it in healthy ones."""
+    torch.manual_seed(6)
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+            self.layers = nn.ModuleList(
+                nn.TransformerDecoderLayer(8, 2, 8, 0.0, batch_first=True) for _ in range(2)
+            )  # fmt: skip
+
+        def forward(self, source, target):
+            x, memory = self.words(target), self.words(source)
+            for layer in self.layers:
+                x = layer(x, memory, nn.Transformer.generate_square_subsequent_mask(6) if mask else None)
+            return self.head(x)
+
+    source, words = torch.randint(16, (3, 6)), torch.randint(16, (3, 7))
+    alarms = exactly(Both(), (source, words[:, :-1]), lambda y: functional.cross_entropy(y.mT, words[:, 1:]))[0]
+    assert ["sees its own label" in alarm for alarm in alarms] == [True] * (not mask)
+
+
+def test_what_logits_are_multiplied_by_under_a_bias():
+    """One that all samples share, as ALiBi's, is not in their differences; what is seen of no other is a note."""
+
+    class Biased(nn.Module):
+        def __init__(self, samples):
+            super().__init__()
+            self.norm, self.samples = nn.LayerNorm(8), samples
+
+        def forward(self, x):
+            y = self.norm(x)
+            i = torch.arange(float(x.shape[1]))
+            bias = (i[:, None] - i).abs() * (torch.ones(len(x), 1, 1) if not self.samples else torch.rand(len(x), 1, 1))
+            return x + (y @ y.mT * 0.25 - bias).softmax(-1) @ y
+
+    def notes(samples):
+        layers = nn.ModuleList(Biased(samples) for _ in range(2))
+        module = nn.Sequential(nn.Linear(8, 8), *layers)
+        notes = exactly(module, torch.randn(3, 5, 8), lambda y: y.square().mean(), ["[12]"])[1]
+        return [note for note in notes if "q.k" in note]
+
+    torch.manual_seed(7)
+    (note,) = notes(False)
+    assert "q.k times 0.25; 1/sqrt(d_k) would be 0.354, as d_k = 8 [all layers]" in note
+    (note,) = notes(True)
+    assert "what q.k is multiplied by is not seen" in note
+
+
+def test_batch_norms_in_eval_mode_are_a_note():
+    """And what is not registered is left without a gradient, too."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+    module.free = torch.ones(2, requires_grad=True)
+    notes = one_module(module, torch.randn(3, 2), lambda y: (module.free * y).square().mean()).notes
+    assert "eval mode" in "\n".join(notes)
+    assert module.free.grad is None
+
+
+def test_a_sum_near_1_has_its_digits():
+    module, words, loss = planted("decoder", "softmax over queries", 2, 16, 3)
+    for layer in module.layers:
+        layer.attention.causal = False
+        layer.attention.q.weight.data.mul_(0.1)
+    (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("attention")]
+    (total,) = re.findall(r"but to ([0-9.]+): is softmax over the keys\?", what)
+    assert abs(float(total) - 1) > 0.02
+
+
+def test_a_note_on_copies_says_what_they_change():
+    """Branches of one draw add up along one direction; of draws of their own, in all. Beside layers drawn anew."""
+    layer = partial(nn.TransformerEncoderLayer, 64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
+    module = nn.TransformerEncoder(layer(), 6, enable_nested_tensor=False)
+    x, target = torch.randn(4, 16, 64), torch.randn(4, 16, 64)
+
+    def growth():
+        streams = [x]
+        for one in module.layers:
+            streams.append(one(streams[-1]))
+        return (streams[-1].square().mean() / streams[1].square().mean()).item()
+
+    def square():
+        matrices = [weight for weight in module.parameters() if weight.ndim == 2]
+        return sum(float(of.square().sum()) for of in torch.autograd.grad(loss(module(x)), matrices))
+
+    def loss(y):
+        return (y * target).mean()
+
+    (note,) = [note for note in one_report(module, x, loss).notes if "same numbers" in note]
+    report = gb.probe(lambda *_: (module, lambda _: (x, loss)), widths=[64], depths=[6], seeds=1)
+    assert f"note: {note}" in report.lines()
+    copied, redrawn, step = (float(number) for number in re.findall(r"([\d.]+) times(?: as|, and)", note))
+    assert copied == pytest.approx(growth(), rel=0.01)
+    before = square()
+    module.layers = nn.ModuleList(layer() for _ in range(6))
+    assert redrawn == pytest.approx(growth(), rel=0.15)
+    assert copied > 1.5 * redrawn
+    assert step == pytest.approx(square() / before, rel=0.15)
