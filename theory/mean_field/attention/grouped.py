@@ -237,9 +237,19 @@ class GroupedAttention:
         A mean over samples; where positions rotate, with that of cos((j − l) − (i − k)) θ over a head's coordinates.
         """
         varying = self._of_varying(tokens, patterns, tokens.differing(kernel), self.variance / self.stack.width)
-        if self.unlike is None:
-            return varying
-        return varying + self._of_varying(tokens, patterns, self.unlike, np.ones(1))
+        if self.unlike is not None:
+            varying = varying + self._of_varying(tokens, patterns, self.unlike, np.ones(1))
+        left = self._differing_share(tokens, patterns)
+        return np.asarray(varying * left[..., :, None] * left[..., None, :])
+
+    def _differing_share(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Array:
+        """What is left of a row's sum of numbers that vary by word when their mean is taken away: 1 − Σ_w A_iw².
+
+        Weights change by differences of logits alone. (batch, heads, 1, S r).
+        """
+        others = np.zeros(()) if patterns.words is None else patterns.words.others
+        squares = (tokens.one.seen * np.square(patterns.own) * (1.0 + others)).sum(-1).mean(2, keepdims=True)
+        return np.maximum(1.0 - squares.reshape(*squares.shape[:3], -1), 0.0)
 
     def _of_varying(self, tokens: GroupLayout, patterns: GroupedPatterns, deviations: Array, scale: Array) -> Array:
         """The same of products that vary by their scale times δ_j δ_l."""
