@@ -183,8 +183,8 @@ def parsed(arguments: list[str]) -> Any:
             return tyro.cli(
                 Command,
                 prog="gradbounds",
-                description="Is a mean-field statement about Transformers at initialization true, tight, and why? "
-                "Any command takes --import MODULE, of a module of yours that registers names.",
+                description="Gradients of Transformers before their first step: by theory, by random networks, and by "
+                "papers. Any command takes --import MODULE, of a module of yours that registers names.",
                 args=arguments,
                 registry=_whole_numbers(),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),

@@ -8,6 +8,7 @@ import pytest
 from theory import NoRuleError, Stack, predict
 from theory.mean_field import overlap_variance, prediction
 from theory.mean_field.attention.grouped import GroupedAttention
+from theory.mean_field.attention.grouped_patterns import grouped_patterns
 from theory.mean_field.token_groups import token_groups
 
 # So wide that what products of two tokens vary by, of order n/d, does not enter.
@@ -220,3 +221,24 @@ def test_refusals():
     ):
         with pytest.raises(NoRuleError, match="a prediction by groups of its tokens"):
             predict(replace(WIDE, width=128, head_width=0, **fields), grouped=True)
+
+
+def test_what_products_vary_by_is_centred():
+    """Rows of two sequences under even weights, beside sampled tokens: Σ_jl Ã_ij Ã_kl (x_j·x_l/d)², to 5% of the last.
+
+    A row that sees one token has nothing left.
+    """
+    stack = replace(WIDE, width=64, head_width=16, query_key_scale=1e-3)
+    n, width = stack.tokens, stack.width
+    tokens = token_groups(n, causal=True).repeated(2)
+    kernel, generator = np.eye(2 * n)[None], np.random.default_rng(0)
+    patterns = grouped_patterns(stack, tokens, kernel, 2, generator)
+    varying = GroupedAttention(stack, np.ones(1), generator)._varying(tokens, patterns, kernel)[0].mean((0, 1))
+    weights = np.tril(np.ones((n, n))) / np.arange(1, n + 1)[:, None]
+    mean = np.zeros((n, n))
+    for _ in range(2000):
+        products = generator.standard_normal((n, width)) @ generator.standard_normal((n, width)).T / width
+        sums, others = weights @ products, products @ weights.T
+        mean += weights @ products**2 @ weights.T - sums**2 @ weights.T - weights @ others**2 + (sums @ weights.T) ** 2
+    np.testing.assert_allclose(varying[:n, n:], mean / 2000, atol=0.05 / width)
+    assert abs(varying[0]).max() < 1e-12
