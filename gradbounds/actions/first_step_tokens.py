@@ -35,9 +35,7 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
     return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
 
 
-def cost_within(
-    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
-) -> Cost:  # what it has a rule for and no time or memory is refused
+def cost_within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> Cost:
     """What theory of all takes.
 
     Raises:
