@@ -14,6 +14,7 @@ from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import name_of
 from gradbounds.explore.public_runs import public_runs
 from gradbounds.explore.questions import Question
+from theory.mean_field import cost, prediction
 
 SMALL = {"width": "64", "depth": "2", "tokens": "4", "vocab": "16"}
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name}", value)]
@@ -24,6 +25,13 @@ MODEL = {
 SCRIPT = Path(explore_page.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
 LATE = re.compile(re.search(r"const LATE = /(.*)/;", SCRIPT)[1])
 """By which the page knows from a message that an answer may take longer."""
+
+
+@pytest.fixture
+def few_patterns(monkeypatch):
+    """Four of theory, which else takes as many as some seconds allow."""
+    for module in (cost, prediction):
+        monkeypatch.setattr(module, "quick_patterns", lambda *_, **__: 4)
 
 
 def printed(capsys, *flags):
@@ -42,7 +50,7 @@ def test_the_first_line_of_a_log(capsys):
         answer("batch", {"fields": SMALL | {"normalization": "tanh"}, "batch": "6"})
 
 
-def test_a_model_has_its_context_and_a_text_as_the_command_has(capsys, tmp_path):
+def test_a_model_has_its_context_and_a_text_as_the_command_has(capsys, tmp_path, few_patterns):
     """Where nobody gives another length or law."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MODEL))
@@ -58,7 +66,7 @@ def test_a_model_has_its_context_and_a_text_as_the_command_has(capsys, tmp_path)
         assert content["text"] == (flags[1] if flags[:1] == ("--text",) else "zipf:1")
 
 
-def test_a_model_has_the_most_tokens_that_are_soon_and_says_what_all_take(monkeypatch):
+def test_a_model_has_the_most_tokens_that_are_soon_and_says_what_all_take(monkeypatch, few_patterns):
     model = {"config": MODEL, "batch": "6"}
     whole = seconds_of_answer("batch", model)
     half = seconds_of_answer("batch", model | {"fields": {"tokens": "32"}})
