@@ -26,7 +26,7 @@ WIDTHS = {"conditioned": 1024, "dense": 64}
 TOKENS = 8
 REPETITIONS = 2
 
-# Of a batch: half of what is free and at most 4 GiB, as where nothing is said.
+# Of a batch: half of what is free and at most 6 GiB, as where nothing is said.
 LIMITS = BatchLimits()
 
 # Draws of a batch. Blocks of deep stacks have one draw each; at L = 12 they have 64.
