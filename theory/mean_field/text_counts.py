@@ -17,6 +17,11 @@ A norm divides by a size that frequent words make larger too, and leaves of the 
 Assumes independent words (windows of 64 words of English captions have Var κ̂ 4% below), and even weights of attention:
 those of h heads with patterns of their own are even in the mean to 1/h. Of two tokens of one sequence, whose texts are
 in part the same, what varies is taken as that of two sequences.
+
+Slopes of units and what norms leave are those of two tokens of one text, which are more alike than those of two texts:
+the deeper, the more do products vary too much, by 1.4 in layer 4 of ReLU units and three times with gated ones that
+are tied. By those of two texts variances are within 10% of sampled ones behind the first layer, and what two sequences
+share of units' matrices within 6%; but then the other error that `text_groups` names is alone, and squares too small.
 """
 
 from __future__ import annotations

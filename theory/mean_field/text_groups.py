@@ -13,8 +13,9 @@ Rows that hold one word see it themselves: pairs of one word that two rows see a
 (`TextLayout.coincidences`), of 64 tokens 0.6% of what tokens of one word have in common.
 
 Assumes many tokens: how often words occur in one text is taken at its mean, to relative O(κ) in what logits lean to.
-Of gated units W^V and W^O of first layers are low beside networks and units of last layers high: products vary over
-texts less in deep layers than `text_counts` has, and along with each other through the layers.
+Gradients go along with how often two texts hold the same words, which is left out: of tied networks with gated units,
+d = 512 and L = 4, what two sequences share is a tenth too small in W^V and W^O of the first layer. Units of last layers
+have a third too much, as their products vary too much over texts (`text_counts`); in norms both errors partly cancel.
 """
 
 from __future__ import annotations
