@@ -4,6 +4,7 @@ The source folder is the repository's root, so that the links of the pages work 
 without a network. Formulas become MathML, which browsers draw themselves: no script is fetched.
 """
 
+import os
 import re
 import sys
 from html import escape
@@ -15,6 +16,8 @@ from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
+# Read by numpy and torch when they are loaded: the other core makes the page of `explore` meanwhile.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 

@@ -1,10 +1,11 @@
 """Time and memory that a prediction may take, and how a network is predicted within them."""
 
 import math
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
@@ -31,6 +32,32 @@ _RULES = {
 
 class OverBudgetError(ValueError):
     """Theory has a rule for a network, which would take more than it may."""
+
+
+_made: ContextVar[dict[Hashable, Any] | None] = ContextVar("made", default=None)
+
+Made = TypeVar("Made")
+
+
+@contextmanager
+def each_once() -> Iterator[None]:
+    """Keep every prediction that is made here: many answers ask for the same networks."""
+    before = _made.set({})
+    try:
+        yield
+    finally:
+        _made.reset(before)
+
+
+def once(key: Hashable, make: Callable[[], Made]) -> Made:
+    """What is made, or what was before for the same key within `each_once`."""
+    by_key = _made.get()
+    if by_key is None:
+        return make()
+    if key not in by_key:
+        by_key[key] = make()
+    kept: Made = by_key[key]
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +115,12 @@ class Way:
     def predicted(self) -> Prediction:
         """The prediction, whose cost was held against a budget."""
         arguments = {"grouped": False} | dict(self.arguments)
-        with one_numpy_thread() if arguments["grouped"] else nullcontext():  # matrices of few representatives
-            return predict(self.stack, **arguments, max_time=math.inf, memory=math.inf)
+
+        def prediction() -> Prediction:
+            with one_numpy_thread() if arguments["grouped"] else nullcontext():  # matrices of few representatives
+                return predict(self.stack, **arguments, max_time=math.inf, memory=math.inf)
+
+        return once((self.stack, *sorted(arguments.items())), prediction)
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:

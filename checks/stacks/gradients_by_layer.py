@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from checks.statistics import Estimate, estimate
 from theory import QUANTITIES, Prediction, Stack
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _SQUARE, _NORM = "grad_sq_", "grad_"
 
-_COLUMNS = ("quantity", "layer", "predicted", "predicted_sem", "mean", "sem", "draws")
+_NUMBERS = ("layer", "predicted", "predicted_sem", "mean", "sem", "draws")
 _ERRORS = {"predicted": "predicted_sem", "mean": "sem"}
 
 
@@ -31,21 +32,24 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
         of `theory.QUANTITIES`), layer (0 for what the network has once), predicted, predicted_sem (its error where
         theory samples, else 0), mean, sem, draws; NaN, and 0 draws, where there is none.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    quantities, columns = list[str](), {name: list[NDArray[Any]]() for name in _NUMBERS}
     for name in dict.fromkeys([*(prediction or ()), *(samples or ())]):
         known, measured = _predicted(prediction, name), _measured(samples, name)
         if _SQUARE in name:
             known, measured = known and known.root(), measured and measured.root()
         count = max(np.size(estimated.mean) for estimated in (known, measured) if estimated is not None)
-        columns["quantity"] += [name.replace(_SQUARE, _NORM)] * count
-        columns["layer"] += range(1, count + 1) if QUANTITIES[name].per_layer else [0]
+        quantities += [name.replace(_SQUARE, _NORM)] * count
+        columns["layer"].append(np.arange(1, count + 1) if QUANTITIES[name].per_layer else np.zeros(1, int))
         for column, estimated in (("predicted", known), ("mean", measured)):
             for value, numbers in ((column, "mean"), (_ERRORS[column], "sem")):
                 each = np.nan if estimated is None else getattr(estimated, numbers)
-                columns[value] += np.broadcast_to(each, count).tolist()
-        columns["draws"] += [0 if measured is None else measured.draws] * count
-    table = pd.DataFrame(columns)
-    return table.dropna(subset=["predicted", "mean"], how="all").reset_index(drop=True)
+                columns[value].append(np.broadcast_to(each, count))
+        columns["draws"].append(np.full(count, 0 if measured is None else measured.draws))
+    # By arrays: of tables as small as these pandas takes longer to leave rows out than theory to predict them.
+    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+    there = ~(np.isnan(whole["predicted"]) & np.isnan(whole["mean"]))
+    kept = {name: values[there] for name, values in whole.items()}
+    return pd.DataFrame({"quantity": [quantities[k] for k in np.flatnonzero(there)], **kept})
 
 
 def first_over_last(samples: "Samples") -> dict[str, Estimate]:
@@ -84,8 +88,8 @@ def _measured(samples: "Samples | None", name: str) -> Estimate | None:
 
 def matrices(table: pd.DataFrame) -> list[str]:
     """The norms of gradients per layer that a `layer_table` has, in its order."""
-    per_layer = table[table["layer"] > 0]
-    return [str(name) for name in per_layer["quantity"].unique() if _NORM in str(name)]
+    per_layer = table["quantity"].to_numpy()[table["layer"].to_numpy() > 0]
+    return [str(name) for name in dict.fromkeys(per_layer) if _NORM in str(name)]
 
 
 def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.budget import Budget, OverBudgetError, once
 from gradbounds.progress import shown
 from gradbounds.units import duration, format_bytes
 from simulate.threads import one_numpy_thread
@@ -82,11 +82,16 @@ def scale_of_batch(
         raise OverBudgetError(
             f"{said_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
         )
-    threads = one_numpy_thread() if grouped else nullcontext()
-    with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", cost.seconds), threads:
-        return noise_scale(
-            stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
-        )
+
+    def scale() -> NoiseScale:
+        threads = one_numpy_thread() if grouped else nullcontext()
+        with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", cost.seconds), threads:
+            return noise_scale(
+                stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds,
+                memory=2 * budget.bytes,
+            )  # fmt: skip
+
+    return once((stack, patterns, None if law is None else law.key), scale)
 
 
 def said_cost(cost: Cost, grouped: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gradbounds.budget import each_once
 from gradbounds.explore.answers import SECONDS, answer, answer_with_lines, seconds_of_answer
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
@@ -59,7 +60,7 @@ def answers(
     asked = list(_questions(models, depths, widths, placements, gated, choices))
     given = {}
     print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
-    with counted("answers", lines=True) as done, one_numpy_thread(), quietly():
+    with counted("answers", lines=True) as done, one_numpy_thread(), quietly(), each_once():
         for k, (kind, question) in enumerate(asked):
             # Where no bar is drawn, the lines of single answers would hide those that count.
             with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):

@@ -8,10 +8,12 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from gradbounds import budget as asked
-from gradbounds.budget import SOON, Budget, OverBudgetError, way
+from gradbounds.actions.first_line import scale_of_batch
+from gradbounds.budget import SOON, Budget, OverBudgetError, each_once, way
 from gradbounds.units import seconds_of
 from theory import NoRuleError, Stack, predict
 from theory.mean_field.cost import Cost, prediction_cost, quick_patterns
+from theory.mean_field.text_law import TextLaw
 
 ENOUGH = Budget(60.0, 4e9)
 CAUSAL = Stack(placement="pre", width=512, depth=2, tokens=16, heads=4, vocab=64, query_key_scale=1.0, mask="causal")
@@ -28,6 +30,19 @@ def test_what_is_cheap_is_predicted_as_it_was_asked_for():
     assert way(Stack(), 8, ENOUGH).arguments == {"grouped": False}, "nothing is sampled"
     found = one.predicted()
     assert all(np.array_equal(found[name], value) for name, value in predict(stack).items())
+
+
+def test_within_many_answers_each_prediction_is_made_once():
+    """Of a network and of the batches of one: not another's, not by another law, and none is kept afterwards."""
+    stack, laws = Stack(width=64, depth=2, tokens=4, vocab=16), [TextLaw.zipf(k, 16) for k in (1.0, 1.0, 1.1)]
+    with each_once():
+        first, again, other = (way(each, None, ENOUGH).predicted() for each in (stack, stack, replace(stack, depth=3)))
+        zipf, same, steeper = (scale_of_batch(stack, law, None, ENOUGH) for law in laws)
+        distinct = scale_of_batch(stack, None, None, ENOUGH)
+    assert first is again and zipf is same
+    assert len({id(each) for each in (first, other, zipf, steeper, distinct)}) == 5
+    assert (other.stack.depth, steeper.norm(8)[0] > zipf.norm(8)[0] > distinct.norm(8)[0]) == (3, True)
+    assert way(stack, None, ENOUGH).predicted() is not first
 
 
 def test_fewer_patterns_are_the_most_that_fit():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,6 +53,11 @@ class TextLaw:
                 f"across must be at most within = {self.within:g}, got {self.across:g}: a text repeats its own words "
                 "at least as often as another's."
             )
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two laws have in common exactly if they are the same."""
+        return tuple(value.tobytes() if isinstance(value, np.ndarray) else value for value in astuple(self))
 
     @classmethod
     def of_frequencies(cls, frequencies: ArrayLike) -> TextLaw:
