@@ -11,7 +11,7 @@ from checks.experiment import PAPER_WIDTH
 from checks.results import Results
 from checks.statistics import agreement_text
 from checks.verdict import Sentence, Subject, Verdict, significant
-from theory import Claim, Stack, predict
+from theory import CLAIMS, Claim, Stack, predict
 from theory.paper.theorem1 import bound_value
 from theory.stack import PAPER, TITLES
 
@@ -19,7 +19,7 @@ from theory.stack import PAPER, TITLES
 _LONG = 30
 
 
-_HEADS = ("part", "setting", "paper", "theory", "samples", "verdict", "note")
+_HEADS = ("part", "number", "setting", "paper", "theory", "samples", "verdict", "note")
 
 
 class Listed:
@@ -83,16 +83,20 @@ def section(
         return [_told(rows_cells[0], notes[0])]
     # What all rows have in common is said once, below them.
     one_setting, no_theory = len(set(numbers)) == 1, not any(np.isfinite(shown.verdict.predicted) for shown in rows)
-    left_out = {"setting": one_setting, "theory": no_theory, "note": not noted}
+    nouns = {cells["number"] for cells in rows_cells}
+    left_out = {"number": len(nouns) == 1, "setting": one_setting, "theory": no_theory, "note": not noted}
     heads = [head for head in _HEADS if not left_out.get(head)]
     lines = [row(heads), "|-" * len(heads) + "|"]
-    above = ""
+    above = dict.fromkeys(_HEADS, "")
     for cells, mark in zip(rows_cells, marks, strict=True):
-        named = cells | {"part": after(above, cells["part"]) + cells["others"], "note": mark}
+        part = after(above["part"], cells["part"])
+        noun = after(above["number"], cells["number"]) if cells["number"] else ""
+        named = cells | {"part": part + cells["others"], "number": noun, "note": mark}
         lines.append(row([named[head] for head in heads]))
-        above = cells["part"]
+        above = cells
     lines += ["", *below]
-    of_all = [_numbered(numbers[0])] if one_setting else []
+    of_all = [f"Numbers: {noun}." for noun in nouns if noun and len(nouns) == 1]
+    of_all += [_numbered(numbers[0])] if one_setting else []
     of_all += ["No theory stands beside these rows."] if no_theory else []
     if noted:
         return [
@@ -110,11 +114,12 @@ def _cells(shown: Shown, number: str, digits: int) -> dict[str, str]:
     return {
         "part": part,
         "others": f", and {len(others)} smaller" if others else "",
+        "number": CLAIMS[v.claim].measured_in(part),
         "setting": number,
         "paper": str(v.claimed),
         "theory": _theory(v, digits),
         "samples": _samples(v, digits),
-        "verdict": v.words,
+        "verdict": v.words + " (bound over norm)" * (v.loose is not None and v.subject.kind == "exponent"),
     }
 
 
@@ -122,7 +127,8 @@ def _told(cells: Mapping[str, str], note: str) -> str:
     """A row that stands alone, in words."""
     theory = "" if cells["theory"] == "-" else f"theory {cells['theory']}; "
     numbers = f"claimed {cells['paper']}; {theory}samples {cells['samples']}: **{cells['verdict']}**"
-    return f"{_capital(cells['part'])}{cells['others']}: {numbers}. {note} {_numbered(cells['setting'])}"
+    noun = f", {cells['number']}" if cells["number"] else ""
+    return f"{_capital(cells['part'])}{cells['others']}{noun}: {numbers}. {note} {_numbered(cells['setting'])}"
 
 
 def _numbered(settings: str) -> str:

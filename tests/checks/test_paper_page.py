@@ -55,6 +55,19 @@ def test_what_decides_has_a_noun():
     assert CLAIMS["T1"].measured_in("Pre-LN, exponent in d") != CLAIMS["T1"].measured_in("Pre-LN, bound")
 
 
+def test_every_row_of_a_section_has_its_noun():
+    """In a column where nouns differ, else once; and a bound that is loose beside an exponent says what is so large."""
+    along = Subject(placement="post", quantity="exponent in d", kind="exponent", against="width")
+    wide = replace(HOLDS, subject=along, verdict="holds, loose", loose=80.0)
+    both = page(HOLDS, wide).partition("\n## T1")[2]
+    assert "| Post-LN, bound | bound over norm | at least 1 | 2 | 2.5 [2, 3] | holds |" in both
+    numbers = "exponent of the last layer's ‖dL/dW2‖ | at least 1 | 2 | 2.5 [2, 3]"
+    assert f"| Post-LN, exponent in d | {numbers} | holds, loose by x80 (bound over norm) |" in both
+    alike = page(HOLDS, replace(HOLDS, subject=PRE)).partition("\n## T1")[2]
+    assert "| number |" not in alike and "Numbers: bound over norm." in alike
+    assert "Post-LN, bound, bound over norm: claimed at least 1; theory 2;" in page(HOLDS)
+
+
 def test_what_does_not_hold_stands_first():
     text = page(HOLDS, replace(HOLDS, claim="F1", verdict="fails"), replace(HOLDS, verdict="fails", subject=PRE))
     assert text.index("- **fails**: T1 (Pre-LN, bound), F1") < text.index("## The claims")
