@@ -316,6 +316,8 @@ def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
     if "Perhaps you meant:" in lines:
         flag = next((line.split()[0] for line in lines[lines.index("Perhaps you meant:") :] if line[:2] == "--"), "")
         return f" Did you mean {flag}?" if flag and flag not in arguments else ""
+    if choice := re.search(r"invalid choice '(.+?)' for argument .*Expected one of \((.*?)\)", text):
+        return nearest(choice[1], re.findall(r"'(.+?)'", choice[2]))
     commands = re.search(r"(?:Available subcommands: |Expected one of \{)([a-z, -]+)", text)
     if commands is None or not arguments:
         return ""

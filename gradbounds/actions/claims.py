@@ -11,6 +11,7 @@ from gradbounds.help_text import prose_width
 from gradbounds.progress import working
 from gradbounds.result import Result
 from theory import CLAIMS, Claim
+from theory.stack.placements import COMPOSITIONS
 from theory.stack.registry import load_entry_points
 
 # What fits on a screen.
@@ -65,7 +66,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
     load_entry_points()
     # By its id, or by its place in the paper where that has one claim: "Theorem 1".
     named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
-    claim = named[0] if len(named) == 1 else CLAIMS[name]
+    claim = named[0] if len(named) == 1 else _claim(name)
     underived = "nothing here" if claim.id in CLAIMS.versions else "nothing: it is an observation"
     with working(f"deriving {claim.id}"):
         derived = _derived(claim.id, everything=everything)
@@ -87,6 +88,21 @@ def explain(name: str, *, everything: bool = False) -> Result:
     for head, paragraphs in sections.items():
         lines += [head, *_folded(paragraphs), ""]
     return Result(about=f"claim {claim.id}", values={"claim": claim, "verdicts": rows}, lines=lines)
+
+
+def _claim(name: str) -> Claim:
+    """A claim by its id.
+
+    Raises:
+        ValueError: there is none; of a placement the error names the page on it.
+    """
+    try:
+        return CLAIMS[name]
+    except ValueError as error:
+        for key, placement in COMPOSITIONS.items():
+            if name.lower() in (key.lower(), placement.title.lower()):
+                raise ValueError(f"{error} What is known of {placement.title} is in docs/placements.md.") from error
+        raise
 
 
 def _place(claim: Claim) -> str:

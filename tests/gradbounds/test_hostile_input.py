@@ -48,6 +48,10 @@ HOSTILE = [
     ),
     (("predict", "--bound", "--placement", "preln"), "got 'preln'. Did you mean pre?"),
     (("claims", "W33"), "got 'W33'. Did you mean W3?"),
+    (("claims", "Peri-LN"), "got 'Peri-LN'. What is known of Peri-LN is in docs/placements.md."),
+    (("predict", "--ffn", "SwiGLU"), "). SwiGLU is --ffn gated --activation silu. See gradbounds"),
+    (("predict", "--activation", "reglu"), "got 'reglu'. ReGLU is --ffn gated --activation relu."),
+    (("predict", "--ffn", "gate"), "). Did you mean gated? See gradbounds"),
     (("probe", "encoder-poost"), "got 'encoder-poost'. Did you mean encoder-post?"),
     (("probe", "zoo.py:nanogpt"), "'zoo.py:nanogpt' raised ModuleNotFoundError: No module named 'zoo'."),
     (

@@ -21,17 +21,29 @@ _LONG = 100
 # As much of two names must be alike: T9 and T1 are half.
 _NEAR = 0.5
 
+# What has a name of its own in other codes, and is several fields here.
+_UNITS = {
+    title.lower(): f" {title} is --ffn gated --activation {activation}."
+    for title, activation in (("SwiGLU", "silu"), ("GEGLU", "gelu"), ("ReGLU", "relu"))
+}
+
 Entry = TypeVar("Entry")
 
 
 def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
     """A question after the known name nearest to an unknown one, such as " Did you mean width?"; "" if none is near.
 
+    Of units that other codes have a name for, the fields that make them.
+
     >>> nearest("Preln", ["post", "pre"]), nearest("sideways", ["post", "pre"])
     (' Did you mean pre?', '')
+    >>> nearest("SwiGLU", ["plain", "gated"])
+    ' SwiGLU is --ffn gated --activation silu.'
     """
     spelled = {name.lower(): name for name in map(str, known)}
     for name in [unknown] if isinstance(unknown, str) else sorted(map(str, unknown)):
+        if name.lower() in _UNITS:
+            return _UNITS[name.lower()]
         if len(name) <= _LONG and (close := get_close_matches(name.lower(), spelled, n=1, cutoff=_NEAR)):
             return f" Did you mean {spelled[close[0]]}?"
     return ""
