@@ -76,7 +76,7 @@ def network_lines(
         what = "Samples over theory" if has_theory else "Samples, root mean squares"
         cosine = " (the cosine is the samples' own)" if has_theory and "cosine" in set(table["quantity"]) else ""
         lines += [f"{what}: {draws} networks, +- standard error{cosine}", *_block(scaled, "mean", "sem", shown), ""]
-    return [*lines, *_over_layers(stack, table, "predicted" if has_theory else "mean")]
+    return [*lines, *over_layers(stack, table, "predicted" if has_theory else "mean")]
 
 
 def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> list[str]:
@@ -262,7 +262,7 @@ def number_text(value: float, error: float, least: float = 0.0) -> str:
     return f"{value:.{decimals}f} +- {error:.{decimals}f}"
 
 
-def _over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
+def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
     """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
     by_part: dict[str, list[str]] = {}
     for name in matrices(table):
@@ -377,9 +377,11 @@ def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, 
 
 def profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
     """What a `layer_table` has of every quantity of its layers, the first layer first."""
-    rows = table[(table["layer"] > 0) & table[value].notna()].sort_values("layer", kind="stable")
-    numbers = rows[value].to_numpy(float)
-    return {str(name): numbers[at] for name, at in rows.groupby("quantity", sort=False).indices.items()}
+    layers, numbers = table["layer"].to_numpy(), table[value].to_numpy(float)
+    rows = np.flatnonzero((layers > 0) & ~np.isnan(numbers))
+    rows = rows[np.argsort(layers[rows], kind="stable")]
+    names = table["quantity"].to_numpy()[rows]
+    return {str(name): numbers[rows[names == name]] for name in dict.fromkeys(names)}
 
 
 def _size(stack: Stack, name: str, layer: int) -> float:
@@ -390,13 +392,14 @@ def _size(stack: Stack, name: str, layer: int) -> float:
 
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:
-    """Who draws the weights of a configuration, and which code that trained such models draws otherwise."""
+    """Who draws the weights of a configuration, and which older class or training code draws them otherwise."""
     others = [
         f"{code.title} ({code.rule}) trained such models, and draws otherwise: --drawn-by {name}."
         for name, code in TRAINING_CODES.items()
         if model_type(notes) in code.families and drawn_by(notes) != name
     ]
-    return [*(f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"), *others]
+    drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
+    return [*drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:

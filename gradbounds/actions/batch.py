@@ -10,7 +10,7 @@ import pandas as pd
 from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
-from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, title
+from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
 from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.text import TEXTS
@@ -86,6 +86,7 @@ def predict_batch(
         "share": [square / whole if whole else 0.0 for square in squares.values()],
     })  # fmt: skip
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
+    lost = set(layers["quantity"][layers["predicted"].isna()])
     width = max(map(len, names))
     shown = table.sort_values("share", ascending=False, kind="stable")
     lines = [
@@ -102,7 +103,8 @@ def predict_batch(
         "",
         f"Norms of the matrices' gradients, of the batch of {batch}",
         *gradient_lines(stack, layers, every_layer=every_layer),
-        *([_LOST] if layers["predicted"].isna().any() else []),
+        *([_LOST] if lost else []),
+        *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"),
         "",
         _said_noise_scale(scale.whole, law),
         *(_words_that_differ(stack, batch) if law is None else []),

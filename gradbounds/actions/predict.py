@@ -29,7 +29,7 @@ from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.configurations import Note, drawn_by, model_type
+from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
@@ -119,7 +119,7 @@ def predict_stack(
         values=values,
         lines=[
             title(stack), *drawn_lines(notes), "", *standing_out(stack, table),
-            *([evening] if evening else []), *cheaper, "",
+            *([evening] if evening else []), *_at_context(stack, notes), *cheaper, "",
             *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
             *_sampled_ends(samples),
             *_exponent_lines(slopes), *_bound_line(stack, table),
@@ -183,6 +183,17 @@ def predicted(chosen: Way) -> Prediction:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
     with shown(f"predicting within {format_bytes(chosen.cost.bytes)}", chosen.cost.seconds):
         return chosen.predicted()
+
+
+def _at_context(stack: Stack, notes: Sequence[Note]) -> list[str]:
+    """Where ratios at a model's own context are to be had, if the network is shorter."""
+    longest = context(notes)
+    if longest is None or stack.tokens >= longest or stack.depth == 1:
+        return []
+    return [
+        f"- All of it depends on the length: --batch 64 has the norms and their ratios at the context of {longest} "
+        "tokens."
+    ]
 
 
 def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:

@@ -24,7 +24,7 @@ class ModelClass:
         small: the fields with which the class was built.
         deviations: of the entries of its matrices then, by our names of them.
         older: how many times as large deviations are in an older version of the library, by version; of those that
-            differ.
+            differ, which is by sqrt(2 L), as without the division of what is added to the stream.
     """
 
     name: str

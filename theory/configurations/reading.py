@@ -103,13 +103,13 @@ class Note:
         value: its value.
         what: "neutral" if it changes nothing at initialization, "left out" if the Stack is without what it asks for,
             "default" if the file has none and the value is that of the model's own class; "drawn" of the note on the
-            weights, whose value is what `drawn_by` was.
+            weights, whose value is what `drawn_by` was; "older" of the last version of a library that draws otherwise.
         reason: in words.
     """
 
     field: str
     value: Any
-    what: Literal["neutral", "left out", "default", "drawn"]
+    what: Literal["neutral", "left out", "default", "drawn", "older"]
     reason: str
 
     @classmethod
@@ -120,6 +120,8 @@ class Note:
     def __str__(self) -> str:
         if self.what == "drawn":
             return f"{self.field} are drawn {self.reason}"
+        if self.what == "older":
+            return f"{self.field} up to {self.value} {self.reason}"
         value = _short(self.value)
         what = "the class's default" if self.what == "default" else self.what
         return f"{self.field} = {value} is {what}: {self.reason}"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from theory.configurations.classes import CLASSES, OF_WORDS, OLDER
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
-from theory.configurations.family import DEPTH, DEVIATION
+from theory.configurations.family import DEVIATION
 from theory.configurations.published import published
 from theory.configurations.reading import Note, Reading
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES, TrainingCode, training_code
@@ -101,10 +101,10 @@ def stack_from_config(
         ) from error
     reading.finish()
     older = [version for version in OLDER if version in reading.of.older and code is None]
-    for version in older[-1:]:
-        what = ", ".join(f"{role} {times:.3g} times" for role, times in reading.of.older[version].items())
-        depth = reading.of.small[next(name for name in DEPTH if name in reading.of.small)]
-        reading.say("transformers", version, f"up to this version the class draws {what} as large at {depth} layers")
+    if older:
+        roles = " and ".join(reading.of.older[older[-1]])
+        larger = f"sqrt(2 L) = {(2 * values['depth']) ** 0.5:.3g} times as large"
+        reading.notes.append(Note("transformers", older[-1], "older", f"draws {roles} {larger}"))
     if embeddings is not None:
         if values["embeddings"] != embeddings:
             reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]

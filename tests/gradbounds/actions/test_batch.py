@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gradbounds.actions import batch
 from gradbounds.actions.batch import _by_layer, law_of
 from gradbounds.actions.batch_defaults import batch_asked
 from gradbounds.actions.first_line import first_line
@@ -44,6 +45,8 @@ def test_step_1_of_a_run(capsys):
     for layer, line in enumerate(table[1:3]):
         printed = [float(word) for word in line.split()[1:]]
         assert printed == pytest.approx([norms[name][layer] for name in ("WV", "W1", "W2")], rel=1e-3)
+    ratios = ", ".join(f"dL/d{name} {norms[name][0] / norms[name][1]:.3g}" for name in ("WV", "W1", "W2"))
+    assert f"Norms of the first layer over the last layer's at 4 tokens: {ratios} (equal within 5%).\n" in said
 
 
 def test_without_a_common_part_there_is_no_noise_scale(capsys):
@@ -106,6 +109,29 @@ def test_a_batch_of_text(tmp_path, capsys):
         assert error.count("\n") == 1
     assert main(["predict", *SMALL, "--text", "zipf:1"]) == 2
     assert "text must stand with batch" in capsys.readouterr().err
+
+
+def test_a_layer_that_is_lost_in_errors_is_no_end_of_a_ratio(capsys, monkeypatch):
+    """W^K's first layer has a square below its error here: layer 2 does not stand for it."""
+    causal = ("--placement", "pre", "--heads", "2", "--mask", "causal", "--query-key-scale", "1", "--depth", "3")
+    line = ["predict", *SMALL, *causal, "--batch", "6", "--patterns", "4"]
+    assert main(line) == 0
+    assert "dL/dWK " in ratios_of(capsys.readouterr().out)
+    by_layer = batch._by_layer
+
+    def lost(*given):
+        table = by_layer(*given)
+        return table.assign(predicted=table["predicted"].mask((table["quantity"] == "grad_WK") & (table["layer"] == 1)))
+
+    monkeypatch.setattr(batch, "_by_layer", lost)
+    assert main(line) == 0
+    said = capsys.readouterr().out
+    assert "is lost in the error" in said and "dL/dWQ " in ratios_of(said) and "dL/dWK " not in ratios_of(said)
+
+
+def ratios_of(said):
+    """The line of first over last layer."""
+    return next(line for line in said.splitlines() if line.startswith("Norms of the first layer over the last layer's"))
 
 
 def test_norms_of_matrices_stand_with_errors_or_not_at_all():

@@ -14,7 +14,7 @@ from gradbounds import budget, progress
 from gradbounds.actions import predict as asked
 from gradbounds.actions import remedies
 from gradbounds.cli import main
-from gradbounds.network_text import with_cosines
+from gradbounds.network_text import drawn_lines, with_cosines
 from simulate import sample
 from theory import Stack, predict
 from theory.configurations import stack_from_config
@@ -195,6 +195,17 @@ def test_what_stands_out_comes_first_and_every_ratio_has_its_tokens(capsys):
     assert "With placement=pre, by theory, at 4 tokens" in printed(capsys, "--compare", "placement=pre")
 
 
+def test_a_model_s_ratios_are_referred_to_its_context(capsys, tmp_path):
+    """At fewer tokens: not at the context itself, nor of a network that has none."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(NANOGPT | {"block_size": 8}))
+    line = "- All of it depends on the length: --batch 64 has the norms and their ratios at the context of 8 tokens."
+    for tokens in ("4", "8"):
+        assert main(["predict", "--config", str(path), "--tokens", tokens, "--patterns", "4"]) == 0
+        assert (line in capsys.readouterr().out.splitlines()) == (tokens == "4")
+    assert "depends on the length" not in printed(capsys)
+
+
 def test_two_tokens_have_a_cosine(capsys):
     found = predict(STACK)
     cosines = found["token_correlation"] / found["hidden_energy"]
@@ -359,6 +370,13 @@ def test_who_draws_the_weights(capsys, tmp_path):
     assert network["stack"]["embedding_scale"] == 1.0
     assert main([*line[:-4], "--tokens", "2", "4", "--patterns", "8", "--drawn-by", "megatron"]) == 0
     assert "Weights are drawn as Megatron-LM draws them" in capsys.readouterr().out.splitlines()[1]
+
+
+def test_an_older_class_has_its_flag():
+    assert drawn_lines(stack_from_config(like="gpt2")[1])[:2] == [
+        "Weights are drawn as transformers' GPT2LMHeadModel draws them.",
+        "transformers up to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large: --depth-scaling none.",
+    ]
 
 
 def test_what_stands_out(capsys):

@@ -540,10 +540,12 @@ def test_versions_in_which_a_class_draws_otherwise_are_named():
     """GPT-2's classes scale no residual matrix up to 5.14; the oldest and the newest were measured."""
     assert (OLDER[0], MEASURED) == ("5.0.0", "5.24.0")
     assert [family for family, one in CLASSES.items() if one.older] == ["gpt2"]
-    notes = {note.field: str(note) for note in stack_from_config(GPT2)[1]}
-    assert notes["transformers"].startswith(
-        "transformers = '5.14.1' is left out: up to this version the class draws WO 2.8"
-    )
+    gpt2 = CLASSES["gpt2"]
+    for times in gpt2.older.values():
+        assert times == pytest.approx({"WO": (2 * gpt2.small["n_layer"]) ** 0.5, "W2": 8**0.5}, rel=0.01)
+    notes = {note.field: str(note) for note in stack_from_config(like="gpt2")[1]}
+    assert notes["transformers"] == "transformers up to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large"
+    assert "transformers" not in {note.field for note in stack_from_config(like="gpt2", drawn_by="nanogpt")[1]}
 
 
 def test_long_values_are_cut_in_what_is_said():
