@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch
+from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch, zipf_lines
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
@@ -45,7 +45,7 @@ _NOT_TEXT = (
 def predict_batch(
     given: Mapping[str, Any], batch: int, of: Description, *, text: str | None = None,
     patterns: int | None, max_time: str, memory: str | None = None, plan: bool = False,
-    every_layer: bool = False, of_tokens: str = "", of_words: Sequence[str] = (),
+    every_layer: bool = False, of_tokens: str = "", is_zipf: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
 
@@ -68,14 +68,15 @@ def predict_batch(
     cost, grouped = cost_of_batch(stack, law, patterns)
     if plan:
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-        takes = [f"{said_cost(cost, grouped)}, at {stack.tokens} tokens{of_tokens}.", *of_words]
+        takes = [f"{said_cost(cost, grouped)}, at {stack.tokens} tokens{of_tokens}."]
+        takes += zipf_lines(stack) if is_zipf else []
         return Result(about="what the gradient of a batch takes", values=numbers, lines=takes)
     try:
         scale = scale_of_batch(stack, law, patterns, budget)
     except OverBudgetError:
         raise
     except ValueError as error:
-        raise ValueError(f"{error} --text {DISTINCT} has no word twice." if of_words else str(error)) from error
+        raise ValueError(f"{error} --text {DISTINCT} has no word twice." if is_zipf else str(error)) from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
     squares, line = scale.squares(batch, vectors), first_line(scale, batch, vectors, law)
@@ -94,7 +95,7 @@ def predict_batch(
         *drawn_lines(notes),
         "",
         f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
-        *of_words,
+        *(zipf_lines(stack, line) if is_zipf else []),
         *(_NOT_TEXT if law is None else _of_law(law)),
         *said_deviations(line),
         "",
@@ -189,6 +190,9 @@ def said_deviations(line: FirstLine) -> list[str]:
 
 def _of_law(law: TextLaw) -> list[str]:
     """How often words and labels repeat."""
+    chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
+    if len(set(chances)) == 1:
+        return [f"Two positions hold one word with the chance {law.across:.3g}, and their labels agree with it too."]
     return [
         f"Two positions hold one word with the chance {law.within:.3g} within a sequence and {law.across:.3g} in two; "
         "their labels agree",

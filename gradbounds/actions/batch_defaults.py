@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradbounds.actions.batch import DISTINCT, law_of
+from gradbounds.actions.batch import law_of
 from gradbounds.actions.first_line import cost_of_batch
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -15,8 +15,6 @@ from theory.coverage import gaps, has_experts
 ZIPF = "zipf:1"
 """The law of text that is taken of a model."""
 
-_REPEATS = (0.9, 1.1)
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -26,13 +24,13 @@ class Asked:
         given: fields of the network.
         text: as `law_of` takes it.
         of_tokens: whose number of tokens that is; "" where it was given, or is the default of every network.
-        of_words: why words have this law, a line each; none where it was given.
+        is_zipf: whether words have Zipf's law, as nobody gave another.
     """
 
     given: Mapping[str, Any]
     text: str | None
     of_tokens: str = ""
-    of_words: tuple[str, ...] = ()
+    is_zipf: bool = False
 
 
 def batch_asked(
@@ -55,7 +53,7 @@ def batch_asked(
             of_tokens = ", the context of the configuration" if tokens == longest else f", {most}"
     stack, _ = of.read(fields)
     law = _law(stack, text)
-    return Asked(fields, law, of_tokens, _of_zipf(stack) if text is None and law is not None else ())
+    return Asked(fields, law, of_tokens, is_zipf=text is None and law is not None)
 
 
 def _law(stack: Stack, text: str | None) -> str | None:
@@ -78,16 +76,3 @@ def _within(
             pass
         tokens //= 2
     return None
-
-
-def _of_zipf(stack: Stack) -> tuple[str, ...]:
-    """That words have a law which nobody gave, and how much hangs on its exponent."""
-    first, *others = (law_of(stack, f"zipf:{exponent:g}") for exponent in (1.0, *_REPEATS))
-    assert first is not None
-    times = [other.across / first.across for other in others if other is not None]
-    few, many = (f"{ratio:.2g} times as often" for ratio in times)
-    return (
-        f"Words by Zipf's law with exponent 1 (--text FILE counts yours, --text {DISTINCT} has none twice):",
-        f"with {_REPEATS[0]:g} they repeat {few}, with {_REPEATS[1]:g} {many}. A large batch's norm goes",
-        "about as the root of that; with gated units it may go as that itself.",
-    )

@@ -1,7 +1,7 @@
 """`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch
+from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch, zipf_lines
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_layers import beside_theory, layer_lines
 from gradbounds.budget import Budget
@@ -67,7 +67,7 @@ class Cause:
 
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, text: str | None = None,
-    patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "", of_words: Sequence[str] = (),
+    patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "", is_zipf: bool = False,
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.
 
@@ -143,7 +143,7 @@ def predict_logged(
         "",
         f"{logged}: {has}" + ("." if printed.step is None else f", at step {printed.step}."),
         f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
-        *of_words,
+        *(zipf_lines(stack, healthy.line) if is_zipf else []),
         *said_deviations(healthy.line),
         "",
         *(_said(healthy, printed, near, ranked) if not fits else _FINE if judged else _ALONE),

@@ -179,13 +179,13 @@ class Predict(OfModel):
 
             return predict_logged(
                 asked_of.given, batch, self.description, self.logged, text=asked_of.text,
-                of_tokens=asked_of.of_tokens, of_words=asked_of.of_words, **limits,
+                of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
             )  # fmt: skip
         from gradbounds.actions.batch import predict_batch
 
         return predict_batch(
             asked_of.given, batch, self.description, text=asked_of.text, plan=self.dry_run,
-            every_layer=self.all,            of_tokens=asked_of.of_tokens, of_words=asked_of.of_words, **limits,
+            every_layer=self.all, of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
         )  # fmt: skip
 
     def _check_lengths(self, lengths: tuple[int, ...]) -> None:

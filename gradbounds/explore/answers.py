@@ -238,7 +238,7 @@ def _batch(question: Question) -> dict[str, Any]:
     asked = _log_asked(question, seconds)
     result = predict_batch(
         asked.given, question.batch, question.of, text=asked.text, patterns=None, of_tokens=asked.of_tokens,
-        of_words=asked.of_words, **_limits(seconds),
+        is_zipf=asked.is_zipf, **_limits(seconds),
     )  # fmt: skip
     values = {name: result.values[name] for name in (
         "batch", "loss", "loss_deviation", "gradient_norm", "gradient_norm_sem", "noise_scale",
