@@ -84,6 +84,11 @@ What does each row behind a verdict say, in every setting? These are all rows of
 which shows the largest of those that say the same, and explains the columns. This page is generated from the results in
 `checks/data` and never edited by hand."""
 
+_TEXTS = (
+    "`train.de` and `train.en` are the training pairs of Multi30k (Elliott et al. 2016), `data/task1/raw` of "
+    "github.com/multi30k/dataset.\n"
+)
+
 # Where the rows of relaxations and all rows are, seen from paper_checks.md.
 RELAXED_PAGE = "docs/relaxed_claims.md"
 ROWS_PAGE = "docs/claim_rows.md"
@@ -122,7 +127,7 @@ def markdown(committed: Sequence[Results]) -> str:
         lines += ["\n## Relaxations\n", f"Without one of the paper's assumptions ([the numbers]({RELAXED_PAGE})):", ""]
         lines += counts
     lines += ["\n## Settings\n", f"Numbers and commands are those of [{ROWS_PAGE}]({ROWS_PAGE}#commands).\n"]
-    lines += settings.lines()
+    lines += [_TEXTS, *settings.lines()]
     return _finished(lines)
 
 
@@ -138,7 +143,7 @@ def rows_markdown(committed: Sequence[Results]) -> str:
                 *section(rows, settings, commands, digits=_ALL_DIGITS),
             ]
     lines += ["\n## Settings\n", "Of command 1 where none is named.\n", *settings.lines()]
-    return _finished([*lines, "\n## Commands\n", *commands.lines()])
+    return _finished([*lines, "\n## Commands\n", _TEXTS, *commands.lines()])
 
 
 def _by_claim(committed: Sequence[Results]) -> dict[str, list[tuple[Verdict, str]]]:
