@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from gradbounds.units import duration
@@ -50,30 +50,43 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 
 
 @contextmanager
-def counted(what: str, *, lines: bool = False) -> Iterator[Callable[[int, int], None]]:
+def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
     """A bar on a terminal for what is called with how much is done, and of how much; elsewhere nothing, or lines.
+
+    Where things take unlike times, it is called with the share of the work that is done, too.
 
     Args:
         what: is done.
         lines: whether a line says so at every tenth elsewhere, and where the last was half a minute ago.
     """
-    console = Console(stderr=True)
+    console, started = Console(stderr=True), time.monotonic()
     if not console.is_terminal:
-        last = time.monotonic()
+        last = started
 
-        def line(done: int, of: int) -> None:
+        def line(done: int, of: int, share: float | None = None) -> None:
             nonlocal last
-            late = time.monotonic() - last > _SILENCE
-            if lines and (late or _LINES * done // of > _LINES * (done - 1) // of):
-                print(f"{what}: {done} of {of}", file=sys.stderr, flush=True)
-                last = time.monotonic()
+            now = time.monotonic()
+            if lines and (now - last > _SILENCE or _LINES * done // of > _LINES * (done - 1) // of):
+                left = "" if share is None else _left(now - started, share)
+                print(f"{what}: {done} of {of}{left}", file=sys.stderr, flush=True)
+                last = now
 
         yield line
         return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+        task = bar.add_task(what, total=1.0)
+
+        def update(done: int, of: int, share: float | None = None) -> None:
+            bar.update(task, completed=done / of if share is None else share, description=f"{what}: {done} of {of}")
+
+        yield update
+
+
+def _left(elapsed: float, share: float) -> str:
+    """How long the rest takes; "" where too little is done to say so, or all."""
+    known = _FIRST_ESTIMATE <= share < 1 - 1e-9
+    return f", {duration(elapsed * (1 - share) / share)} left" if known else ""
 
 
 @contextmanager
@@ -140,6 +153,4 @@ def words(now: "Progress") -> str:
         f"{now.draws / elapsed:.3g} draws/s"
     )
     # What starts up counts as sampling at first, and what is left at the end is nothing but rounding.
-    if not _FIRST_ESTIMATE <= now.share < 1 - 1e-9:
-        return line
-    return f"{line}, {duration(elapsed * (1 - now.share) / now.share)} left"
+    return line + _left(elapsed, now.share)

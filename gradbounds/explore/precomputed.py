@@ -39,6 +39,9 @@ _GATES = ("relu", "silu")
 # Models in words that are named, and not counted.
 _NAMED = 3
 
+# Seconds of an answer beside its estimate: tables, words and small networks.
+_EACH = 0.05
+
 DEPTHS, WIDTHS = (2, 6, 12, 24), (128, 512, 2048)
 """Of the networks around the paper's."""
 
@@ -59,13 +62,14 @@ def answers(
     """
     asked = list(_questions(models, depths, widths, placements, gated, choices))
     given = {}
-    print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
+    spent = np.cumsum(_seconds(asked))
+    print(f"{len(asked)} answers take about {duration(spent[-1])} of one core.", file=sys.stderr, flush=True)
     with counted("answers", lines=True) as done, one_numpy_thread(), quietly(), each_once():
         for k, (kind, question) in enumerate(asked):
             # Where no bar is drawn, the lines of single answers would hide those that count.
             with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
                 given[name_of(kind, question)] = _answer(kind, question)
-            done(k + 1, len(asked))
+            done(k + 1, len(asked), spent[k] / spent[-1])
     sizes = f"at depths {', '.join(map(str, depths))} and widths {', '.join(map(str, widths))}"
     parts = [
         *(models if len(models) <= _NAMED else [f"{len(models)} published models"]),
@@ -77,11 +81,13 @@ def answers(
     return {"about": about, "given": given}
 
 
-def _seconds(asked: Sequence[tuple[str, Mapping[str, Any]]]) -> float:
-    """By the estimates of single answers; what would take longer than an answer may is refused at once."""
+def _seconds(asked: Sequence[tuple[str, Mapping[str, Any]]]) -> list[float]:
+    """What each takes by the estimates of single answers, a second time for the further networks of a prediction.
+
+    What would take longer than an answer may is refused at once.
+    """
     of_each = [(kind, _estimate(kind, question)) for kind, question in asked]
-    # The lines of a prediction ask about some networks more.
-    return sum((2 if kind == "predict" else 1) * seconds for kind, seconds in of_each if seconds <= SECONDS)
+    return [_EACH + (2 if kind == "predict" else 1) * seconds * (seconds <= SECONDS) for kind, seconds in of_each]
 
 
 def _estimate(kind: str, question: Mapping[str, Any]) -> float:

@@ -1,6 +1,7 @@
 """`gradbounds explore`: what the page is answered is what `predict` finds, and nothing but the page may ask."""
 
 import http.client
+import itertools
 import json
 import random
 import re
@@ -423,9 +424,22 @@ def test_a_file_says_what_it_takes_before_it_starts(capsys, monkeypatch):
     assert lines[-1] == f"answers: {len(given)} of {len(given)}"
     for_one = [("predict", {"fields": SMALL})]
     seconds = seconds_of_answer(*for_one[0])
-    assert precomputed._seconds(for_one) == pytest.approx(2 * seconds)
+    assert precomputed._seconds(for_one) == pytest.approx([precomputed._EACH + 2 * seconds])
     monkeypatch.setattr(precomputed, "SECONDS", seconds / 2)
-    assert precomputed._seconds(for_one) == 0
+    assert precomputed._seconds(for_one) == [precomputed._EACH]
+
+
+def test_a_file_says_how_long_the_rest_takes(capsys, monkeypatch):
+    """By the estimates of answers, not by their number: the first of four is half of the work here."""
+    clock = itertools.count(0, 40)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(precomputed, "_estimate", lambda kind, question: float(kind == "predict"))
+    monkeypatch.setattr(precomputed, "_EACH", 1.0)
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: None)
+    answers(models=(), depths=(1,), widths=(64,), placements=("pre",), gated=(), choices=False)
+    first, *_, last = capsys.readouterr().err.splitlines()[1:]
+    assert first == "answers: 1 of 4, 40 s left"
+    assert last == "answers: 4 of 4"
 
 
 def test_steps_of_a_file_are_counted_and_not_said_one_by_one(capsys, monkeypatch):
