@@ -85,8 +85,7 @@ which shows the largest of those that say the same, and explains the columns. Th
 `checks/data` and never edited by hand."""
 
 _TEXTS = (
-    "`train.de` and `train.en` are the training pairs of Multi30k (Elliott et al. 2016), `data/task1/raw` of "
-    "github.com/multi30k/dataset.\n"
+    "`train.de` and `train.en` are the training pairs of Multi30k (Elliott et al. 2016), the raw files of its task 1.\n"
 )
 
 # Where the rows of relaxations and all rows are, seen from paper_checks.md.
