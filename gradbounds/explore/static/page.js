@@ -573,7 +573,7 @@
   const exponent = (content) => content.text?.match(/^zipf:(.*)/)?.[1];
 
   // Flags of the command in words of the page.
-  const forPage = (text) => text.replace("; --text zipf:1 says how much.", "; the field of 1/k^A says how much.").replace(", and --patterns takes more.", ".")
+  const forPage = (text) => text.replace("; --text zipf:1 says how much.", "; the field of 1/k^A says how much.").replace("; --text zipf:0.9 predicts it.", "; the field of 1/k^A predicts it.").replace(", and --patterns takes more.", ".")
     .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/(?<=exponent 1) \(--text FILE.*?\)/, "");
   function showBatch(content, error) {
     batchOf = content;
