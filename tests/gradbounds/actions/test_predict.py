@@ -152,7 +152,7 @@ def test_a_megabyte_is_enough_for_few_patterns(capsys):
 
 def test_a_million_tokens_are_predicted(capsys):
     """Where no token differs from another two numbers are a kernel; else a few stand for groups of their neighbours."""
-    for more in ((), ("--mask", "causal"), ("--query-key-scale", "1", "--mask", "causal")):
+    for more in ((), ("--mask", "causal"), ("--query-key-scale", "1", "--mask", "causal", "--patterns", "4")):
         said = printed(capsys, "--tokens", "1000000", *more)
         assert "What stands out at 1000000 tokens" in said
         assert ("a few tokens stand for groups of their neighbours (docs/queries.md)" in said) == bool(more)
