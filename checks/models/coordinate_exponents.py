@@ -117,6 +117,27 @@ def _first_means(frame: pd.DataFrame) -> dict[tuple[str, str, int], float]:
     return {at: fmean(of) for at, of in values.items()}
 
 
+def farther(exponent: float, asked: Range, times: float) -> float:
+    """The power at sizes so many times as large, if parts with the two powers that are asked add up in squares.
+
+    As of logits in mu-P: random weights make a part of n^-1/2, and what was learned one of order 1.
+
+    Args:
+        exponent: at the sizes that there are.
+        asked: the range that it may be in; where that is one number the power stays.
+        times: how many times as large.
+
+    >>> round(farther(-0.25, (-0.5, 0.0), 4.0), 3)
+    -0.1
+    """
+    low, high = asked
+    if low == high:
+        return exponent
+    share = min(max((high - exponent) / (high - low), 0.0), 1.0)
+    less = share * times ** (2.0 * (low - high))
+    return high - (high - low) * less / (less + 1.0 - share)
+
+
 def _star(name: str) -> str:
     """A name with stars for numbers of layers.
 

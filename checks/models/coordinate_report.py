@@ -10,7 +10,7 @@ import pandas as pd
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import WHOLE_MODEL, Alarm, folded
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import BEND, COLUMNS, Against, exponent_table, sizes_of
+from checks.models.coordinate_exponents import BEND, COLUMNS, Against, exponent_table, farther, sizes_of
 from checks.models.step_theory import step_theory, theory_lines
 from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
@@ -139,10 +139,13 @@ def _bends(table: pd.DataFrame) -> list[str]:
             continue
         row = bent.loc[bent["bend"].abs().idxmax()]
         what = f"{row['place']}.{row['parameter']}".rstrip(".")
+        power = farther(row["exponent"], (row["asked_low"], row["asked_high"]), 4.0)
+        is_sum = power != row["exponent"]
+        ahead = f"four times as large ones it is about {power:+.2f}" if is_sum else "larger ones the power is another"
         notes.append(
             f"{len(bent)} of {len(rows)} powers still change with the {against}, most of all that of {row['quantity']} "
             f"of {what} in step {row['step']}: by {row['bend']:+.2f} (+- {row['bend_half']:.2f}) from the two least to "
-            f"the two largest; at larger ones the power is another"
+            f"the two largest; at {ahead}"
         )
     return notes
 

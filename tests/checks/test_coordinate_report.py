@@ -12,7 +12,7 @@ from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import judged, sizes_of
+from checks.models.coordinate_exponents import farther, judged, sizes_of
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import own_asked
 from checks.models.step_theory import step_theory
@@ -65,8 +65,23 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     assert note.startswith("1 of ")
     assert f"of {table['place'][at]}" in note
     assert f"by {bend:+.2f}" in note
+    asked = table.loc[at, "asked_low"] < table.loc[at, "asked_high"]
+    assert ("four times as large" in note) == asked
     table.loc[at, "bend_half"] = 1.1 * bend
     assert replace(healthy, table=table).notes == healthy.stepped.notes
+
+
+def test_the_power_of_a_sum_at_larger_sizes():
+    """The local one of its squares; a range that is one number, or is left, has no such sum."""
+    for size, part in ((64.0, 0.1), (256.0, 2.0), (1024.0, 30.0)):
+
+        def power(at, part=part):
+            return -0.5 * (part / at) / (part / at + 0.01)
+
+        assert farther(power(size), (-0.5, 0.0), 4.0) == pytest.approx(power(4.0 * size))
+    assert farther(0.02, (-0.5, 0.0), 4.0) == 0.0
+    assert farther(-0.6, (-0.5, 0.0), 4.0) == -0.5
+    assert farther(0.9, (1.0, 1.0), 4.0) == 0.9
 
 
 def test_the_first_step_of_a_stack_stands_beside_theory():
