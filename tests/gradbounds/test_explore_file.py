@@ -1,0 +1,112 @@
+"""`gradbounds explore --out`: a page as one file, whose answers are those of theory, made once and counted."""
+
+import itertools
+import re
+
+import pytest
+
+from gradbounds import progress
+from gradbounds.actions import predict as actions_predict
+from gradbounds.explore import precomputed
+from gradbounds.explore.answers import answer, seconds_of_answer
+from gradbounds.explore.page import page
+from gradbounds.explore.precomputed import answers
+from theory import Stack, predict
+
+SMALL = {"width": "64", "depth": "2", "tokens": "4", "vocab": "16"}
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Answers of a file: of two networks of one layer."""
+    return answers(models=(), depths=(1,), widths=(64,), placements=("post", "peri"), gated=(), choices=False)
+
+
+def outside(text):
+    """What a page would fetch: addresses in attributes and styles, and what styles import."""
+    return re.findall(
+        r"""(?:src|href|action)\s*=\s*["']?[^"'>\s]+|url\([^)]*\)|@import[^;]+|importScripts|import\(""", text
+    )
+
+
+def test_a_file_asks_for_nothing_from_outside(few):
+    text = page(few | {"about": "</script><script>alert(1)</script>"})
+    assert "connect-src 'none'" in text
+    assert "<script>alert" not in text
+    markup = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert outside(markup) == []
+    assert not re.search(r"https?://", markup)
+    assert "connect-src 'self'" in page()
+    assert outside('<a href="http://a"> <img src=b> url(c)') == ['href="http://a', "src=b", "url(c)"]
+
+
+def test_numbers_of_a_file_are_those_of_theory(few):
+    assert len(few["given"]) == 2 * 4
+    assert few["about"] == "2 placements at depths 1 and widths 64. "
+    for placement in ("post", "peri"):
+        content = few["given"][f"predict?depth=1&{f'placement={placement}&' * (placement != 'post')}width=64"]
+        known = predict(Stack(placement=placement, depth=1, width=64))
+        for name in ("W1", "W2", "WV", "Wemb"):
+            (norms,) = (each["predicted"] for each in content["series"] if each["quantity"] == f"grad_{name}")
+            assert norms == pytest.approx([float(known[f"grad_sq_{name}"].sum()) ** 0.5], rel=1e-3)
+
+
+def test_a_file_has_gated_networks_with_all_that_the_page_asks_of_them(monkeypatch):
+    """By the page's own names, which leave defaults out: two clicks from the paper's setting lead to them."""
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: answer(kind, question))
+    content = answers(models=(), depths=(2, 24), widths=(), placements=(), gated=("post",), choices=False)
+    assert "Post-LN with gated units of relu or silu" in content["about"]
+    for depth in (2, 24):
+        for gate in ("", "activation=silu&"):
+            for kind in ("predict", "depth", "width"):
+                assert f"{kind}?{gate}depth={depth}&ffn=gated" in content["given"]
+    rows = content["given"]["depth?depth=24&ffn=gated"]["rows"]
+    norms = predict(Stack(placement="post", depth=64, ffn="gated"))["grad_sq_W2"] ** 0.5
+    at = next(k for k, name in enumerate(rows["quantity"]) if (name, rows["size"][k]) == ("grad_W2", 64))
+    assert [rows["first"][at], rows["last"][at]] == pytest.approx([norms[0], norms[-1]], rel=1e-9)
+
+
+def test_a_file_has_the_lines_of_the_prediction_that_it_has(monkeypatch):
+    """Which is made once: the command's own is not asked for."""
+    network = {"fields": {"placement": "peri"} | SMALL}
+    apart = precomputed._rounded(answer("predict", network) | answer("lines", network))
+    monkeypatch.setattr(actions_predict, "predicted", lambda chosen: pytest.fail("it is known"))
+    together = precomputed._answer("predict", network)
+    assert together["lines"] == apart["lines"]
+    assert together["series"] == apart["series"]
+
+
+def test_a_file_says_what_it_takes_before_it_starts(capsys, monkeypatch):
+    """Choices that are no network take nothing, and an answer that would be refused is not counted."""
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: capsys.readouterr().err)
+    given = answers(models=(), depths=(), widths=(), placements=())["given"]
+    first, *others = given.values()
+    assert re.fullmatch(rf"{len(given)} answers take about [0-9.]+ \w+ of one core\.\n", first)
+    assert others
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) + sum("answers: " in one for one in given.values()) <= 10
+    assert lines[-1] == f"answers: {len(given)} of {len(given)}"
+    for_one = [("predict", {"fields": SMALL})]
+    seconds = seconds_of_answer(*for_one[0])
+    assert precomputed._seconds(for_one) == pytest.approx([precomputed._EACH + 2 * seconds])
+    monkeypatch.setattr(precomputed, "SECONDS", seconds / 2)
+    assert precomputed._seconds(for_one) == [precomputed._EACH]
+
+
+def test_a_file_says_how_long_the_rest_takes(capsys, monkeypatch):
+    """By the estimates of answers, not by their number: the first of four is half of the work here."""
+    clock = itertools.count(0, 40)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(precomputed, "_estimate", lambda kind, question: float(kind == "predict"))
+    monkeypatch.setattr(precomputed, "_EACH", 1.0)
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: None)
+    answers(models=(), depths=(1,), widths=(64,), placements=("pre",), gated=(), choices=False)
+    first, *_, last = capsys.readouterr().err.splitlines()[1:]
+    assert first == "answers: 1 of 4, 40 s left"
+    assert last == "answers: 4 of 4"
+
+
+def test_steps_of_a_file_are_counted_and_not_said_one_by_one(capsys, monkeypatch):
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: progress.shown("a step", 9.0).__enter__())
+    answers(models=(), depths=(1,), widths=(64,), placements=("pre",), gated=(), choices=False)
+    assert [line.partition(" ")[0] for line in capsys.readouterr().err.splitlines()] == ["4", *["answers:"] * 4]
