@@ -1,0 +1,96 @@
+"""Which single change would even out a network's layers, and what is said where none does."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from checks.stacks.gradients_by_layer import layer_table
+from gradbounds import budget
+from gradbounds.actions import remedies
+from gradbounds.cli import main
+from theory import Stack, predict
+
+STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
+
+
+@pytest.mark.parametrize(
+    ("stack", "change"),
+    [
+        (replace(STACK, depth=6, tokens=8, vocab=512, output_projection="random"), {"depth_scaling": "depth"}),
+        (replace(STACK, depth=6, placement="pre"), {"embedding_scale": 10.0}),
+        (replace(STACK, depth=6, placement="pre", query_key_scale=0.5, heads=4), {"embedding_scale": 10.0}),
+        (replace(STACK, depth=6, placement="pre", embeddings="tied"), {"embedding_scale": 10.0}),
+        (replace(STACK, depth=6, tokens=10**6), {"placement": "peri"}),
+    ],
+)
+def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
+    """One change that leaves a fifth between first and last layer, or half in the logarithm, of all matrices."""
+
+    def furthest(network):
+        norms = layer_table(predict(network, patterns=64), None)
+        norms = norms[norms["quantity"].str.startswith("grad_") & (norms["layer"] > 0)]
+        ends = [rows["predicted"].iloc[[0, -1]] for _, rows in norms.groupby("quantity")]
+        assert len(ends) >= 3
+        return float(np.exp(max(abs(np.log(first / last)) for first, last in ends)))
+
+    table = layer_table(predict(stack, patterns=64), None)
+    found, line = remedies.remedy(stack, table, budget.Budget.of("1m", "1GB"))
+    assert line == found.line()
+    assert found.values == change
+    here, there = furthest(stack), furthest(replace(stack, **change))
+    assert here > 1.5
+    assert there < max(1.2, here**0.5)
+    assert found.first_over_last == pytest.approx(there, abs=0.03)
+    before, after = (predict(each, patterns=64) for each in (stack, replace(stack, **change)))
+    roles = [name for name in before if name.startswith("grad_sq_W") and before[name].ndim and before[name].min() > 0]
+    for layer, ends in ((0, found.first), (-1, found.last)):
+        times = [(after[name][layer] / before[name][layer]) ** 0.5 for name in roles]
+        assert ends == pytest.approx((min(times), max(times)), rel=0.05)
+
+
+def test_a_remedy_is_one_line_for_compare(capsys):
+    change = "embeddings of standard deviation 10 (embedding_scale=10)"
+    assert main(["predict", "--placement", "pre"]) == 0
+    said = f"\n- What would even it out: {change}.\n  First and last layer then differ 1.0 times at most;"
+    assert f"{said} their norms are 0.081 to 0.15 and 0.11 to 0.25 times those of now.\n" in capsys.readouterr().out
+    assert main(["predict", "--placement", "pre", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evened_by"]["values"] == {"embedding_scale": 10.0}
+
+
+def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
+    """Nothing is said of what is even; else why there is none, with what could be asked."""
+    limits = budget.Budget.of("1m", "1GB")
+    even, pre = (replace(STACK, depth=6, placement=name) for name in ("deepnorm", "pre"))
+    assert remedies.remedy(even, layer_table(predict(even), None), limits) == (None, "")
+    table = layer_table(predict(pre), None)
+    monkeypatch.setattr(remedies, "_furthest", lambda table: 4.0)
+    found, line = remedies.remedy(pre, table, limits)
+    assert found is None
+    assert re.fullmatch(r"- What would even it out: none of the \d changes of a field .* powers of ten\.", line)
+    # Twice what the prediction takes, up to 20 s and the time that there is.
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(remedies, "_within", lambda stack, table, limit: (seen.append(limit.seconds), ([], []))[1])
+        for seconds in (0.1, 4.0, 60.0):
+            remedies.remedy(pre, table, limits, seconds)
+        remedies.remedy(pre, table, replace(limits, seconds=5.0), 60.0)
+    assert seen == [2.0, 8.0, 20.0, 5.0]
+    monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
+    said = "- What would even it out: not tried at 4 tokens, which takes longer than 1e-09 s."
+    assert remedies.remedy(pre, table, limits) == (None, said)
+
+
+def test_what_takes_long_can_be_asked_at_fewer_tokens():
+    stack = replace(STACK, depth=24, width=1024, placement="pre", query_key_scale=0.5, heads=32, tokens=2048)
+    stack = replace(stack, mask="causal", rotary=1.0)
+    table = layer_table(predict(replace(stack, tokens=4), patterns=4), None)
+    limits = budget.Budget(1.0, 1e9)
+    found, line = remedies.remedy(stack, table, limits)
+    assert found is None
+    fewer = re.fullmatch(
+        r"- .*: not tried at 2048 tokens, which takes longer than 1 s; --tokens (\d+) has time for it\.", line
+    )
+    assert remedies.remedy(replace(stack, tokens=int(fewer[1])), table, limits)[0] is not None
