@@ -54,7 +54,10 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shared = "; none: two sequences of other words have no part of the gradient in common" * bool(
         np.isinf(table["noise_scale"]).any()
     )
-    lines.append(f"Noise scale: the batch, in sequences, above which a larger one helps little (theory){shared}.")
+    lines.append(
+        "Noise scale: the batch, in sequences whose words all differ, above which a larger one helps little "
+        f"(theory){shared}."
+    )
     lines.append("Updates: the largest relative update |u_W|/|W| of a matrix over the least.")
     lines += ["", *shown.to_string(index=False).splitlines()]
     even = {(row.optimizer, row.relative_updates): row for row in table.itertuples() if row.relative_updates}

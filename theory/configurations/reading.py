@@ -103,7 +103,7 @@ class Note:
         value: its value.
         what: "neutral" if it changes nothing at initialization, "left out" if the Stack is without what it asks for,
             "default" if the file has none and the value is that of the model's own class; "drawn" of the note on the
-            weights, whose value is what `drawn_by` was; "older" of the last version of a library that draws otherwise.
+            weights, whose value is what `drawn_by` was; "older" of versions of a library that draw otherwise.
         reason: in words.
     """
 
@@ -121,7 +121,7 @@ class Note:
         if self.what == "drawn":
             return f"{self.field} are drawn {self.reason}"
         if self.what == "older":
-            return f"{self.field} up to {self.value} {self.reason}"
+            return f"{self.field} {self.value} {self.reason}"
         value = _short(self.value)
         what = "the class's default" if self.what == "default" else self.what
         return f"{self.field} = {value} is {what}: {self.reason}"

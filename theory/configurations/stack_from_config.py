@@ -104,7 +104,8 @@ def stack_from_config(
     if older:
         roles = " and ".join(reading.of.older[older[-1]])
         larger = f"sqrt(2 L) = {(2 * values['depth']) ** 0.5:.3g} times as large"
-        reading.notes.append(Note("transformers", older[-1], "older", f"draws {roles} {larger}"))
+        versions = " to ".join(dict.fromkeys([older[0], older[-1]]))
+        reading.notes.append(Note("transformers", versions, "older", f"draws {roles} {larger}"))
     if embeddings is not None:
         if values["embeddings"] != embeddings:
             reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]

@@ -374,7 +374,7 @@ def test_who_draws_the_weights(capsys, tmp_path):
 def test_an_older_class_has_its_flag():
     assert drawn_lines(stack_from_config(like="gpt2")[1])[:2] == [
         "Weights are drawn as transformers' GPT2LMHeadModel draws them.",
-        "transformers up to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large: --depth-scaling none.",
+        "transformers 5.0.0 to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large: --depth-scaling none.",
     ]
 
 

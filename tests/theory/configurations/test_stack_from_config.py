@@ -544,7 +544,7 @@ def test_versions_in_which_a_class_draws_otherwise_are_named():
     for times in gpt2.older.values():
         assert times == pytest.approx({"WO": (2 * gpt2.small["n_layer"]) ** 0.5, "W2": 8**0.5}, rel=0.01)
     notes = {note.field: str(note) for note in stack_from_config(like="gpt2")[1]}
-    assert notes["transformers"] == "transformers up to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large"
+    assert notes["transformers"] == "transformers 5.0.0 to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large"
     assert "transformers" not in {note.field for note in stack_from_config(like="gpt2", drawn_by="nanogpt")[1]}
 
 
