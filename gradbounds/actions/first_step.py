@@ -99,9 +99,9 @@ def first_steps(
     left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
     every = list(zip(stacks, counts, strict=True))
-    unasked = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every) if draws is None else 0.0
+    of_networks = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every)
     smaller = f", and stepping smaller networks about {duration(stepping)}" if stepping else ""
-    smaller += f", and stepping networks about {duration(unasked)}" if unasked else ""
+    smaller += f", and stepping networks about {duration(of_networks)}" if of_networks else ""
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = sum(each.cost.seconds for each in twice) if every_power else 0.0
     smaller += f", and rates at twice each size about {duration(doubling)}" if doubling else ""
@@ -112,9 +112,9 @@ def first_steps(
         smaller += f", and Adam's at fewer tokens about {duration(halves.cost.seconds)}" if halves.stacks else ""
     takes = f"theory of the first step takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}{smaller}"
     if plan:
-        numbers = {"seconds": cost.seconds + stepping + unasked + doubling, "bytes": cost.bytes}
+        numbers = {"seconds": cost.seconds + stepping + of_networks + doubling, "bytes": cost.bytes}
         return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[f"{takes}."])
-    if cost.seconds + stepping + unasked + doubling > SOON:
+    if cost.seconds + stepping + of_networks + doubling > SOON:
         print(f"{takes}.", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = []
     hidden = not sys.stderr.isatty()

@@ -105,6 +105,13 @@ def test_a_model_s_configuration(tmp_path, capsys):
     takes = capsys.readouterr().out
     assert takes.startswith("theory of the first step takes about ")
     assert ", and rates at twice each size about " in takes
+    # Networks that are asked for take their time as well, each as much.
+    beside = []
+    for draws in (20, 40):
+        assert main([*line, "--tokens", "2", "--dry-run", "--draws", str(draws), "--json"]) == 0
+        beside.append(json.loads(capsys.readouterr().out)["seconds"] - alone)
+    assert beside[0] > 20 * break_even._OF_A_STEP * 0.999
+    assert beside[1] == pytest.approx(2 * beside[0])
     assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "6s"]) == 2
     refused = capsys.readouterr().err
     assert re.search(r"of --max-time; --tokens \d+ is within these \(twice as many take about \S+ s and ", refused)
