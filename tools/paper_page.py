@@ -47,7 +47,7 @@ Intervals are 95%, and "+-" is a standard error; a second interval is by resampl
 Norms are root mean squares over draws. "(not judged)" behind theory's number: the width is too small for that, and
 samples are further off than their error allows; "(undecided)": too few draws to tell. "-" is no number,
 "..." what the part above begins with, and "p / q" in a note has p for the row marked a, q for b.
-[docs/verdicts.md](docs/verdicts.md) says what verdicts mean.
+[docs/verdicts.md](docs/verdicts.md) says what decides a verdict, and how often one is wrong.
 To check one yourself, `gradbounds claims F1` derives it, and the command of its setting measures it again
 (`gradbounds verify` for most). This page is generated from the results in `checks/data` and never edited by hand.
 
