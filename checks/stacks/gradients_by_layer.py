@@ -46,7 +46,7 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
                 columns[value].append(np.broadcast_to(each, count))
         columns["draws"].append(np.full(count, 0 if measured is None else measured.draws))
     # By arrays: of tables as small as these pandas takes longer to leave rows out than theory to predict them.
-    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+    whole = {name: np.concatenate(parts or [np.empty(0)]) for name, parts in columns.items()}
     there = ~(np.isnan(whole["predicted"]) & np.isnan(whole["mean"]))
     kept = {name: values[there] for name, values in whole.items()}
     return pd.DataFrame({"quantity": [quantities[k] for k in np.flatnonzero(there)], **kept})

@@ -150,10 +150,11 @@ def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str,
     # What grows with its branches grows less from where it is large, if these are given norms.
     grows = layers.input_norm and energies.iloc[-1] > UNEVEN * energies.iloc[0] and larger > stack.embedding_scale
     if grows:
-        # Drawn so much larger a tied matrix would make logits larger too.
-        times = f"the embedding's output times {larger / stack.embedding_scale:.3g}, its tied matrix drawn as it is"
-        is_tied = stack.embeddings == "tied"
-        yield times if is_tied else f"embeddings of standard deviation {larger:g}", {"embedding_scale": larger}
+        words = f"embeddings of standard deviation {larger:g}"
+        if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too
+            times = larger / stack.embedding_scale
+            words = f"the embedding's output times {times:.3g}, its tied matrix drawn as it is"
+        yield words, {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":

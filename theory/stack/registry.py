@@ -23,7 +23,7 @@ _NEAR = 0.5
 
 # What has a name of its own in other codes, and is several fields here.
 _UNITS = {
-    title.lower(): f" {title} is --ffn gated --activation {activation}."
+    title.lower(): f" {title} is ffn gated with activation {activation}."
     for title, activation in (("SwiGLU", "silu"), ("GEGLU", "gelu"), ("ReGLU", "relu"))
 }
 
@@ -38,7 +38,7 @@ def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
     >>> nearest("Preln", ["post", "pre"]), nearest("sideways", ["post", "pre"])
     (' Did you mean pre?', '')
     >>> nearest("SwiGLU", ["plain", "gated"])
-    ' SwiGLU is --ffn gated --activation silu.'
+    ' SwiGLU is ffn gated with activation silu.'
     """
     spelled = {name.lower(): name for name in map(str, known)}
     for name in [unknown] if isinstance(unknown, str) else sorted(map(str, unknown)):
