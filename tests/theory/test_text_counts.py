@@ -6,14 +6,21 @@ import numpy as np
 import pytest
 
 from gradbounds import Stack, TextLaw, noise_scale
-from theory.mean_field import recursion
+from theory.mean_field import recursion, text_groups
 
 TOKENS, TEXTS, RATIO = 12, 3000, 2.0
 STACK = Stack(
-    width=2**16, depth=2, tokens=TOKENS, vocab=64, placement="pre", mask="causal", normalization="rms",
-    output_projection="random", embedding_scale=0.4, ffn_ratio=RATIO, init_std=2.0**-8, activation="relu",
+    width=2**16, depth=4, tokens=TOKENS, vocab=64, placement="pre", mask="causal", normalization="rms",
+    output_projection="random", ffn_ratio=RATIO, init_std=2.0**-8, activation="relu",
 )  # fmt: skip
 LAW = TextLaw.zipf(1.0, STACK.vocab)
+# Small embeddings, as of Llama: the stream is what branches made, and tokens' products vary most.
+ALONG = Stack(
+    width=2**16, depth=2, tokens=16, vocab=64, placement="pre", mask="causal", normalization="rms",
+    output_projection="random", ffn="gated", activation="silu", ffn_ratio=2.0, init_std=0.45 * 2.0**-8,
+    embedding_scale=0.02,
+)  # fmt: skip
+ALONG_LAW, ALONG_TEXTS, STACKED = TextLaw.zipf(1.0, ALONG.vocab), 1000, (16, 16)
 
 
 def normed(kernel):
@@ -57,20 +64,64 @@ def variances(monkeypatch, stack):
     return [words[0][:TOKENS, 2 * TOKENS : 3 * TOKENS] for words in seen]
 
 
-def test_variance_over_texts(monkeypatch):
-    """Within 10% in the mean over places."""
-    theories = variances(monkeypatch, STACK)
-    for layer, (theory, sampled) in enumerate(zip(theories, sampled_variances(STACK), strict=True)):
+@pytest.mark.parametrize("scale", [0.4, 0.1])
+def test_variance_over_texts(monkeypatch, scale):
+    """Within 10% in the mean over places, also of a stream that small embeddings leave to branches.
+
+    Of the first layer, whose tokens have seen few others, sizes vary too much for first order.
+    """
+    stack = replace(STACK, embedding_scale=scale)
+    theories, ratios = variances(monkeypatch, stack), []
+    for theory, sampled in zip(theories, sampled_variances(stack), strict=True):
         assert theory[0, 0] == pytest.approx(0.0, abs=1e-12), "one token sees itself alone"
-        assert theory.mean() == pytest.approx(sampled.mean(), rel=0.1), layer
+        ratios.append(theory.mean() / sampled.mean())
+    assert ratios[1:] == pytest.approx([1.0] * (stack.depth - 1), rel=0.1)
+    if ratios[0] != pytest.approx(1.0, rel=0.1):
+        pytest.xfail(f"what the first layer's units are given varies by {ratios[0]:.2f} times as much as it does")
 
 
-def test_variance_of_what_branches_made(monkeypatch):
-    """Within 10% in layers whose stream is of branches, which embeddings four times as small leave to them."""
-    deep = replace(STACK, depth=4, embedding_scale=0.1)
-    theories = variances(monkeypatch, deep)
-    ratios = [theory.mean() / sampled.mean() for theory, sampled in zip(theories, sampled_variances(deep), strict=True)]
-    assert ratios[0] == pytest.approx(1.0, rel=0.1)
-    if ratios != pytest.approx([1.0] * len(ratios), rel=0.1):
-        by_layer = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        pytest.xfail(f"{by_layer} times what it is in layers 1 to 4, as slopes are those of one text (text_counts.py)")
+def by_texts(seed):
+    """How much more W^V of the first layer is shared than if gradients did not go along: of sampled texts, relative.
+
+    Products of attended tokens and of gradients there, given places and whether rows hold one word.
+    """
+    met, rule = [], recursion.uniform_attention
+
+    def watched(stack):
+        def branch(tokens, kernel):
+            out, back, recorded = rule(stack)(tokens, kernel)
+
+            def pullback(gradient, overlaps):
+                met.append((np.broadcast_to(out, gradient.shape), gradient))
+                return back(gradient, overlaps)
+
+            return out, pullback, recorded
+
+        return branch
+
+    texts = ALONG_LAW.windows(2 * ALONG_TEXTS, ALONG.tokens, np.random.default_rng(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recursion, "uniform_attention", watched)
+        noise_scale(ALONG, texts)
+    between = slice(0, ALONG.tokens), slice(ALONG.tokens, None)
+    first = met[ALONG.depth - 1 :: ALONG.depth]
+    attended, gradients = (
+        np.concatenate(part)[..., *between].reshape(-1, *STACKED) for part in zip(*first, strict=True)
+    )
+    words = texts[:, :-1].reshape(ALONG_TEXTS, 2, -1)
+    alike, apart = words[:, 0, :, None] == words[:, 1, None, :], 0.0
+    for of_class in (alike, ~alike):
+        count = of_class.sum(0)
+        means = [(kernel * of_class).sum(0) / np.maximum(count, 1) for kernel in (attended, gradients)]
+        apart += float((count * means[0] * means[1]).sum()) / ALONG_TEXTS
+    return float((attended * gradients).sum()) / ALONG_TEXTS / apart - 1.0
+
+
+def test_gradients_go_along_with_texts(monkeypatch):
+    """Within 0.05 of 0.09 by sampled texts, which scatter by 0.015: 4 alarms in a thousand sets of texts."""
+    shared = noise_scale(ALONG, text=ALONG_LAW).product["WV"][0]
+    monkeypatch.setattr(text_groups, "ends", lambda entries: np.zeros((entries, 1, 1)))
+    more = shared / noise_scale(ALONG, text=ALONG_LAW).product["WV"][0] - 1.0
+    sampled = by_texts(3)
+    assert sampled > 0.05
+    assert more == pytest.approx(sampled, abs=0.05)

@@ -198,8 +198,9 @@ def chunk(stack: Stack) -> int:
 
 
 def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
-    """The same where representatives stand for groups."""
-    return max(1, int(CHUNK_BYTES / _of_groups(stack, 1, text=text).bytes))
+    """The same where representatives stand for groups; of text both ends of how often words repeat at once."""
+    entries = max(1, int(CHUNK_BYTES / _of_groups(stack, 1, text=text).bytes))
+    return max(2, entries // 2 * 2) if text else entries
 
 
 def own_chunk(stack: Stack) -> int:

@@ -229,6 +229,10 @@ class MatrixLayout:
             return np.broadcast_to(kernel.mean((-2, -1), keepdims=True), kernel.shape)
         return self.attention @ kernel @ self.attention.T
 
+    def attended_at_ends(self, kernel: Array, attended: Array) -> Array:
+        """What was attended to as gradients go along with it: of text more than its mean (`text_groups.ends`)."""
+        return attended
+
     def attend_back(self, kernel: Array) -> Array:
         if self.attention is None:
             return self.attend(kernel)

@@ -255,11 +255,16 @@ def _averaged(
     """
     patterns, target, max_time, cost = wanted
     generator = np.random.default_rng(0)
-    if not is_fluctuating(stack) and (not holds_words(stack) or isinstance(tokens, TextLayout)):
-        quantities = _batch(stack, inputs, tokens, generator)
+    # Of text both ends of how often words repeat come together, and of sampled logits both signs.
+    of_text = isinstance(tokens, TextLayout)
+    together = 1 + (tokens.mirrored or of_text)
+    if not is_fluctuating(stack) and (not holds_words(stack) or of_text):
+        quantities = _batch(stack, inputs.repeated(together), tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     count = len(inputs.kernel)
-    each = max(2, -(-patterns // count)) if isinstance(tokens, GroupLayout) else repeats(stack, patterns, count)
+    each = repeats(stack, patterns, count)
+    if isinstance(tokens, GroupLayout):
+        each = max(2 // together, -(-patterns // (count * together))) * together
     values: Arrays = {}
     spent = 0.0
     while True:
@@ -276,7 +281,7 @@ def _averaged(
             means = {
                 name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()
             }
-        errors = {name: _error(value, 1 + tokens.mirrored) for name, value in values.items()}
+        errors = {name: _error(value, together) for name, value in values.items()}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
         # What layers do not have is NaN.
         met = target is None or not any((errors[name] > target * np.abs(means[name])).any() for name in aimed)
@@ -292,8 +297,9 @@ def _averaged(
 def _error(values: NDArray[np.float64], each: int) -> NDArray[np.float64]:
     """The standard error of a mean over (..., windows, patterns): windows are all there are, patterns are sampled.
 
-    So many patterns in a row are one sample.
+    So many patterns in a row are one sample; where there are no more, they count as several, and the error is too large.
     """
+    each = each if values.shape[-1] > each else 1
     samples = values.reshape(*values.shape[:-1], -1, each).mean(-1)
     return np.sqrt(samples.var(-1, ddof=1).mean(-1) / (samples.shape[-2] * samples.shape[-1]))
 

@@ -91,20 +91,24 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
     value_gain, projection_gain = gain(stack, "WV"), gain(stack, "WO") if projected else 1.0
 
     def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
+        def values(attended: Kernel) -> Kernel:
+            images = attended * value_gain
+            return tokens.images(images, stack.heads * stack.key_width) if projected else images
+
         mean = tokens.attend(kernel)
-        values = mean * value_gain
-        if projected:
-            values = tokens.images(values, stack.heads * stack.key_width)
+        given = values(mean)
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             below = gradient * projection_gain
-            energies = {"WO": tokens.total(values * gradient) * inner_ratio(stack)} if projected else {}
-            energies["WV"] = tokens.total(mean * below)
+            met = tokens.attended_at_ends(kernel, mean) if isinstance(tokens, MatrixLayout) else mean
+            at_output = given if met is mean else values(met)
+            energies = {"WO": tokens.total(at_output * gradient) * inner_ratio(stack)} if projected else {}
+            energies["WV"] = tokens.total(met * below)
             at_values = tokens.attend_back(below)
             biases = {"WV": at_values} | ({"WO": gradient} if projected else {})
             return at_values * value_gain, energies | of_biases(stack, tokens, **biases)
 
-        return values * projection_gain, pullback, {}
+        return given * projection_gain, pullback, {}
 
     return branch
 

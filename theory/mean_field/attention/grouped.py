@@ -27,10 +27,13 @@ from theory.mean_field.attention.words import rows_of_words
 from theory.mean_field.kernels import Array
 from theory.mean_field.sequence_blocks import after, before, joined, mean_sandwich, numbers, rows, whole, within
 from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
-from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.text_groups import TextLayout, ends
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
+
+# Of two keys far apart positions may leave nothing in the mean.
+_LEAST_TURNING = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,8 @@ class GroupedAttention:
         if isinstance(tokens, TextLayout):
             # Keys of one word lean to a query together.
             added = (tokens.repeats * tokens.of_words(kernel)[0])[:, None, None]
-            attended = attended + patterns.of_pairs(tokens, added) * tokens.coincidences
+            of_words = patterns.of_pairs(tokens, added)
+            attended = attended + of_words * tokens.coincidences
             extra = tokens.mixed(kernel)[1]
         varying = self._varying(tokens, patterns, kernel)
         led = self._led(tokens, patterns, varying)
@@ -82,13 +86,16 @@ class GroupedAttention:
                 of_one = tokens.gathered(blocks, patterns.own, patterns.own, shift)
                 to_each[..., place, other] = of_one.mean((1, 2))
             if isinstance(tokens, TextLayout):
-                likelier = above * (tokens.coincidences - 1.0)
+                likelier = above * tokens.likelier(len(above))[:, None, None]
                 to_each = tokens.with_likelier(to_each, patterns.of_pairs(tokens, likelier, back=True))
             to_values = stack.heads * to_each
             energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
             energies |= of_biases(stack, tokens, WV=to_values)
             if projected:
-                energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
+                at_ends = out
+                if isinstance(tokens, TextLayout):
+                    at_ends = out + value_gain * of_words * ends(len(out)) * tokens.count_deviations
+                energies["WO"] = tokens.total(at_ends * gradient) * inner_ratio(stack)
                 energies |= of_biases(stack, tokens, WO=gradient)
             below = value_gain * to_values
             parts = self._query_path(tokens, patterns, kernel, of_heads, overlaps)
@@ -156,7 +163,7 @@ class GroupedAttention:
         to_queries = self._at_queries(tokens, patterns, head, extra, (changed, many, deviation), others)
         above = head * tokens.pairs
         if isinstance(tokens, TextLayout):
-            likelier = rows_of_words(tokens, kernel)
+            likelier = rows_of_words(tokens, kernel, _turned_coincidences(stack, tokens))
             above, to_queries = above * likelier[..., None, None, :, :], to_queries * likelier
         each = patterns.changed / layout.sizes
         subtracted = each * deviation
@@ -417,3 +424,20 @@ def _turning(stack: Stack, tokens: GroupLayout) -> Array:
     share = stack.rotary_width / stack.key_width
     apart = tokens.places[:, None] - tokens.places
     return np.asarray(1.0 - share + share * np.cos(apart[..., None] * frequencies(stack)).mean(-1))
+
+
+@lru_cache(maxsize=8)
+def _turned_coincidences(stack: Stack, tokens: TextLayout) -> Array:
+    """How much likelier than κ two rows see the same word, (2 R, 2 R), where positions turn keys j and l of rows i, k.
+
+    Their product has the mean of cos((i − j) − (k − l)) θ over a head's coordinates, and a row's own token no angle.
+    """
+    if not stack.rotary:
+        return tokens.coincidences
+    share, rows = stack.rotary_width / stack.key_width, tokens.beside
+    apart = (tokens.places[rows, None] - tokens.places)[..., None] * frequencies(stack)
+    seen = (tokens.seen / tokens.seen_all)[rows, :, None]
+    cos, sin = ((seen * part).sum(1) for part in (np.cos(apart), np.sin(apart)))
+    turning = 1.0 - share + share * (cos @ cos.T + sin @ sin.T) / cos.shape[-1]
+    with_itself = 1.0 - share + share * cos.mean(-1)
+    return tokens.turned_coincidences(np.maximum(turning, _LEAST_TURNING), with_itself)

@@ -72,10 +72,16 @@ def probe_weights(
     return holding, weight / sums[0], WordShares(weight / sums[1], of_one, changes, of_token * rest * layout.seen_all)
 
 
-def rows_of_words(tokens: TextLayout, kernel: Array) -> Array:
+def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Array:
     """By how much more of the same two rows of two sequences see, given whether they hold one word.
 
-    Of what their words make, and not of what places do that they have in common, with the squares of both.
+    Of what their words make, and not of what places do that they have in common, with the squares of both. Gradients of
+    rows that hold one word do not go along with how often texts repeat words, which makes their sizes larger too.
+
+    Args:
+        tokens: the layout of all sequences.
+        kernel: of what attention is given.
+        coincidences: how much likelier two rows see one word, as positions turn it, (2 R, 2 R).
     """
     if tokens.sequences == 1:
         return np.ones((1, 1))
@@ -88,5 +94,5 @@ def rows_of_words(tokens: TextLayout, kernel: Array) -> Array:
     whole_square = words + np.square(of_place) / np.maximum(tokens.seen_all[:, 0], 1.0)
     share = np.divide(words, whole_square, out=np.ones_like(words), where=whole_square > 0)
     root = np.sqrt(share)
-    excess = (tokens.coincidences - 1.0) * root[..., :, None] * root[..., None, :]
+    excess = (coincidences - 1.0) * root[..., :, None] * root[..., None, :]
     return np.asarray(np.where(tokens.one_sequence, 1.0, 1.0 + excess))

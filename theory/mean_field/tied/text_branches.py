@@ -83,7 +83,9 @@ def below_attention(
         # As the way back of `GroupedAttention` takes what is known at every head's output.
         below, energies = inside.attended[1](whole, overlaps, known)
     if projected:
-        energies["WO"] = ratio * tokens.total(inside.made / size * whole)
+        if inside.attended is None:
+            # The rule took what is known of the gradient below W^O as if it were above it.
+            energies["WO"] = energies["WO"] - tokens.total(inside.made / size * within)
         energies |= of_biases(stack, tokens, WO=whole)
     return below, gain(stack, "WV") * ratio * part * _to_itself(tokens, inside.attended), energies
 
