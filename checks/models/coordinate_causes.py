@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.models.coordinate_exponents import MARGIN, Sizes, judged
+from checks.models.coordinate_exponents import MARGIN, OFF, Sizes, judged
 from checks.models.parametrizations import Role, logit_asked
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
@@ -126,7 +126,7 @@ class _Judge:
         if len(set(sizes)) < len(self._sizes.values):
             return 0.0
         power = self._sizes.power("input_multiplier", place)
-        *_, off, _, _ = judged(values[None], sizes, [(power, power)])[0]
+        off = judged(values[None], sizes, [(power, power)])[0][OFF]
         return off if abs(off) > MARGIN else 0.0
 
     def _attention(self) -> Iterator[Cause]:
@@ -268,7 +268,8 @@ class _Judge:
             name = names[place, parameter]
             if place in places or name in started:
                 continue
-            if role in ("input", "hidden", "output") and self._input_off(place, int(row.step)):
+            # Updates are judged on the inputs of the start.
+            if role in ("input", "hidden", "output") and self._input_off(place, 0):
                 continue
             # Without division by a gradient's size every update follows from what is wrong at the start.
             if started and not self._divides(name):

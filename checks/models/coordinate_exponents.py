@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,11 +23,14 @@ LEVEL = 0.999
 """Of the interval that must lie beyond the margin for a breach."""
 
 BEND = 0.1
-"""A change of the power from the two least sizes to the two largest that is said, where it is beyond its interval."""
+"""A change of the power that is said: from the two least sizes to the two largest, where it is beyond its interval; or
+from those that there are to `FARTHER`."""
+FARTHER = 4.0
+"""How many times as large the sizes are for which a power is said beside that of those that there are."""
 
 Against = Literal["width", "depth"]
 COLUMNS = ["against", "place", "parameter", "role", "quantity", "step", "exponent", "low", "high", "asked_low",
-           "asked_high", "word", "off", "bend", "bend_half"]  # fmt: skip
+           "asked_high", "word", "off", "ahead", "bend", "bend_half"]  # fmt: skip
 JUDGED = ("coordinates", "own", "passed")
 _KEYS = ["place", "parameter", "quantity", "step"]
 
@@ -117,25 +120,40 @@ def _first_means(frame: pd.DataFrame) -> dict[tuple[str, str, int], float]:
     return {at: fmean(of) for at, of in values.items()}
 
 
-def farther(exponent: float, asked: Range, times: float) -> float:
-    """The power at sizes so many times as large, if parts with the two powers that are asked add up in squares.
+def farther(exponent: float, asked: Range) -> float:
+    """The power at sizes `FARTHER` times as large, if parts with the two powers that are asked add up in squares.
 
-    As of logits in mu-P: random weights make a part of n^-1/2, and what was learned one of order 1.
+    As in mu-P: of a product with random weights or inputs n^-1/2 is left, and what was learned is of order 1.
 
     Args:
-        exponent: at the sizes that there are.
-        asked: the range that it may be in; where that is one number the power stays.
-        times: how many times as large.
+        exponent: at the sizes that there are; above the range by less than that is long.
+        asked: the range that it may be in.
 
-    >>> round(farther(-0.25, (-0.5, 0.0), 4.0), 3)
+    >>> round(farther(-0.25, (-0.5, 0.0)), 3)
     -0.1
     """
     low, high = asked
-    if low == high:
-        return exponent
-    share = min(max((high - exponent) / (high - low), 0.0), 1.0)
-    less = share * times ** (2.0 * (low - high))
+    share = (high - exponent) / (high - low)
+    less = share * FARTHER ** (2.0 * (low - high))
     return high - (high - low) * less / (less + 1.0 - share)
+
+
+def ahead(exponent: float, half: float, asked: Range, wider: float) -> tuple[float, float]:
+    """The power that is said of sizes `FARTHER` times as large, with half of its 95% interval.
+
+    It is that of a sum where the exponent is inside the range and its interval of `LEVEL` leaves out the lower end.
+    There what may be one power alone would be stretched, and its error, up to `FARTHER` times; towards the upper end
+    both shrink, so that nothing is to be ruled out.
+
+    Args:
+        exponent: at the sizes that there are.
+        half: of its 95% interval.
+        asked: the range that it may be in; of one number every power stays.
+        wider: the interval of `LEVEL` over the 95% one.
+    """
+    if not asked[0] < exponent - wider * half < exponent < asked[1]:
+        return exponent, half
+    return farther(exponent, asked), (farther(exponent + half, asked) - farther(exponent - half, asked)) / 2
 
 
 def _star(name: str) -> str:
@@ -163,8 +181,9 @@ def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrizat
     Returns:
         Columns against, place, parameter, role ("" of a module), quantity ("coordinates", "own" or "passed"), step,
         exponent, low, high, asked_low, asked_high (NaN where nothing is), word: "agrees", "undecided", "breach", "zero"
-        (at a size), "not asked"; off, how far the exponent is from what is asked; and bend, how far the power of the
-        two largest sizes is above that of the two least, with half of its interval of `LEVEL`.
+        (at a size), "not asked"; off, how far the exponent is from what is asked; ahead, the power at sizes `FARTHER`
+        times as large (the function `ahead`; NaN where nothing is asked); and bend, how far the power of the two
+        largest sizes is above that of the two least, with half of its interval of `LEVEL`.
     """
     frame = sizes.frame[sizes.frame["quantity"].isin(JUDGED)]
     frame = frame[frame["place"] != ""]
@@ -240,16 +259,18 @@ def _asked(
     return own_asked(parametrization, role, stepped.steppers.get(owner.weight, ""), common)
 
 
-def _wider(freedom: int) -> float:
+def wider_by(freedom: int) -> float:
     """The interval of `LEVEL` over the 95% one."""
     return float(stdtrit(freedom, 0.5 + LEVEL / 2) / stdtrit(freedom, 0.975))
 
 
-Judged = tuple[float, float, float, float, float, str, float, float, float]
+OFF: Final = 6
+"""Where it stands in a row that is judged."""
+Judged = tuple[float, float, float, float, float, str, float, float, float, float]
 
 
 def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[Judged]:
-    """Exponent, interval, what is asked, word, how far off and bend, of rows of values with the same sizes."""
+    """Exponent, interval, what is asked, word, off, ahead and bend, of rows of values with the same sizes."""
     missing = float("nan")
     x, at = np.unique(sizes, return_inverse=True)
     count = np.bincount(at).astype(float)
@@ -257,7 +278,7 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
 
     def unknown(ask: Range | None, word: str) -> Judged:
         ends = (missing, missing) if ask is None else ask
-        return missing, missing, missing, *ends, word, missing, missing, missing
+        return missing, missing, missing, *ends, word, missing, missing, missing, missing
 
     if count.min() < 2 or len(x) < LEAST_POINTS:
         return [unknown(ask, "undecided" if positive else "zero") for ask, positive in zip(asked, fine, strict=True)]
@@ -266,7 +287,7 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
     means = logs @ each.T / count
     variances = (logs - means[:, at]) ** 2 @ each.T / (count - 1)
     exponents, bends = (pooled_contrast(of, means, count, variances) for of in pooled_weights(x, count))
-    wider, rows = _wider(int((count - 1).sum())), list[Judged]()
+    wider, rows = wider_by(int((count - 1).sum())), list[Judged]()
     for k, (exponent, half, bend, bend_half) in enumerate(zip(*exponents, *bends, strict=True)):
         if not fine[k]:
             rows.append(unknown(asked[k], "zero"))
@@ -277,15 +298,15 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
 
 def _held(
     exponent: float, half: float, asked: Range | None, wider: float
-) -> tuple[float, float, float, float, float, str, float]:
+) -> tuple[float, float, float, float, float, str, float, float]:
     """An exponent and its interval against what is asked."""
     low, high, missing = exponent - half, exponent + half, float("nan")
     if asked is None:
-        return exponent, low, high, missing, missing, "not asked", missing
+        return exponent, low, high, missing, missing, "not asked", missing, missing
     off = exponent - min(max(exponent, asked[0]), asked[1])
     word = "undecided"
     if abs(off) - half * wider > MARGIN:
         word = "breach"
     elif low >= asked[0] - MARGIN and high <= asked[1] + MARGIN:
         word = "agrees"
-    return exponent, low, high, *asked, word, off
+    return exponent, low, high, *asked, word, off, ahead(exponent, half, asked, wider)[0]

@@ -10,7 +10,7 @@ import pandas as pd
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import WHOLE_MODEL, Alarm, folded
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import BEND, COLUMNS, Against, exponent_table, farther, sizes_of
+from checks.models.coordinate_exponents import BEND, COLUMNS, FARTHER, Against, exponent_table, sizes_of
 from checks.models.step_theory import step_theory, theory_lines
 from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
@@ -59,7 +59,7 @@ class CoordinateReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is no alarm, a line each."""
-        return (*self.stepped.notes, *_bends(self.table))
+        return (*self.stepped.notes, *_bends(self.table), *_ahead(self.table))
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per size, seed, step, module or weight, and quantity."""
@@ -138,16 +138,32 @@ def _bends(table: pd.DataFrame) -> list[str]:
         if bent.empty:
             continue
         row = bent.loc[bent["bend"].abs().idxmax()]
-        what = f"{row['place']}.{row['parameter']}".rstrip(".")
-        power = farther(row["exponent"], (row["asked_low"], row["asked_high"]), 4.0)
-        is_sum = power != row["exponent"]
-        ahead = f"four times as large ones it is about {power:+.2f}" if is_sum else "larger ones the power is another"
         notes.append(
-            f"{len(bent)} of {len(rows)} powers still change with the {against}, most of all that of {row['quantity']} "
-            f"of {what} in step {row['step']}: by {row['bend']:+.2f} (+- {row['bend_half']:.2f}) from the two least to "
-            f"the two largest; at {ahead}"
+            f"{len(bent)} of {len(rows)} powers still change with the {against}, most of all that of {_what(row)}: by "
+            f"{row['bend']:+.2f} (+- {row['bend_half']:.2f}) from the two least to the two largest; at larger ones the "
+            "power is another"
         )
     return notes
+
+
+def _ahead(table: pd.DataFrame) -> list[str]:
+    """Powers that are others at larger sizes, as sums of two."""
+    notes = []
+    for against, rows in table[table["off"].notna()].groupby("against", sort=False):
+        away = (rows["ahead"] - rows["exponent"]).abs()
+        if not (away > BEND).any():
+            continue
+        row = rows.loc[away.idxmax()]
+        notes.append(
+            f"{(away > BEND).sum()} of {len(rows)} powers are taken for those of two parts, like "
+            f"{against}^{row['asked_low']:g} and {against}^{row['asked_high']:g}: at {FARTHER:g} times the {against} "
+            f"that of {_what(row)} is about {row['ahead']:.2f}, and here {row['exponent']:.2f} (column ahead has all)"
+        )
+    return notes
+
+
+def _what(row: Any) -> str:
+    return f"{row['quantity']} of {row['place']}.{row['parameter']}".rstrip(".") + f" in step {row['step']}"
 
 
 def _rows(table: pd.DataFrame, last: int) -> list[str]:

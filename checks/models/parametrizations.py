@@ -4,7 +4,7 @@ With the width n, matrices W of hidden layers (n x n), of the input (n x fixed) 
 
 - mu-P (Yang and Hu 2021, Yang et al. 2022): every output of a module and what every weight's update makes of it are of
   order 1, at the start and after every step. Of logits, W_0 x is of order n^-1/2 to 1 at the start. What is passed on,
-  W_0 (x_k - x_0), is of order 1 in the limit; at the widths that one has a part of it still falls like n^-1/2.
+  W_k (x_k - x_0), is of order 1 in the limit; at the widths that one has a part of it still falls like n^-1/2.
 - Mean field (Chizat and Bach 2018, Mei et al. 2018): the same with logits of n^-1/2, or 0, at the start.
 - Standard: entries of variance 1/fan-in and no multiplier. All is of order 1 at the start, logits too, and the gradient
   by a unit is n^-1/2. With one rate for all weights the first step's updates make of their outputs, by optimizers that

@@ -1,9 +1,11 @@
 """Steps of a user's optimizer from a module: every output's coordinates, and what of their change each weight makes.
 
 Of a module f with weights W and inputs x, with index 0 before the first step and k after k steps, the change of the
-output is f(W_k, x_k) - f(W_0, x_0) = [f(W_k, x_k) - f(W_0, x_k)] + [f(W_0, x_k) - f(W_0, x_0)]: what its own update
-makes, of a matrix (W_k - W_0) x_k, and what is passed on, W_0 (x_k - x_0). The same for one weight of several: the
-difference that it alone makes when it is put back.
+output is f(W_k, x_k) - f(W_0, x_0) = [f(W_k, x_0) - f(W_0, x_0)] + [f(W_k, x_k) - f(W_k, x_0)]: what its own update
+makes, of a matrix (W_k - W_0) x_0, and what is passed on, W_k (x_k - x_0). With the first inputs the former is linear
+in the rate of the first step, and its power in the width is the same at every rate (Everett et al. 2024 tell
+(W_k - W_0) (x_k - x_0) from both; it is passed on here). Of one weight of several, it is the difference that it alone
+makes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +17,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from simulate.counts import check_count
 from simulate.modules.factories import Factory, Made, build, module_seed, named_size, seeded
@@ -22,6 +25,7 @@ from simulate.modules.layers import tensor_of
 from simulate.modules.own_changes import (
     Move,
     RandomState,
+    Start,
     draws_nothing,
     mean_square,
     moves_of,
@@ -46,12 +50,12 @@ class Stepped:
     Attributes:
         frame: one row per width, depth, seed (0, 1, ...), step (0 before the first), place (a module by its name),
             parameter (in it, or "") and quantity. Of a module: coordinates (mean |y| of its output), inputs (mean |x|),
-            passed (root mean square of f(W_0, x_k) - f(W_0, x_0)), and before the first step multiplier and
+            passed (root mean square of f(W_k, x_k) - f(W_k, x_0)), and before the first step multiplier and
             input_multiplier (scalars that its output, and its input, are multiplied by), logit_scale and key_size. Of
-            a weight: own (root mean square of what its update makes of the output), and before the first step weight
-            (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root mean
-            square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole: loss.
-            Of the module itself: change (root mean square of its logits less those before the first step).
+            a weight: own (root mean square of what its update makes of the first output), and before the first step
+            weight (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root
+            mean square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole:
+            loss. Of the module itself: change (root mean square of its logits less those before the first step).
         owners: of every (width, depth), weights where they are used, in the order of the forward pass.
         order: of every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
@@ -87,10 +91,10 @@ def coordinate_steps(
 ) -> Stepped:
     """Take steps from modules of every width at the greatest depth, and of every depth at the greatest width.
 
-    A module takes about 1 + K forward and K backward passes for K steps, and after every
-    step one more pass through each module that has weights, and one for each weight of those that have several but a
-    bias; its weights, and the outputs of such modules, are in memory twice. The batch is one, and whatever is drawn at
-    random the same in every step. Scalars and scales of attention are those of the first module of a size.
+    A module takes about 1 + K forward and K backward passes for K steps, and after every step one more pass through
+    each module that has weights, and one for each weight of those that have several but a bias; its weights, and what
+    such modules take and give, are in memory twice. The batch is one, and whatever is drawn at random the same in every
+    step. Scalars and scales of attention are those of the first module of a size.
 
     Args:
         factory: as `simulate.probe` takes it.
@@ -178,9 +182,12 @@ class _Steps:
         self._damped: set[str] = set()
         self._moves: dict[str, Move] = {}
         self._means: dict[int, tuple[Tensor, int, Tensor]] = {}
-        self._states: list[RandomState | None] = []
+        self._copies: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._given: list[tuple[tuple[Any, ...], dict[str, Any], RandomState | None]] = []
         self._calls: dict[str, int] = {}
-        self._starts: dict[tuple[str, int], Tensor] = {}
+        self._logits: Tensor | None = None
+        self._starts: dict[tuple[str, int], Start] = {}
+        self._inside: dict[str, dict[str, Tensor]] = {}
         self._values: dict[tuple[str, str, str], list[Tensor]] = {}
         self.rows: list[tuple[Any, ...]] = []
         self.alarms: list[tuple[str, str]] = []
@@ -216,6 +223,7 @@ class _Steps:
             # Passes that an optimizer makes are none of these.
             self._asking = True
             self._means.clear()
+            self._copies.clear()
             if watcher is not None:
                 self._know(watcher.places())
             if step == 0:
@@ -246,7 +254,7 @@ class _Steps:
     def _know(self, places: WeightPlaces) -> None:
         """Keep of the first pass what is of modules that use weights."""
         self._places, self._by_place = places, places.by_place()
-        self._starts = {at: y for at, y in self._starts.items() if at[0] in self._by_place or at == (ROOT, 0)}
+        self._starts = {at: start for at, start in self._starts.items() if at[0] in self._by_place}
         self._values = {
             key: values for key, values in self._values.items() if key[0] in self._by_place or key[2] != "inputs"
         }
@@ -255,28 +263,32 @@ class _Steps:
         name = self._names[part]
 
         def enters(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not self._asking:
-                values = [*args, *kwargs.values()]
-                draws = name in self._by_place and not draws_nothing(part)
-                self._states.append(random_state(values) if draws else None)
+            if not self._asking and self._step == 0 and name in self._by_place:
+                state = None if draws_nothing(part) else random_state([*args, *kwargs.values()])
+                given = tuple(map(self._copied, args)), {key: self._copied(value) for key, value in kwargs.items()}
+                self._given.append((*given, state))
 
         def leaves(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if self._asking:
                 return
-            state = self._states.pop()
+            given = self._given.pop() if self._step == 0 and name in self._by_place else None
             y, x = tensor_of(output), tensor_of([*args, *kwargs.values()])
             if y is None:
                 return
             self._put((name, "", "coordinates"), self._mean(y))
             if name == ROOT and (logits := logits_of(output)) is not None:
-                start = self._starts.setdefault((ROOT, 0), logits.detach().clone())
+                if self._logits is None:
+                    self._logits = self._copy(logits)
                 if self._step:
-                    self._put((ROOT, "", "change"), mean_square(logits.detach(), start))
+                    self._put((ROOT, "", "change"), mean_square(logits.detach(), self._logits))
             if name in self._by_place:
                 if x is not None:
                     self._put((name, "", "inputs"), self._mean(x))
                 call = self._calls[name] = self._calls.get(name, 0) + 1
-                self._changes(name, part, args, kwargs, y.detach(), call, state)
+                if given is not None:
+                    self._starts[name, call] = Start(given[0], given[1], self._copy(y), given[2])
+                else:
+                    self._changes(name, part, y.detach(), call)
 
         before = part.register_forward_pre_hook(enters, with_kwargs=True)
         return [before, part.register_forward_hook(leaves, with_kwargs=True)]
@@ -291,28 +303,39 @@ class _Steps:
             self._means[id(x)] = known
         return known[2]
 
+    def _copy(self, x: Tensor) -> Tensor:
+        """What a tensor is now, once of what one module gives and others are given."""
+        changes = -1 if x.is_inference() else x._version
+        known = self._copies.get(id(x))
+        if known is None or known[0] is not x or known[1] != changes or changes < 0:
+            known = x, changes, x.detach().clone()
+            self._copies[id(x)] = known
+        return known[2]
+
+    def _copied(self, value: Any) -> Any:
+        """An argument with copies of its tensors; most are one, which takes no tree."""
+        return self._copy(value) if isinstance(value, Tensor) else tree_map_only(Tensor, self._copy, value)
+
     def _put(self, key: tuple[str, str, str], value: Tensor) -> None:
         self._values.setdefault(key, []).append(value)
 
-    def _changes(
-        self, name: str, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor, call: int,
-        state: RandomState | None,
-    ) -> None:  # fmt: skip
-        """What updates make of a module's output, and what is passed on."""
-        if self._step == 0:
-            self._starts[name, call] = y.clone()
+    def _changes(self, name: str, part: nn.Module, y: Tensor, call: int) -> None:
+        """What updates make of a module's first output, and what is passed on."""
+        start = self._starts.get((name, call))
+        if start is None:
             return
         owners = self._by_place[name]
-        firsts = {owner.parameter: self._first[owner.weight] for owner in owners}
         moves = {owner.parameter: self._moves[owner.weight] for owner in owners if owner.weight in self._moves}
+        if (firsts := self._inside.get(name)) is None:
+            firsts = {of: self._first[self._names_of[id(weight)]] for of, weight in part.named_parameters()}
+            self._inside[name] = firsts
         self._asking = True
         try:
-            whole, squares = own_changes(part, firsts, args, kwargs, y, state, moves)
+            whole, squares = own_changes(part, [owner.parameter for owner in owners], firsts, moves, start)
         finally:
             self._asking = False
-        start = self._starts.get((name, call))
-        if whole is not None and start is not None and start.shape == whole.shape:
-            self._put((name, "", "passed"), mean_square(whole, start))
+        if whole is not None and whole.shape == y.shape:
+            self._put((name, "", "passed"), mean_square(y, whole))
         for parameter, square in squares.items():
             self._put((name, parameter, "own"), square)
 
@@ -328,7 +351,7 @@ class _Steps:
             mean = next(numbers) if len(parts) == 1 else fmean([next(numbers) for _ in parts])
             values[key] = mean if key[2] in ("coordinates", "inputs") else mean**0.5
         self._values, self._calls = {}, {}
-        self._states.clear()
+        self._given.clear()
         if not all(map(isfinite, values.values())):
             wrong = [key for key, value in values.items() if not isfinite(value) and key[2] != "passed"]
             places = [place for place in self.places().order if any(key[0] == place for key in wrong)]

@@ -1,7 +1,7 @@
-"""What updates of a module's weights make of its output, and what that is with the first weights.
+"""What updates of a module's weights make of its output, of the inputs that it was given at the start.
 
-A module is run once more for the first weights, and once for each weight alone that is put back. A bias that is added
-last needs no pass, and where one weight stands beside it neither does that.
+A module is run once more with its updated weights, and once for each weight alone that is updated. A bias that is
+added last needs no pass, and where one weight stands beside it neither does that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._pytree import tree_map_only
 
 from simulate.modules.layers import tensor_of
 
@@ -59,56 +60,77 @@ def draws_nothing(part: nn.Module) -> bool:
     return type(part) in _STEADY and _plain(part) and not part._modules
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a module was given before the first step, and what it gave.
+
+    Attributes:
+        args: copies.
+        kwargs: likewise.
+        y: the output.
+        state: of torch's generators before it ran, as `random_state` has it; None of what draws nothing.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    y: Tensor
+    state: RandomState | None
+
+
 def own_changes(
-    part: nn.Module, firsts: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor,
-    state: RandomState | None, moves: Mapping[str, Move],
-) -> tuple[Tensor | None, dict[str, Tensor]]:  # fmt: skip
-    """Run a module with its first weights.
+    part: nn.Module, owned: Sequence[str], firsts: Mapping[str, Tensor], moves: Mapping[str, Move], start: Start
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """Run a module with what it was given at the start.
 
     Args:
         part: a module with hooks on it that let such a pass alone; one of the caller's own each way.
-        firsts: the first values of its weights, by their names in it.
-        args: what it was given.
-        kwargs: likewise.
-        y: what it gave.
-        state: of torch's generators before it ran, as `random_state` has it; None of what draws nothing.
-        moves: what updates made of its weights so far, by their names in it, of those that have moved.
+        owned: names of the weights whose updates are its own.
+        firsts: the first values of all weights in it, those of modules in it too, by their names.
+        moves: what updates made so far of those of its own that have moved, by their names.
+        start: what it was given.
 
     Returns:
-        The output with all first weights, None where it is no tensor of floats; and by weight the mean square of what
-        that one's update alone makes of y.
+        The output with its own updates and the first values of all else, None where it is no tensor of floats; and by
+        weight of its own the mean square of what that one's update alone makes of the first output.
     """
 
-    def again(parameters: Mapping[str, Tensor]) -> Tensor | None:
-        if state is None:
-            with torch.no_grad(), _other_weights(part, parameters):
-                return tensor_of(part.forward(*args, **kwargs))
-        with torch.no_grad(), _same_draws(state):
-            return tensor_of(functional_call(part, dict(parameters), args, kwargs))
+    def again(names: Sequence[str]) -> Tensor | None:
+        first = {name: value for name, value in firsts.items() if name not in names}
+        if start.state is None or draws_nothing(part):
+            with torch.no_grad(), _other_weights(part, first):
+                return tensor_of(part.forward(*start.args, **start.kwargs))
+        with torch.no_grad(), _same_draws(start.state):
+            # It may change in place what it is given.
+            args, kwargs = tree_map_only(Tensor, torch.clone, (start.args, start.kwargs))
+            return tensor_of(functional_call(part, first, args, kwargs))
 
-    whole = again(firsts)
-    if whole is None:
-        return None, {}
+    y = start.y
     # What has not moved makes nothing, and rounding would make something of it.
-    squares = {name: whole.new_zeros((), dtype=torch.float32) for name in firsts if name not in moves}
-    moved = [name for name in firsts if name in moves]
+    squares = {name: y.new_zeros((), dtype=torch.float32) for name in owned if name not in moves}
+    moved = [name for name in owned if name in moves]
+    whole: Tensor | None = y
     added, last = _ADDED.get(type(part), ""), Tensor()
     if added in moved and _plain(part):
         # Of a convolution every channel has as many outputs, so that the means are one.
         last, squares[added] = moves[added].difference, moves[added].mean_square
         if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             last = last.reshape(-1, *[1] * len(part.kernel_size))
+        whole = y + last
     rest = [name for name in moved if name not in squares]
+    if rest:
+        whole = again(moved)
+        if whole is None:
+            return None, {}
     for name in rest:
         if rest == moved == [name]:
             z: Tensor | None = whole
-        elif len(rest) == 1 and len(moved) == 2 and last.numel():
-            z = whole + last
+        elif whole is not None and len(rest) == 1 and len(moved) == 2 and last.numel():
+            z = whole - last
         else:
-            z = again({name: firsts[name]})
+            z = again([name])
         if z is not None:
-            squares[name] = mean_square(y, z)
-    return whole, {name: squares[name] for name in firsts if name in squares}
+            squares[name] = mean_square(z, y)
+    return whole, {name: squares[name] for name in owned if name in squares}
 
 
 def mean_square(y: Tensor, z: Tensor) -> Tensor:

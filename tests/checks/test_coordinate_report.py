@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import farther, judged, sizes_of
+from checks.models.coordinate_exponents import ahead, farther, judged, sizes_of
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import own_asked
 from checks.models.step_theory import step_theory
@@ -46,7 +47,7 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     straight = (sizes**-0.3 * np.exp(0.03 * rng.standard_normal((1000, len(sizes))))).astype(float)
     bent = (1.0 + 32 * sizes**-1.0) * np.exp(0.003 * rng.standard_normal(len(sizes)))
     rows = judged(np.vstack([straight, bent]), sizes, [(-0.5, 0.0)] * 1001)
-    assert sum(abs(row[7]) > row[8] for row in rows[:-1]) <= 6
+    assert sum(abs(row[-2]) > row[-1] for row in rows[:-1]) <= 6
     exponents = np.array([row[0] for row in rows])
     assert abs(exponents[:-1].mean() + 0.3) < 0.002
     exponent, low, high, *_, bend, half = rows[-1]
@@ -56,7 +57,7 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     assert (low + high) / 2 == pytest.approx(exponent)
     assert bend == pytest.approx(slopes[1] - slopes[0])
     assert bend > half
-    table = healthy.table.assign(bend=0.0)
+    table = healthy.table.assign(bend=0.0, ahead=healthy.table["exponent"])
     assert replace(healthy, table=table).notes == healthy.stepped.notes
     at = table.index[table["off"].notna()][3]
     for name, value in (("bend", bend), ("bend_half", half)):
@@ -65,23 +66,47 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     assert note.startswith("1 of ")
     assert f"of {table['place'][at]}" in note
     assert f"by {bend:+.2f}" in note
-    asked = table.loc[at, "asked_low"] < table.loc[at, "asked_high"]
-    assert ("four times as large" in note) == asked
     table.loc[at, "bend_half"] = 1.1 * bend
     assert replace(healthy, table=table).notes == healthy.stepped.notes
 
 
-def test_the_power_of_a_sum_at_larger_sizes():
-    """The local one of its squares; a range that is one number, or is left, has no such sum."""
+def test_the_power_of_a_sum_at_larger_sizes(healthy):
+    """The local one of its squares, where it is surely above the lower end; a table with one such has a note."""
     for size, part in ((64.0, 0.1), (256.0, 2.0), (1024.0, 30.0)):
 
         def power(at, part=part):
             return -0.5 * (part / at) / (part / at + 0.01)
 
-        assert farther(power(size), (-0.5, 0.0), 4.0) == pytest.approx(power(4.0 * size))
-    assert farther(0.02, (-0.5, 0.0), 4.0) == 0.0
-    assert farther(-0.6, (-0.5, 0.0), 4.0) == -0.5
-    assert farther(0.9, (1.0, 1.0), 4.0) == 0.9
+        assert farther(power(size), (-0.5, 0.0)) == pytest.approx(power(4.0 * size))
+    value, half = ahead(-0.25, 0.05, (-0.5, 0.0), 2.0)
+    assert value == pytest.approx(-0.1)
+    # It is -3/22 and -1/14 at the ends of the interval.
+    assert half == pytest.approx((3 / 22 - 1 / 14) / 2)
+    value, half = ahead(-0.01, 0.05, (-0.5, 0.0), 2.0)
+    assert (value, half) == (pytest.approx(-0.0025, rel=0.02), pytest.approx(0.05 / 4, rel=0.05))
+    for exponent, asked in ((0.01, (-0.5, 0.0)), (-0.41, (-0.5, 0.0)), (-0.6, (-0.5, 0.0)), (0.9, (1.0, 1.0))):
+        assert ahead(exponent, 0.05, asked, 2.0) == (exponent, 0.05)
+    table = healthy.table.assign(bend=0.0, ahead=healthy.table["exponent"])
+    at = table.index[(table["quantity"] == "passed") & table["off"].notna()][-1]
+    table.loc[at, "ahead"] += 0.11
+    (note,) = replace(healthy, table=table).notes[len(healthy.stepped.notes) :]
+    assert f"at 4 times the width that of passed of {table['place'][at]} in step 1 is about" in note
+    table.loc[at, "ahead"] -= 0.02
+    assert replace(healthy, table=table).notes == healthy.stepped.notes
+    of_one = healthy.table[healthy.table["asked_low"] == healthy.table["asked_high"]]
+    assert (of_one["ahead"] == of_one["exponent"]).all()
+    assert (healthy.table["ahead"] > healthy.table["exponent"]).any()
+
+
+def test_powers_of_a_standard_first_step_are_those_of_every_rate():
+    """The large one changes what later layers are given by more than that was."""
+    small, large = (
+        check(transformer, partial(adam, rate=rate), "sp", seeds=2, steps=1).table.query("quantity == 'own'")
+        for rate in (1e-5, 1e-2)
+    )
+    judged_ones = small["off"].notna()
+    assert judged_ones.sum() > 10
+    np.testing.assert_allclose(large["exponent"][judged_ones], small["exponent"][judged_ones], atol=0.01)
 
 
 def test_the_first_step_of_a_stack_stands_beside_theory():

@@ -15,6 +15,7 @@ import torch
 from scipy.special import stdtrit
 
 import gradbounds as gb
+from checks.models.coordinate_exponents import ahead, farther, wider_by
 from simulate.modules.coordinates import coordinate_steps
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import DEVICE, kept_cases, record, rounded
@@ -83,7 +84,7 @@ def test_right_parametrizations_of_other_seeds(kept_folder):
 
 
 def dense_case(name, run):
-    """Judged exponents of one run at both sizes, with half of each interval, by place, weight, quantity and step."""
+    """Judged exponents of one run at both sizes, with half of each interval and what is asked, by what they are of."""
     sizes = DENSE["of depths"] if HEALTHY[name][2] == "completep" else DENSE
     found = {}
     for k, of in enumerate(("", "dense ")):
@@ -95,34 +96,28 @@ def dense_case(name, run):
         if name.endswith("CompleteP"):
             table = table[table["against"] == "depth"]
         found[f"{of}exponents"] = {
-            f"{row.place} {row.parameter} {row.quantity} {row.step}": [row.exponent, (row.high - row.low) / 2]
+            f"{row.place} {row.parameter} {row.quantity} {row.step}": [
+                row.exponent,
+                (row.high - row.low) / 2,
+                row.asked_low,
+                row.asked_high,
+            ]
             for row in table.itertuples()
         }
     return found
 
 
 def dense_cases(_):
-    cases = {("dense", name, run): partial(dense_case, name, run) for name in HEALTHY for run in range(DENSE["runs"])}
-    return cases | {("small steps",): small_steps_case}
-
-
-def small_steps_case():
-    """Exponents of updates of matrices in the standard parametrization at the dense widths, at a rate of 1e-5."""
-    stepped = check(
-        transformer, partial(adam, rate=1e-5), "sp", seed=DENSE["first seed"], seeds=SEEDS, steps=1,
-        widths=DENSE["dense widths"],
-    ).table  # fmt: skip
-    rows = stepped[(stepped["quantity"] == "own") & stepped["role"].isin(["hidden", "output"])]
-    return {f"{row.place} {row.parameter}": row.exponent for row in rows.itertuples()}
+    return {("dense", name, run): partial(dense_case, name, run) for name in HEALTHY for run in range(DENSE["runs"])}
 
 
 def pooled(runs):
-    """Exponents with half of their 95% intervals and standard errors, of all seeds of all runs.
+    """Exponents of all seeds of all runs, half of their 95% intervals, and standard errors.
 
     Runs have as many seeds at every size, so that the mean of their exponents is the exponent of all seeds' means.
     """
     seeds = DENSE["seeds of a run"]
-    exponents, halves = np.array(runs).transpose(2, 0, 1)
+    exponents, halves = np.array(runs)[..., :2].transpose(2, 0, 1)
     errors = halves / stdtrit(3 * (seeds - 1), 0.975)
     quantile = stdtrit(3 * (seeds - 1) * len(runs), 0.975)
     pooled_errors = np.sqrt((errors**2).mean(0) / len(runs))
@@ -130,65 +125,88 @@ def pooled(runs):
 
 
 def beside_dense(runs):
-    """Of one kind, by quantity: how far exponents of all runs and of one are from the dense sample's, and intervals."""
+    """Of one kind, by quantity: how far what is said of sizes four times as large is from them, of all runs and of one.
+
+    Powers are what `ahead` makes of exponents.
+    """
     keys = [key for key in runs[0]["exponents"] if all(key in run[of] for run in runs for of in run)]
-    by_run = [[run["exponents"][key] for key in keys] for run in runs]
-    (exponents, halves, errors), (dense, dense_halves, dense_errors) = pooled(by_run), pooled(
-        [[run["dense exponents"][key] for key in keys] for run in runs]
+    by_run = np.array([[run["exponents"][key] for key in keys] for run in runs])
+    asked = by_run[0, :, 2:]
+    exponents, halves, errors = pooled(by_run)
+    dense, dense_halves, dense_errors = pooled([[run["dense exponents"][key] for key in keys] for run in runs])
+    wider, wider_alone = (wider_by(3 * (DENSE["seeds of a run"] - 1) * count) for count in (len(runs), 1))
+    powers, power_halves = np.transpose([ahead(*of, wider) for of in zip(exponents, halves, asked, strict=True)])
+    single, single_halves = np.transpose(
+        [[ahead(*of[:2], of[2:], wider_alone) for of in run] for run in by_run], (2, 0, 1)
     )  # fmt: skip
-    two_errors = 2 * np.hypot(errors, dense_errors)
-    single, single_halves = np.array(by_run).transpose(2, 0, 1)
+    two_errors = 2 * np.hypot(errors * power_halves / halves, dense_errors)
+    # The same sum of every power that is inside its range, whether its interval leaves out the lower end or not.
+    every = np.array([
+        farther(exponent, of) if of[0] < exponent < of[1] else exponent
+        for exponent, of in zip(exponents, asked, strict=True)
+    ])  # fmt: skip
     found = {}
     for quantity in ("coordinates", "own", "passed"):
         of = np.array([key.split(" ")[-2] == quantity for key in keys])
         if not of.any():
             continue
-        away, alone = np.abs(exponents - dense)[of], np.abs(single - dense)[:, of]
+        away, alone = np.abs(powers - dense)[of], np.abs(single - dense)[:, of]
         covered = alone <= single_halves[:, of]
         found[quantity] = {
-            "exponents": int(of.sum()), "within 0.1": int((away <= NEAR).sum()), "furthest": float(away.max()),
-            "intervals of at most 0.1": int((2 * halves[of] <= SHORT).sum()),
-            "longest interval": float(2 * halves[of].max()),
+            "exponents": int(of.sum()), "asked to be in a range": int((asked[of, 0] < asked[of, 1]).sum()),
+            "seen as sums": int((powers != exponents)[of].sum()),
+            "within 0.1": int((away <= NEAR).sum()), "furthest": float(away.max()),
+            "within 0.1 as they are": int((np.abs(exponents - dense)[of] <= NEAR).sum()),
+            "within 0.1, all in a range as sums": int((np.abs(every - dense)[of] <= NEAR).sum()),
+            "made worse by 0.01 or more": int((away - np.abs(exponents - dense)[of] >= 0.01).sum()),
+            "intervals of at most 0.1": int((2 * power_halves[of] <= SHORT).sum()),
+            "longest interval": float(2 * power_halves[of].max()),
             "longest dense interval": float(2 * dense_halves[of].max()),
             "one run: part within 0.1": float((alone <= NEAR).mean()), "one run: furthest": float(alone.max()),
+            "one run: part within 0.1 as they are":
+                float((np.abs(by_run[..., 0] - dense)[:, of] <= NEAR).mean()),
             "one run: median interval": float(np.median(2 * single_halves[:, of])),
             "beyond 0.1 by two errors": int((away - two_errors[of] > NEAR).sum()),
             "one run: intervals with the dense exponent": float(covered.mean()),
-            "beyond": {key: {"exponent": float(exponents[k]), "dense": float(dense[k]),
-                             "two errors of the difference": float(two_errors[k]),
-                             "runs whose interval has the dense one":
-                                 int((np.abs(single - dense)[:, k] <= single_halves[:, k]).sum())}
-                       for k, key in enumerate(keys) if of[k] and abs(exponents[k] - dense[k]) > NEAR},
+            "beyond": [key for key, far in zip(np.array(keys)[of], away, strict=True) if far > NEAR],
         }  # fmt: skip
-    return found
+    columns = np.column_stack([exponents, halves, asked, powers, power_halves, dense, dense_halves])
+    return found, {key: [round(float(number), 4) for number in row] for key, row in zip(keys, columns, strict=True)}
+
+
+SUMMED = (
+    "exponents", "asked to be in a range", "seen as sums", "within 0.1", "within 0.1 as they are",
+    "within 0.1, all in a range as sums", "made worse by 0.01 or more", "intervals of at most 0.1",
+    "beyond 0.1 by two errors",
+)  # fmt: skip
 
 
 def test_exponents_beside_a_dense_sample(kept_folder):
     cases = kept_cases(kept_folder, dense_cases(kept_folder))
-    found = {name: beside_dense([cases["dense", name, run] for run in range(DENSE["runs"])]) for name in HEALTHY}
+    found, powers = {}, {}
+    for name in HEALTHY:
+        found[name], powers[name] = beside_dense([cases["dense", name, run] for run in range(DENSE["runs"])])
     every = [of for by in found.values() for of in by.values()]
-    count, near, short, surely = (
-        sum(of[what] for of in every)
-        for what in ("exponents", "within 0.1", "intervals of at most 0.1", "beyond 0.1 by two errors")
-    )
-    alone = sum(of["one run: part within 0.1"] * of["exponents"] for of in every) / count
-    record("probe-steps-dense", DENSE | {
-        "device": DEVICE, "exponents": count, "within 0.1": near, "intervals of at most 0.1": short,
-        "beyond 0.1 by two errors": surely, "one run: part within 0.1": round(alone, 4), "kinds": rounded(found),
-        "standard steps at a rate of 1e-5, dense widths": rounded(cases["small steps",]),
-    })  # fmt: skip
+    sums = {what: sum(of[what] for of in every) for what in SUMMED}
+    shares = {
+        what: round(sum(of[what] * of["exponents"] for of in every) / sums["exponents"], 4)
+        for what in ("one run: part within 0.1", "one run: part within 0.1 as they are")
+    }  # fmt: skip
+    record("probe-steps-dense", DENSE | {"device": DEVICE} | sums | shares | {
+        "kinds": rounded(found),
+        "columns": ["exponent", "half of its interval", "asked from", "to", "said of four times the size",
+                    "half of that interval", "dense exponent", "half of its interval"],
+        "powers": powers,
+    }, short=True)  # fmt: skip
     missed = [
         f"{name}, {quantity}: {of['within 0.1']} of {of['exponents']} within 0.1, "
         f"{of['intervals of at most 0.1']} intervals of at most 0.1"
         for name, by in found.items() for quantity, of in by.items()
         if min(of["within 0.1"], of["intervals of at most 0.1"]) < of["exponents"]
     ]  # fmt: skip
-    # Local powers, where a bend is beyond its error, mend nothing. With these 128 seeds, beside 16 to 24 at the dense
-    # widths, 11 fits were beyond 0.1; 19 powers of the two largest sizes; 15 of a quadratic at the largest; and 15 of
-    # one that is drawn on to the dense sizes, where 16 intervals are longer than 0.1. What bends in the depth does so
-    # at every width, and standard steps bend at larger widths only. Sums of two known powers follow (`farther`).
-    if missed:
-        pytest.xfail("; ".join(missed))
+    # With both ends to be left out by the 95% interval, 440 intervals of these seeds were at most 0.1. That all other
+    # words are said at LEVEL, and that only the lower end stretches errors, was seen after that.
+    assert not missed, "; ".join(missed)
 
 
 def planted_case(breach):

@@ -11,21 +11,22 @@ from torch.nn import functional
 from simulate.modules.coordinates import coordinate_steps
 from simulate.modules.factories import ProbeError, module_seed, seeded
 from simulate.modules.layers import tensor_of
-from simulate.modules.own_changes import draws_nothing, moves_of, own_changes, random_state
+from simulate.modules.own_changes import Start, draws_nothing, moves_of, own_changes, random_state
 from simulate.modules.scalars import ScalarWatcher
 from simulate.modules.step_optimizers import optimizer_factory
 
 
 class Small(nn.Module):
-    """A table, a matrix with a bias and a scalar behind it, dropout, a norm, and an output matrix behind a scalar."""
+    """A table, a vector of its own, a matrix with a bias and a scalar behind it, dropout, norm, and output matrix."""
 
     def __init__(self, width):
         super().__init__()
         self.words, self.inner, self.norm = nn.Embedding(5, width), nn.Linear(width, width), nn.LayerNorm(width)
         self.dropout, self.head = nn.Dropout(0.5), nn.Linear(width, 5, bias=False)
+        self.shift = nn.Parameter(torch.randn(width))
 
     def forward(self, words):
-        x = self.words(words)
+        x = self.words(words) + self.shift
         return self.head(self.norm(x + 0.5 * self.inner(x) + self.dropout(x)) / 4)
 
 
@@ -58,7 +59,7 @@ def test_every_number_is_that_of_a_slow_twin():
         module, batch = small(4, 1)
         words, loss = batch(seed)
     optimizer = adam(module)
-    kept, gradients = [], []
+    kept, gradients, logits = [], [], []
     for _ in range(3):
         seen = {}
         handles = [
@@ -66,7 +67,8 @@ def test_every_number_is_that_of_a_slow_twin():
             for name, part in module.named_children()
         ]
         with seeded(seed + 1):
-            total = loss(module(words))
+            logits.append(module(words))
+            total = loss(logits[-1])
         kept.append((copy.deepcopy(module), seen, float(total.detach())))
         [handle.remove() for handle in handles]
         optimizer.zero_grad()
@@ -82,13 +84,19 @@ def test_every_number_is_that_of_a_slow_twin():
     x, x_0 = last["inner"][0], first["inner"][0]
     w, w_0, b, b_0 = end.inner.weight, start.inner.weight, end.inner.bias, start.inner.bias
     assert value[2, "", "", "loss"] == pytest.approx(final, rel=1e-5)
-    assert value[2, "inner", "weight", "own"] == pytest.approx(size(x @ (w - w_0).T), rel=1e-4)
+    assert value[2, "inner", "weight", "own"] == pytest.approx(size(x_0 @ (w - w_0).T), rel=1e-4)
     assert value[2, "inner", "bias", "own"] == pytest.approx(size(b - b_0), rel=1e-4)
-    assert value[2, "inner", "", "passed"] == pytest.approx(size((x - x_0) @ w_0.T), rel=1e-4)
+    assert value[2, "inner", "", "passed"] == pytest.approx(size((x - x_0) @ w.T), rel=1e-4)
     h, h_0 = last["head"][0], first["head"][0]
     change = end.head.weight - start.head.weight
-    assert value[2, "head", "weight", "own"] == pytest.approx(size(h @ change.T), rel=1e-4)
-    assert value[2, "head", "", "passed"] == pytest.approx(size((h - h_0) @ start.head.weight.T), rel=1e-4)
+    assert value[2, "head", "weight", "own"] == pytest.approx(size(h_0 @ change.T), rel=1e-4)
+    assert value[2, "head", "", "passed"] == pytest.approx(size((h - h_0) @ end.head.weight.T), rel=1e-4)
+    shifted = copy.deepcopy(start)
+    with torch.no_grad(), seeded(seed + 1):
+        shifted.shift.copy_(end.shift)
+        alone = shifted(words)
+    assert value[2, "(output)", "shift", "own"] == pytest.approx(size(alone - logits[0]), rel=1e-4)
+    assert value[2, "(output)", "", "passed"] == pytest.approx(size(logits[2] - alone), rel=1e-4)
     rows = (end.words.weight - start.words.weight)[words]
     assert value[2, "words", "weight", "own"] == pytest.approx(size(rows), rel=1e-4)
     assert value[2, "words", "", "passed"] == 0
@@ -124,6 +132,28 @@ def test_a_weight_that_no_called_module_holds_is_measured_where_it_is_used():
     assert 0 < value[1, "inner", "in_proj_weight", "own"] < 0.01 * value[0, "inner", "", "coordinates"]
 
 
+def test_what_a_module_changes_in_place_is_given_to_it_as_it_was():
+    class Adds(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.shift = nn.Parameter(torch.randn(width))
+
+        def forward(self, x):
+            return x.add_(self.shift)
+
+    def factory(width, depth):
+        return nn.Sequential(nn.Linear(3, width), Adds(width)), lambda _: (
+            torch.randn(5, 3),
+            lambda y: y.square().mean(),
+        )
+
+    stepped = steps(factory, lambda module: torch.optim.SGD([module[1].shift], lr=0.1))
+    value = values(stepped)
+    for step, share in ((1, 1.0), (2, 2.0)):
+        assert value[step, "1", "", "passed"] == pytest.approx(0, abs=1e-6)
+        assert 0.8 * share < value[step, "1", "shift", "own"] / value[1, "1", "shift", "own"] <= share
+
+
 @pytest.mark.parametrize(("part", "shape"), [
     (nn.Linear(3, 4), (2, 5, 3)), (nn.LayerNorm(3), (2, 5, 3)), (nn.Conv2d(3, 4, 2), (2, 3, 5, 5)),
     (nn.MultiheadAttention(4, 2, batch_first=True), (2, 5, 4)),
@@ -135,19 +165,19 @@ def test_biases_take_no_pass_and_make_what_they_make(part, shape, moved):
     x = torch.randn(shape)
     args = (x, x, x) if isinstance(part, nn.MultiheadAttention) else (x,)
     firsts = {name: weight.detach().clone() for name, weight in part.named_parameters()}
+    y = tensor_of(part(*args)).detach()
     with torch.no_grad():
         for name, weight in part.named_parameters():
             if moved or name.endswith("bias"):
                 weight.add_(torch.randn_like(weight), alpha=0.1)
     part.register_forward_pre_hook(lambda *_: None)
     part.register_forward_hook(lambda *_: None)
-    y = tensor_of(part(*args)).detach()
     state, moves = random_state([x]), moves_of(dict(part.named_parameters()), firsts)
-    found = own_changes(part, firsts, args, {}, y, None if draws_nothing(part) else state, moves)
+    found = own_changes(part, list(firsts), firsts, moves, Start(args, {}, y, state))
     assert draws_nothing(part) == isinstance(part, nn.Linear | nn.LayerNorm)
     plain = part.forward
     part.forward = lambda *given: plain(*given)
-    slow = own_changes(part, firsts, args, {}, y, state, moves)
+    slow = own_changes(part, list(firsts), firsts, moves, Start(args, {}, y, state))
     torch.testing.assert_close(found[0], slow[0])
     assert list(found[1]) == list(slow[1]) == list(firsts)
     for name, square in slow[1].items():
@@ -202,7 +232,7 @@ def test_what_is_wrong_with_an_optimizer():
         "head.weight has a gradient, and the optimizer does not hold it"
     ]
     (alarm,) = {text for _, _, text in steps(optimizer=lambda _: adam(Small(4)), widths=(4,)).alarms if "holds" in text}
-    assert "holds 6 tensors that are no parameters of the module" in alarm
+    assert "holds 7 tensors that are no parameters of the module" in alarm
 
     def upwards(module):
         groups = [{"params": [module.head.weight], "maximize": True}, {"params": module.inner.parameters()}]
@@ -226,7 +256,7 @@ def test_what_is_wrong_with_an_optimizer():
 
     stepped = steps(optimizer=warm, widths=(4,))
     assert stepped.alarms == ()
-    assert any("weight decay is on gains and biases: inner.bias, norm.weight" in note for note in stepped.notes)
+    assert any("weight decay is on gains and biases: shift, inner.bias, norm.weight" in note for note in stepped.notes)
     assert any("the rate of step 1 is 0" in note for note in stepped.notes)
     assert values(stepped)[1, "inner", "weight", "own"] == 0 < values(stepped)[2, "inner", "weight", "own"]
 
