@@ -32,8 +32,9 @@ from tools.paper_sections import (
 _TIGHT = """\
 Is Theorem 1 tight? In the depth yes, in the width no. Its bound was kept in every draw, and is
 {factors} times the norm,
-which grows like sqrt(d) and not like d sqrt(ln d). [The letter](docs/letter.md) has what to state in its
-place and every other answer in two pages; [the proof](docs/proof.md) has the two steps that lose the factor.
+which grows like sqrt(d) and not like d sqrt(ln d). That it is kept with the stated probability does not follow from
+the assumptions ([L5](#l5)), nor for more than one position at once. [The letter](docs/letter.md) has what to state in
+its place and every other answer in two pages; [the proof](docs/proof.md) has the two steps that lose the factor.
 """
 
 _INTRODUCTION = """\
