@@ -93,18 +93,15 @@ def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", list(SETTINGS))
 def test_norms(kind, kept_folder):
-    """Norms of all parameters and of each kind within 5%, at errors of 1.5%; where they are not, it is expected."""
+    """Norms of all parameters and of each kind within 5%, at errors of 1.5%; losses within four errors."""
     cases = found(kind, kept_folder)
     record(f"text-{kind}", {"sequences": SEQUENCES, "settings": cases}, short=True)
     rows = [(name, role, *numbers) for name, case in cases.items() for role, numbers in case["norms"].items()]
-    noisy = [(name, role, error) for name, role, _, error, _ in rows if error > 0.015]
-    beyond = [(name, role, over) for name, role, over, *_ in rows if abs(over) >= 0.05]
+    assert not [(name, role, error) for name, role, _, error, _ in rows if error > 0.015]
+    assert not [(name, role, over) for name, role, over, *_ in rows if abs(over) >= 0.05]
     for name, case in cases.items():
         loss = case["loss"]
         assert abs(loss["theory"] - loss["networks"]) < 4 * loss["standard error"], name
-    assert not [each for each in beyond if each[1] not in ("WQ", "WK", "others")]
-    if noisy or beyond:
-        pytest.xfail(f"not within 5% are {beyond}, and with errors beyond 1.5% {noisy} (docs/first_step.md)")
 
 
 def test_single_precision():

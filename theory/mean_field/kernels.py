@@ -230,7 +230,7 @@ class MatrixLayout:
         return self.attention @ kernel @ self.attention.T
 
     def attended_at_ends(self, kernel: Array, attended: Array) -> Array:
-        """What was attended to as gradients go along with it: of text more than its mean (`text_groups.ends`)."""
+        """What was attended to as gradients go along with it: of text more than its mean (`TextLayout.ends`)."""
         return attended
 
     def attend_back(self, kernel: Array) -> Array:

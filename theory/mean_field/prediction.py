@@ -255,16 +255,16 @@ def _averaged(
     """
     patterns, target, max_time, cost = wanted
     generator = np.random.default_rng(0)
-    # Of text both ends of how often words repeat come together, and of sampled logits both signs.
+    # Of one text both ends of how often words repeat come together, and of sampled logits both signs.
     of_text = isinstance(tokens, TextLayout)
-    together = 1 + (tokens.mirrored or of_text)
+    together = 1 + (tokens.mirrored or (of_text and tokens.sequences != 2))
     if not is_fluctuating(stack) and (not holds_words(stack) or of_text):
         quantities = _batch(stack, inputs.repeated(together), tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     count = len(inputs.kernel)
     each = repeats(stack, patterns, count)
     if isinstance(tokens, GroupLayout):
-        each = max(2 // together, -(-patterns // (count * together))) * together
+        each = max(2, -(-patterns // (count * together))) * together
     values: Arrays = {}
     spent = 0.0
     while True:
@@ -297,9 +297,8 @@ def _averaged(
 def _error(values: NDArray[np.float64], each: int) -> NDArray[np.float64]:
     """The standard error of a mean over (..., windows, patterns): windows are all there are, patterns are sampled.
 
-    So many patterns in a row are one sample; where there are no more, they count as several, and the error is too large.
+    So many patterns in a row are one sample.
     """
-    each = each if values.shape[-1] > each else 1
     samples = values.reshape(*values.shape[:-1], -1, each).mean(-1)
     return np.sqrt(samples.var(-1, ddof=1).mean(-1) / (samples.shape[-2] * samples.shape[-1]))
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from theory.mean_field.kernels import Array, Number
 from theory.mean_field.sublayers import Passed, SublayerState
-from theory.mean_field.text_groups import TextLayout, over_ends
+from theory.mean_field.text_groups import TextLayout
 from theory.stack.plan import Step
 from theory.stack.weights import gain, weight_shapes
 
@@ -163,7 +163,7 @@ class WordWeights:
         ]
         if inside.step.kinds == ("units",):
             slopes, _ = inside.pullback(np.ones_like(inside.given), None)
-            return [each.through_units(over_ends(slopes), tokens) for each in weights]
+            return [each.through_units(tokens.over_ends(slopes), tokens) for each in weights]
         size = gain(stack, "WV") * (gain(stack, "WO") if "WO" in weight_shapes(stack) else 1.0)
         # A word adds as much to the product of two tokens that hold it, beside what these have seen of themselves.
         itself = sum(np.square(each.itself) for each in weights)

@@ -15,10 +15,10 @@ Rows that hold one word see it themselves: pairs of one word that two rows see a
 Assumes many tokens: how often words occur in one text is taken at its mean, to relative O(κ) in what logits lean to.
 
 A gradient goes along with how often two texts hold the same words, which makes their tokens more alike in every layer:
-on the way back `ends` of it, a deviation more and less, stand for all texts, in units and in sums over keys. Where rows
-hold one word, whose size grows with its own repeats, sampled texts have next to nothing of that (-2 to 1% of W^Q and
-W^K, where others have up to 9%), and it is left out. With small embeddings and gated units, what two sequences share is
-then within 3% of sampled texts in W^V and W^O, and 3 to 7% too large in units.
+on the way back its two `ends`, a deviation more and less, stand for all texts, in units and in sums over keys. Where
+rows hold one word, whose size grows with its own repeats, sampled texts have next to nothing of that (-2 to 1% of W^Q
+and W^K, where others have up to 9%), and it is left out. With small embeddings and gated units, what two sequences
+share is then within 3% of sampled texts in W^V and W^O, and 3 to 7% too large in units.
 """
 
 from __future__ import annotations
@@ -38,21 +38,6 @@ if TYPE_CHECKING:
 
 # Tokens that a probe stands for, of those of its representative: as a key it weighs nothing.
 _NOTHING = 1e-9
-
-
-def ends(entries: int) -> Array:
-    """1 and -1 in turn of the entries of a batch, (entries, 1, 1): their texts share more words than others, or fewer.
-
-    Of an odd number there are no two, and all are 0.
-    """
-    return (np.resize([1.0, -1.0], entries) * (entries % 2 == 0))[:, None, None]
-
-
-def over_ends(kernels: Array) -> Array:
-    """The mean of both ends in the place of each, (entries, ...)."""
-    if len(kernels) % 2:
-        return kernels
-    return np.repeat((kernels[::2] + kernels[1::2]) / 2.0, 2, axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,13 +263,26 @@ class TextLayout(GroupLayout):
         variance = unknown * unknown.T * (first * (unknown + unknown.T) + left) / np.square(seen * seen.T)
         return np.asarray(np.sqrt(variance) / same)
 
-    def likelier(self, entries: int) -> Array:
-        """How much likelier than κ two rows see one word, less 1, in texts that share more and fewer in turn.
+    def ends(self, entries: int) -> Array:
+        """1 or -1: whether two texts share more words than others, or fewer, (entries or 1, 2 R, 2 R or 1).
 
-        Args:
-            entries: of a batch, which are `ends` of how often words repeat; (entries, 2 R, 2 R).
+        Of two sequences rows of the first are at one end and those of the second at the other, so that their pairs have
+        both; else entries of a batch are in turn. Of an odd number there are no two, and all are 0.
         """
-        return np.asarray(self.coincidences - 1.0 + ends(entries) * self.count_deviations)
+        if self.sequences == 2:
+            return np.where(np.arange(len(self.sizes)) < len(self.sizes) // 2, 1.0, -1.0)[None, :, None]
+        return (np.resize([1.0, -1.0], entries) * (entries % 2 == 0))[:, None, None]
+
+    def over_ends(self, kernels: Array) -> Array:
+        """The mean of both ends in the place of each, (entries, 2 R, 2 R)."""
+        if self.sequences == 2:
+            turned = np.roll(np.arange(len(self.sizes)), len(self.sizes) // 2)
+            return np.asarray((kernels + kernels[..., turned[:, None], turned]) / 2.0)
+        return kernels if len(kernels) % 2 else np.repeat((kernels[::2] + kernels[1::2]) / 2.0, 2, axis=0)
+
+    def likelier(self, entries: int) -> Array:
+        """How much likelier than κ two rows see one word, less 1, in texts at both `ends`, (entries or 1, 2 R, 2 R)."""
+        return np.asarray(self.coincidences - 1.0 + self.ends(entries) * self.count_deviations)
 
     @property
     def varying(self) -> Array:
@@ -346,7 +344,7 @@ class TextLayout(GroupLayout):
     def attended_at_ends(self, kernel: Array, attended: Array) -> Array:
         """As without text, where two texts share more words or fewer."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
-        return attended + words @ repeated @ words.T * ends(len(kernel)) * self.count_deviations
+        return attended + words @ repeated @ words.T * self.ends(len(kernel)) * self.count_deviations
 
     def attend_back(self, kernel: Array) -> Array:
         """Its way back, likewise."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from theory.mean_field.kernels import Array
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
-from theory.mean_field.text_groups import TextLayout, ends
+from theory.mean_field.text_groups import TextLayout
 from theory.stack import Stack
 
 
@@ -57,7 +57,7 @@ def units_of_text(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
         )
         up = [rule(tokens, kernel + part) for part in (root, -root)]
         # Gradients go along with the texts, and are the mean over chance.
-        at_end = kernel + ends(len(kernel)) * text
+        at_end = kernel + tokens.ends(len(kernel)) * text
         down = [rule(tokens, np.clip(at_end + part, -limit, limit)) for part in (chance, -chance)]
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:

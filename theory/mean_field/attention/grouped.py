@@ -27,7 +27,7 @@ from theory.mean_field.attention.words import rows_of_words
 from theory.mean_field.kernels import Array
 from theory.mean_field.sequence_blocks import after, before, joined, mean_sandwich, numbers, rows, whole, within
 from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
-from theory.mean_field.text_groups import TextLayout, ends
+from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
@@ -94,7 +94,7 @@ class GroupedAttention:
             if projected:
                 at_ends = out
                 if isinstance(tokens, TextLayout):
-                    at_ends = out + value_gain * of_words * ends(len(out)) * tokens.count_deviations
+                    at_ends = out + value_gain * of_words * tokens.ends(len(out)) * tokens.count_deviations
                 energies["WO"] = tokens.total(at_ends * gradient) * inner_ratio(stack)
                 energies |= of_biases(stack, tokens, WO=gradient)
             below = value_gain * to_values
