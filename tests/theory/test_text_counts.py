@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradbounds import Stack, TextLaw, noise_scale
+from gradbounds import Stack, TextLaw, noise_scale, predict
 from theory.mean_field import recursion, text_groups
 
 TOKENS, TEXTS, RATIO = 12, 3000, 2.0
@@ -23,21 +23,34 @@ ALONG = Stack(
 ALONG_LAW, ALONG_TEXTS, STACKED = TextLaw.zipf(1.0, ALONG.vocab), 1000, (16, 16)
 
 
-def normed(kernel):
-    """Over the roots of both tokens' energies, of pairs of texts: own blocks, and between them."""
+def sizes(kernel):
+    """Products of the roots of both tokens' energies, of pairs of texts: own blocks, and between them."""
     roots = [np.sqrt(np.diagonal(block, axis1=1, axis2=2)) for block in (kernel[0], kernel[2])]
     sides = ((roots[0], roots[0]), (roots[0], roots[1]), (roots[1], roots[1]))
-    return [block / left[:, :, None] / right[:, None, :] for block, (left, right) in zip(kernel, sides, strict=True)]
+    return [left[:, :, None] * right[:, None, :] for left, right in sides]
+
+
+def normed(stack, kernel):
+    """What branches are given."""
+    if stack.normalization == "none":
+        return kernel
+    return [block / size for block, size in zip(kernel, sizes(kernel), strict=True)]
 
 
 def relu_units(kernel):
-    """Twice as many units of ReLU as coordinates, of unit tokens: Cho and Saul's formula."""
-    angle = np.arccos(np.clip(kernel, -1.0, 1.0))
-    return RATIO * (np.sin(angle) + (np.pi - angle) * kernel) / (2.0 * np.pi)
+    """Twice as many units of ReLU as coordinates: Cho and Saul's formula."""
+    parts = []
+    for block, size in zip(kernel, sizes(kernel), strict=True):
+        angle = np.arccos(np.clip(block / size, -1.0, 1.0))
+        parts.append(RATIO * (np.sin(angle) * size + (np.pi - angle) * block) / (2.0 * np.pi))
+    return parts
 
 
 def sampled_variances(stack):
-    """Variance over pairs of texts of what the units of every layer are given, of other words, (12, 12) each."""
+    """Variance over pairs of texts of what the units of every layer are given, of other words, (12, 12) each.
+
+    Over the mean energies of both tokens.
+    """
     ids = LAW.windows(2 * TEXTS, TOKENS, np.random.default_rng(3))[:, :-1].reshape(TEXTS, 2, TOKENS)
     first, other = ids[:, 0], ids[:, 1]
     pairs = (first, first), (first, other), (other, other)
@@ -45,11 +58,11 @@ def sampled_variances(stack):
     even = np.tril(np.ones((TOKENS, TOKENS))) / np.arange(1, TOKENS + 1)[:, None]
     differ, variances = pairs[1][0][:, :, None] != pairs[1][1][:, None, :], []
     for _ in range(stack.depth):
-        stream = [block + even @ part @ even.T for block, part in zip(stream, normed(stream), strict=True)]
-        given = normed(stream)
-        values = np.where(differ, given[1], np.nan)
-        variances.append(np.nanvar(values, axis=0))
-        stream = [block + relu_units(part) for block, part in zip(stream, given, strict=True)]
+        stream = [block + even @ part @ even.T for block, part in zip(stream, normed(stack, stream), strict=True)]
+        given = normed(stack, stream)
+        energies = np.diagonal(given[0], axis1=1, axis2=2).mean(0)
+        variances.append(np.nanvar(np.where(differ, given[1], np.nan), axis=0) / energies[:, None] / energies)
+        stream = [block + part for block, part in zip(stream, relu_units(given), strict=True)]
     return variances
 
 
@@ -78,6 +91,27 @@ def test_variance_over_texts(monkeypatch, scale):
     assert ratios[1:] == pytest.approx([1.0] * (stack.depth - 1), rel=0.1)
     if ratios[0] != pytest.approx(1.0, rel=0.1):
         pytest.xfail(f"what the first layer's units are given varies by {ratios[0]:.2f} times as much as it does")
+
+
+def test_variance_over_texts_without_norms(monkeypatch):
+    """Within 10% in the mean over places: sizes vary as well, which norms would take away."""
+    stack = replace(STACK, depth=3, normalization="none", embedding_scale=1.0)
+    pairs = zip(variances(monkeypatch, stack), sampled_variances(stack), strict=True)
+    ratios = [theory.mean() / sampled.mean() for theory, sampled in pairs]
+    assert ratios[:2] == pytest.approx([1.0, 1.0], rel=0.1)
+    if ratios[2] != pytest.approx(1.0, rel=0.1):
+        pytest.xfail(f"what the third layer's units are given varies by {ratios[2]:.2f} times as much as it does")
+
+
+def test_ends_share_the_way_up(monkeypatch):
+    """What products of one text vary by, of the width and of the text, is one number at both ends, as the way up is."""
+    varying, rule = [], recursion.units_of_text
+    monkeypatch.setattr(recursion, "units_of_text", lambda stack, *parts: varying.append(parts) or rule(stack, *parts))
+    predict(replace(ALONG, width=128, depth=3, init_std=0.04), text=ALONG_LAW)
+    assert len(varying) == 3
+    for ratio, of_text in varying:
+        assert ratio[0] == pytest.approx(ratio[-1])
+        np.testing.assert_allclose(of_text[0], of_text[1], rtol=1e-9)
 
 
 def by_texts(seed):

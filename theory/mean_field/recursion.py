@@ -287,7 +287,8 @@ def forward_pass(
     variance, words, of_words = np.ones(1), WordWeights(), np.zeros(())
     for step in plan(stack):
         if isinstance(tokens, TextLayout):
-            of_words = words.variance(tokens, cast(Array, stream.kernel))
+            normed_input = step.stack.composition.input_norm
+            of_words = words.variance(tokens, cast(Array, stream.kernel), normed=normed_input)
         branches = [_branch(kind, step.stack, tokens, memory, generator, variance, of_words) for kind in step.kinds]
         passed = _passed(step, tokens, stream, branches)
         if isinstance(tokens, TextLayout):

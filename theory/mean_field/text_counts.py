@@ -99,12 +99,13 @@ class WordWeights:
 
     behind: tuple[Weights, ...] = ()
 
-    def variance(self, tokens: TextLayout, stream: Array) -> Array:
+    def variance(self, tokens: TextLayout, stream: Array, *, normed: bool) -> Array:
         """Of products of two tokens over texts, given whether they hold one word, over what both have, (..., 2 R, 2 R).
 
         Args:
             tokens: their layout.
-            stream: kernel of the stream that has these weights, likewise; a norm of it leaves what angles vary by.
+            stream: kernel of the stream that has these weights, likewise.
+            normed: whether its norm is what counts, which leaves what angles vary by.
         """
         if not self.behind:
             return np.zeros_like(stream)
@@ -117,6 +118,7 @@ class WordWeights:
             np.stack([getattr(weights, name) for weights in self.behind], 1)
             for name in ("itself", "other", "same", "size")
         )
+        size = size * normed
         # Products of the weights of two numbers of attentions: over all tokens, and of the own one.
         by_two = np.einsum("bpra,bqra->brpq", each, each)
         pairs, alone = by_two.reshape(len(stream), len(seen), -1), _squares(itself)
