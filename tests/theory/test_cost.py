@@ -74,6 +74,7 @@ GROUPED = {
 }  # fmt: skip
 
 TEXTS = {
+    "text, even weights": (replace(QUERIES, query_key_scale=0.0, tokens=512, mask="causal", sequences=2, depth=6), 2),
     "text": (replace(QUERIES, tokens=128, mask="causal", sequences=2, depth=1), 2),
     "text, tied, rotary": (
         replace(

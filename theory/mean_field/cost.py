@@ -257,7 +257,8 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
     r, heads, width = _representatives(stack) * (1 + text), sampled_heads(stack, text=text), stack.key_width
     square, rows, cube = float(r * r), float(r * width), float(r) ** 3
     followed = float(_representatives(stack, MEMBERS)) ** 2 if has_experts(stack) else square
-    patterns = patterns if _is_sampled(stack, text) or not text else 1
+    # Of one text nothing of which is sampled, both ends of how often words repeat; pairs of two have both.
+    patterns = patterns if _is_sampled(stack, text) or not text else 1 + (stack.sequences != 2)
     # Of patterns, what each sequence has with itself.
     blocks, deep = square / stack.sequences, cube / stack.sequences
     smooth = 280.0 * (stack.activation not in _FORMULAS) * followed
@@ -278,7 +279,10 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
         kept += heads * (SAMPLES * ((2.0 + text) * blocks + 2.0 * rows) + 2.0 * rows)
         passing += heads * SAMPLES * (12.0 * blocks + 4.0 * rows)
     else:
-        layer = Cost(entries=120.0 * square + smooth, products=6.0 * cube, matrices=27)
+        layer = Cost(
+            entries=(120.0 + 235.0 * text) * square + smooth, products=(6.0 + 1.4 * text) * cube,
+            matrices=27.0 + 20.0 * text,
+        )  # fmt: skip
     words = Cost()
     if has_experts(stack):
         # Of every token that is followed, and logits of those that are counted.
