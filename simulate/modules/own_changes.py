@@ -115,12 +115,13 @@ def own_changes(
         last, squares[added] = moves[added].difference, moves[added].mean_square
         if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             last = last.reshape(-1, *[1] * len(part.kernel_size))
-        whole = y + last
     rest = [name for name in moved if name not in squares]
     if rest:
         whole = again(moved)
         if whole is None:
             return None, {}
+    elif moved:
+        whole = y + last
     for name in rest:
         if rest == moved == [name]:
             z: Tensor | None = whole
