@@ -284,3 +284,12 @@ def test_one_token_takes_one_pattern():
     assert not found["grad_sq_WK"].any()
     np.testing.assert_allclose(found["grad_sq_WV"], predict(stack, patterns=64)["grad_sq_WV"], rtol=1e-9)
     assert (found.errors["grad_sq_WV"] < 1e-9 * found["grad_sq_WV"]).all()
+
+
+@pytest.mark.parametrize(("sequences", "at_once"), [(1, 2), (2, 1)])
+def test_memory_of_a_text_is_of_what_is_predicted_at_once(sequences, at_once):
+    """Both ends of how often one text repeats words, and of two sequences one pattern, where one is large."""
+    large = replace(QUERIES, tokens=4096, mask="causal", depth=200, heads=32, width=4096, sequences=sequences)
+    one, four = (prediction_cost(large, grouped=True, text=True, patterns=patterns).bytes for patterns in (1, 4))
+    assert cost.grouped_chunk(large, text=True) == at_once
+    assert four == pytest.approx(at_once * one)

@@ -198,9 +198,14 @@ def chunk(stack: Stack) -> int:
 
 
 def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
-    """The same where representatives stand for groups; of text both ends of how often words repeat at once."""
-    entries = max(1, int(CHUNK_BYTES / _of_groups(stack, 1, text=text).bytes))
-    return max(2, entries // 2 * 2) if text else entries
+    """The same where representatives stand for groups; of one text both ends of how often words repeat at once."""
+    return _at_once(stack, _of_groups(stack, 1, text=text).bytes, text=text)
+
+
+def _at_once(stack: Stack, each: float, *, text: bool) -> int:
+    """Entries of so many bytes that are predicted at once: of one text an even number, of two each has both ends."""
+    entries = max(1, int(CHUNK_BYTES / each))
+    return max(2, entries // 2 * 2) if text and stack.sequences != 2 else entries
 
 
 def own_chunk(stack: Stack) -> int:
@@ -301,7 +306,7 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
         of_layer, words, numbers = _of_grouped_words(stack, r)
         layer, passing = layer + of_layer, passing + numbers
     each = _NUMBER * (kept * stack.depth + passing)
-    at_once = min(patterns, max(1, int(CHUNK_BYTES / each)))
+    at_once = min(patterns, _at_once(stack, each, text=text))
     once, of_chunk = _quadratures(replace(stack, tokens=1, sequences=1, mask="none", rotary=0.0, window=0))
     chunks = (Cost(calls=150.0 + (1000.0 if holds_words(stack) else 400.0) * stack.depth) + of_chunk).times(
         -(-patterns // at_once)

@@ -109,10 +109,7 @@ class WordWeights:
         """
         if not self.behind:
             return np.zeros_like(stream)
-        law, seen = tokens.frequencies, _seen(tokens)
-        same, triple = float((law**2).sum()), float((law**3).sum())
-        first = triple - same**2
-        left = max(same - same**2 - 2.0 * first, 0.0)
+        seen, (_, first, left) = _seen(tokens), tokens.count_variance
         each = np.stack([weights.each for weights in self.behind], 1) / np.sqrt(np.maximum(seen, 1.0))
         itself, *sums, size = (
             np.stack([getattr(weights, name) for weights in self.behind], 1)

@@ -251,16 +251,22 @@ class TextLayout(GroupLayout):
         return out
 
     @cached_property
+    def count_variance(self) -> tuple[float, float, float]:
+        """κ of independent words, τ, and what is left of every pair, of which `text_counts` makes Var κ̂."""
+        law = self.frequencies
+        same, triple = float((law**2).sum()), float((law**3).sum())
+        first = max(triple - same**2, 0.0)
+        return same, first, max(same - same**2 - 2.0 * first, 0.0)
+
+    @cached_property
     def count_deviations(self) -> Array:
         """The standard deviation over texts of how often two rows see one word, over κ, (2 R, 2 R).
 
         Of tokens that are not known, as in `text_counts`, which says of what their variance is made; two rows of one
         sequence are taken as those of two.
         """
-        law, seen = self.frequencies, np.maximum(self.seen_all, 1.0)
-        same, triple = float((law**2).sum()), float((law**3).sum())
-        first = max(triple - same**2, 0.0)
-        left = max(same - same**2 - 2.0 * first, 0.0)
+        same, first, left = self.count_variance
+        seen = np.maximum(self.seen_all, 1.0)
         unknown = seen - 1.0
         variance = unknown * unknown.T * (first * (unknown + unknown.T) + left) / np.square(seen * seen.T)
         return np.asarray(np.sqrt(variance) / same)
