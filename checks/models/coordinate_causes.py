@@ -1,13 +1,13 @@
 """Which weight, multiplier, rate or scale makes an exponent other than what is asked, and the power that mends it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from checks.models.coordinate_exponents import MARGIN, OFF, Sizes, judged
+from checks.models.coordinate_exponents import MARGIN, OFF, Sizes, judged_rows
 from checks.models.parametrizations import Role, logit_asked
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
@@ -85,16 +85,16 @@ class _Judge:
         self._tied = {weight for weight, count in uses.items() if count > 1} if sizes.against == "width" else set()
         self._damped: set[str] = set()
         self._places: dict[str, dict[str, None]] = {}
-        inputs: dict[tuple[str, int], list[tuple[float, int]]] = {}
-        columns = (sizes.frame[name].tolist() for name in ("quantity", "place", "step", "value", "size"))
-        for quantity, place, step, value, size in zip(*columns, strict=True):
+        inputs: dict[str, list[tuple[float, int]]] = {}
+        columns = (sizes.frame[name].tolist() for name in ("quantity", "place", "value", "size"))
+        for quantity, place, value, size in zip(*columns, strict=True):
             if quantity in ("logit_scale", "multiplier"):
                 self._places.setdefault(quantity, {})[place] = None
             elif quantity == "damping":
                 self._damped.add(place)
             elif quantity == "inputs":
-                inputs.setdefault((place, step), []).append((value, size))
-        self._inputs = {key: np.array(of).T for key, of in inputs.items()}
+                inputs.setdefault(place, []).append((value, size))
+        self._inputs = self._inputs_off(inputs)
 
     def causes(self) -> Iterator[Cause]:
         if self._letter == "depth":
@@ -118,16 +118,17 @@ class _Judge:
         size = "large" if off > 0 else "small"
         return f"at {self._letter} {high} it is {times:.1f} times too {size} relative to {self._letter} {low}"
 
-    def _input_off(self, place: str, step: int) -> float:
-        """The power of a module's input, but for scalars before it, where it is not of order 1."""
-        if (place, step) not in self._inputs:
-            return 0.0
-        values, sizes = self._inputs[place, step]
-        if len(set(sizes)) < len(self._sizes.values):
-            return 0.0
-        power = self._sizes.power("input_multiplier", place)
-        off = judged(values[None], sizes, [(power, power)])[0][OFF]
-        return off if abs(off) > MARGIN else 0.0
+    def _inputs_off(self, inputs: Mapping[str, Sequence[tuple[float, int]]]) -> dict[str, float]:
+        """Powers of modules' inputs before the first step, but for scalars before them, where these are not order 1."""
+        places, rows = list[str](), list[Any]()
+        for place, of in inputs.items():
+            values, sizes = np.array(of).T
+            if len(set(sizes)) == len(self._sizes.values):
+                power = self._sizes.power("input_multiplier", place)
+                places.append(place)
+                rows.append((values, sizes, (power, power)))
+        offs = (row[OFF] for row in judged_rows(rows))
+        return {place: off for place, off in zip(places, offs, strict=True) if abs(off) > MARGIN}
 
     def _attention(self) -> Iterator[Cause]:
         asked = logit_asked(self._parametrization)
@@ -175,7 +176,7 @@ class _Judge:
             return
         off = {row.place: row.off for row in reversed(self._updates) if row.role == "output"}
         for place, matrices in self._matrices.items():
-            if off.get(place, 0.0) > 0 and not self._input_off(place, 0):
+            if off.get(place, 0.0) > 0 and place not in self._inputs:
                 yield from self._without_multiplier(place, matrices)
 
     def _without_multiplier(self, place: str, matrices: list[tuple[Owner, Role]]) -> Iterator[Cause]:
@@ -203,7 +204,7 @@ class _Judge:
         any_matrix = False
         for row in self._starts:
             matrices = self._matrices.get(str(row.place), [])
-            before = self._input_off(str(row.place), 0)
+            before = self._inputs.get(str(row.place), 0.0)
             off = float(row.off) - before
             if not matrices or abs(off) <= MARGIN:
                 continue
@@ -269,7 +270,7 @@ class _Judge:
             if place in places or name in started:
                 continue
             # Updates are judged on the inputs of the start.
-            if role in ("input", "hidden", "output") and self._input_off(place, 0):
+            if role in ("input", "hidden", "output") and place in self._inputs:
                 continue
             # Without division by a gradient's size every update follows from what is wrong at the start.
             if started and not self._divides(name):

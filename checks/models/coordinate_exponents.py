@@ -196,20 +196,15 @@ def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrizat
     readouts = {place for (place, _), (_, role) in sizes.owners.items() if role == "output"}
     first = _first_moves(frame)
     values, of_size = frame["value"].to_numpy(), frame["size"].to_numpy()
-    keys, alike = list[tuple[Any, ...]](), dict[tuple[int, ...], list[tuple[int, list[int], Range | None]]]()
+    keys, rows = list[tuple[Any, ...]](), list[tuple[Array, Array, Range | None]]()
     for (place, parameter, quantity, step), at in places_of(frame, _KEYS).items():
-        drawn = tuple(of_size[at].tolist())
-        if len({*drawn}) < len(sizes.values):
+        if len({*of_size[at].tolist()}) < len(sizes.values):
             continue
         _, role = sizes.owners.get((place, parameter), (None, ""))
         asked = _asked(parametrization, sizes, stepped, place, parameter, quantity, step, first, common, readouts)
-        alike.setdefault(drawn, []).append((len(keys), at, asked))
         keys.append((sizes.against, place, parameter, role, quantity, step))
-    exponents = dict[int, Judged]()
-    for drawn, group in alike.items():
-        numbers, places, asks = zip(*group, strict=True)
-        exponents |= zip(numbers, judged(values[np.array(places)], np.array(drawn), asks), strict=True)
-    return pd.DataFrame([(*key, *exponents[k]) for k, key in enumerate(keys)], columns=COLUMNS)
+        rows.append((values[at], of_size[at], asked))
+    return pd.DataFrame([(*key, *row) for key, row in zip(keys, judged_rows(rows), strict=True)], columns=COLUMNS)
 
 
 def places_of(frame: pd.DataFrame, names: Sequence[str]) -> dict[Any, list[int]]:
@@ -267,6 +262,18 @@ def wider_by(freedom: int) -> float:
 OFF: Final = 6
 """Where it stands in a row that is judged."""
 Judged = tuple[float, float, float, float, float, str, float, float, float, float]
+
+
+def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judged]:
+    """What `judged` says of rows of values, their sizes and what is asked; those with the same sizes are one call."""
+    alike: dict[bytes, list[int]] = {}
+    for k, (_, sizes, _) in enumerate(rows):
+        alike.setdefault(sizes.tobytes(), []).append(k)
+    words = dict[int, Judged]()
+    for at in alike.values():
+        values, each, asked = zip(*(rows[k] for k in at), strict=True)
+        words |= zip(at, judged(np.array(values), each[0], asked), strict=True)
+    return [words[k] for k in range(len(rows))]
 
 
 def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[Judged]:

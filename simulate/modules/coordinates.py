@@ -9,6 +9,7 @@ makes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
@@ -27,14 +28,14 @@ from simulate.modules.own_changes import (
     RandomState,
     Start,
     draws_nothing,
-    mean_square,
     moves_of,
     own_changes,
     random_state,
-    root_mean_squares,
 )
 from simulate.modules.predictions import logits_of
+from simulate.modules.scalars import unwatched
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, first_rule, stepper_of
+from simulate.modules.tensor_sizes import Size, damping, numbers_of, root_mean_squares, size_of_difference
 from simulate.modules.weight_places import ROOT, Owner, PlaceWatcher, WeightPlaces, named_places
 from simulate.runs.cell import check_device
 
@@ -49,8 +50,8 @@ class Stepped:
 
     Attributes:
         frame: one row per width, depth, seed (0, 1, ...), step (0 before the first), place (a module by its name),
-            parameter (in it, or "") and quantity. Of a module: coordinates (mean |y| of its output), inputs (mean |x|),
-            passed (root mean square of f(W_k, x_k) - f(W_k, x_0)), and before the first step multiplier and
+            parameter (in it, or "") and quantity. Of a module: coordinates (mean |y| of its output), passed (root mean
+            square of f(W_k, x_k) - f(W_k, x_0)), and before the first step inputs (mean |x|), multiplier and
             input_multiplier (scalars that its output, and its input, are multiplied by), logit_scale and key_size. Of
             a weight: own (root mean square of what its update makes of the first output), and before the first step
             weight (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root
@@ -188,7 +189,7 @@ class _Steps:
         self._logits: Tensor | None = None
         self._starts: dict[tuple[str, int], Start] = {}
         self._inside: dict[str, dict[str, Tensor]] = {}
-        self._values: dict[tuple[str, str, str], list[Tensor]] = {}
+        self._values: dict[tuple[str, str, str], list[Tensor | Size]] = {}
         self.rows: list[tuple[Any, ...]] = []
         self.alarms: list[tuple[str, str]] = []
         self.notes: list[str] = []
@@ -263,35 +264,41 @@ class _Steps:
         name = self._names[part]
 
         def enters(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not self._asking and self._step == 0 and name in self._by_place:
+            if self._asking or self._step or name not in self._by_place:
+                return
+            with torch.no_grad(), unwatched() if self._places is None else nullcontext():
                 state = None if draws_nothing(part) else random_state([*args, *kwargs.values()])
                 given = tuple(map(self._copied, args)), {key: self._copied(value) for key, value in kwargs.items()}
                 self._given.append((*given, state))
 
         def leaves(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if self._asking:
-                return
-            given = self._given.pop() if self._step == 0 and name in self._by_place else None
-            y, x = tensor_of(output), tensor_of([*args, *kwargs.values()])
-            if y is None:
-                return
-            self._put((name, "", "coordinates"), self._mean(y))
-            if name == ROOT and (logits := logits_of(output)) is not None:
-                if self._logits is None:
-                    self._logits = self._copy(logits)
-                if self._step:
-                    self._put((ROOT, "", "change"), mean_square(logits.detach(), self._logits))
-            if name in self._by_place:
-                if x is not None:
-                    self._put((name, "", "inputs"), self._mean(x))
-                call = self._calls[name] = self._calls.get(name, 0) + 1
-                if given is not None:
-                    self._starts[name, call] = Start(given[0], given[1], self._copy(y), given[2])
-                else:
-                    self._changes(name, part, y.detach(), call)
+            if not self._asking:
+                with torch.no_grad(), unwatched() if self._places is None else nullcontext():
+                    self._left(name, part, [*args, *kwargs.values()], output)
 
         before = part.register_forward_pre_hook(enters, with_kwargs=True)
         return [before, part.register_forward_hook(leaves, with_kwargs=True)]
+
+    def _left(self, name: str, part: nn.Module, inputs: list[Any], output: Any) -> None:
+        """Measure a module that has run."""
+        given = self._given.pop() if self._step == 0 and name in self._by_place else None
+        y = tensor_of(output)
+        if y is None:
+            return
+        self._put((name, "", "coordinates"), self._mean(y))
+        if name == ROOT and (logits := logits_of(output)) is not None:
+            if self._logits is None:
+                self._logits = self._copy(logits)
+            if self._step:
+                self._put((ROOT, "", "change"), size_of_difference(logits, self._logits))
+        if name in self._by_place:
+            if not self._step and (x := tensor_of(inputs)) is not None:
+                self._put((name, "", "inputs"), self._mean(x))
+            call = self._calls[name] = self._calls.get(name, 0) + 1
+            if given is not None:
+                self._starts[name, call] = Start(given[0], given[1], self._copy(y), given[2])
+            else:
+                self._changes(name, part, y, call)
 
     def _mean(self, x: Tensor) -> Tensor:
         """Mean |x|, once of what one module gives and others are given."""
@@ -299,7 +306,7 @@ class _Steps:
         changes = -1 if x.is_inference() else x._version
         known = self._means.get(id(x))
         if known is None or known[0] is not x or known[1] != changes or changes < 0:
-            known = x, changes, x.detach().float().abs().mean()
+            known = x, changes, x.float().abs().mean()
             self._means[id(x)] = known
         return known[2]
 
@@ -308,7 +315,7 @@ class _Steps:
         changes = -1 if x.is_inference() else x._version
         known = self._copies.get(id(x))
         if known is None or known[0] is not x or known[1] != changes or changes < 0:
-            known = x, changes, x.detach().clone()
+            known = x, changes, x.clone()
             self._copies[id(x)] = known
         return known[2]
 
@@ -316,7 +323,8 @@ class _Steps:
         """An argument with copies of its tensors; most are one, which takes no tree."""
         return self._copy(value) if isinstance(value, Tensor) else tree_map_only(Tensor, self._copy, value)
 
-    def _put(self, key: tuple[str, str, str], value: Tensor) -> None:
+    def _put(self, key: tuple[str, str, str], value: Tensor | Size) -> None:
+        """Keep a mean, or the size of a difference."""
         self._values.setdefault(key, []).append(value)
 
     def _changes(self, name: str, part: nn.Module, y: Tensor, call: int) -> None:
@@ -331,25 +339,23 @@ class _Steps:
             self._inside[name] = firsts
         self._asking = True
         try:
-            whole, squares = own_changes(part, [owner.parameter for owner in owners], firsts, moves, start)
+            passed, sizes = own_changes(part, [owner.parameter for owner in owners], firsts, moves, start, y)
         finally:
             self._asking = False
-        if whole is not None and whole.shape == y.shape:
-            self._put((name, "", "passed"), mean_square(y, whole))
-        for parameter, square in squares.items():
-            self._put((name, parameter, "own"), square)
+        if passed is not None:
+            self._put((name, "", "passed"), passed)
+        for parameter, size in sizes.items():
+            self._put((name, parameter, "own"), size)
 
     def _kept(self, loss: Tensor) -> bool:
         """Rows of a pass; whether all is finite."""
         # One transfer for all numbers; modules that run several times have several.
-        known = [loss.float().reshape(()), *(value for parts in self._values.values() for value in parts)]
-        if any(value.device != loss.device for value in known):
-            known = [value.to(loss.device) for value in known]
-        numbers = iter(torch.stack(known).tolist())
+        several = [part for parts in self._values.values() for part in parts]
+        numbers = iter(numbers_of([loss.reshape(()), *(x.norm if isinstance(x, Size) else x for x in several)]))
         values = {("", "", "loss"): next(numbers)}
         for key, parts in self._values.items():
-            mean = next(numbers) if len(parts) == 1 else fmean([next(numbers) for _ in parts])
-            values[key] = mean if key[2] in ("coordinates", "inputs") else mean**0.5
+            squares = [next(numbers) ** 2 / part.count if isinstance(part, Size) else next(numbers) for part in parts]
+            values[key] = fmean(squares) ** 0.5 if isinstance(parts[0], Size) else fmean(squares)
         self._values, self._calls = {}, {}
         self._given.clear()
         if not all(map(isfinite, values.values())):
@@ -405,23 +411,21 @@ class _Steps:
 
     def _after(self, stepper: Stepper) -> None:
         """How much epsilon held back the step, of optimizers that divide by the root of a mean square."""
+        squares, epsilons = dict[str, Tensor](), list[float]()
         for optimizer, group in stepper.groups():
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 name = self._names_of.get(id(parameter))
-                if name is None or not isinstance(state.get("exp_avg_sq"), Tensor) or "betas" not in group:
-                    continue
                 # It is the first step's that counts.
-                if name in self._damped:
+                if name is None or name in self._damped or "betas" not in group:
                     continue
-                root = state["exp_avg_sq"].detach().sqrt()
-                moved = int(root.count_nonzero())
-                if moved:
-                    self._damped.add(name)
-                    epsilon = group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5
-                    # Where the root is 0 the share is 1, and nothing moves.
-                    shares = root.add_(epsilon).reciprocal_().mul_(epsilon).sum() - (root.numel() - moved)
-                    self.rows.append((self._step, name, "", "damping", max(0.0, float(shares)) / moved))
+                if isinstance(state.get("exp_avg_sq"), Tensor):
+                    squares[name] = state["exp_avg_sq"].detach()
+                    epsilons.append(group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5)
+        for name, share in zip(squares, damping(list(squares.values()), epsilons), strict=True):
+            if share is not None:
+                self._damped.add(name)
+                self.rows.append((self._step, name, "", "damping", share))
 
     def _still(self, waiting: set[str], rates: Mapping[str, float]) -> set[str]:
         """Names of weights that have not moved yet; those that a step should have moved are alarms."""
@@ -440,13 +444,17 @@ class _Steps:
 
     def _uphill(self, stepper: Stepper) -> None:
         """Parameters whose first step, without a decay, is along their gradient and not against it."""
+        along, sums = list[tuple[str, str, bool]](), list[Tensor]()
         for optimizer, group in stepper.groups():
             for parameter in group["params"]:
                 name = self._names_of.get(id(parameter))
                 if name is None or parameter.grad is None or group.get("weight_decay", 0):
                     continue
                 moved = parameter.detach() - self._first[name]
-                if float((moved * parameter.grad).sum()) > 0:
-                    why = "maximize is set" if group.get("maximize") else "is a sign wrong in the optimizer?"
-                    step = f"{name} is moved along its gradient by {type(optimizer).__name__}, so that the loss rises"
-                    self.alarms.append(("optimizer", f"{step}: {why}"))
+                along.append((name, type(optimizer).__name__, bool(group.get("maximize"))))
+                sums.append((moved * parameter.grad).sum())
+        for (name, by, maximized), total in zip(along, numbers_of(sums), strict=True):
+            if total > 0:
+                why = "maximize is set" if maximized else "is a sign wrong in the optimizer?"
+                step = f"{name} is moved along its gradient by {by}, so that the loss rises"
+                self.alarms.append(("optimizer", f"{step}: {why}"))

@@ -170,7 +170,10 @@ def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> M
     with stage(f"batch of {name!r}"):
         inputs, loss = batch(seed)
     with stage(f"module and batch of {name!r} on {device!r}"):
-        return Made(name, module.to(device), moved(inputs, device), loss)
+        # What is there already takes torch longer to move than to look at.
+        if any(x.device != torch.device(device) for x in (*module.parameters(), *module.buffers())):
+            module = module.to(device)
+        return Made(name, module, moved(inputs, device), loss)
 
 
 def of_every_module(

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map_only
 
 from simulate.modules.layers import tensor_of
+from simulate.modules.tensor_sizes import Size, size_of_difference
 
 # The parameter that is added to the output, by entries or by channels.
 _ADDED: Mapping[type[nn.Module], str] = {
@@ -34,24 +35,27 @@ class Move:
 
     Attributes:
         difference: of a vector, from its first value; empty of others.
-        mean_square: of that.
+        size: of that.
     """
 
     difference: Tensor
-    mean_square: Tensor
+    size: Size
 
 
 def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[str, Move]:
     """Of those that are not where they were; vectors, of which there are many, are subtracted in one go."""
     moved = [name for name, first in firsts.items() if not torch.equal(now[name], first)]
-    vectors, nothing = [name for name in moved if firsts[name].ndim == 1], Tensor()
-    moves = {name: Move(nothing, nothing) for name in moved}
-    for dtype in {firsts[name].dtype for name in vectors}:
-        names = [name for name in vectors if firsts[name].dtype == dtype]
+    nothing = Move(Tensor(), Size(Tensor(), 0))
+    moves = dict.fromkeys(moved, nothing)
+    alike: dict[tuple[torch.dtype, torch.device], list[str]] = {}
+    for name in moved:
+        if (first := firsts[name]).ndim == 1:
+            alike.setdefault((first.dtype, first.device), []).append(name)
+    for names in alike.values():
         differences = torch._foreach_sub([now[name].detach() for name in names], [firsts[name] for name in names])
         norms = torch._foreach_norm([difference.float() for difference in differences])
         for name, difference, norm in zip(names, differences, norms, strict=True):
-            moves[name] = Move(difference, norm.square_().div_(difference.numel()))
+            moves[name] = Move(difference, Size(norm, difference.numel()))
     return moves
 
 
@@ -78,9 +82,10 @@ class Start:
 
 
 def own_changes(
-    part: nn.Module, owned: Sequence[str], firsts: Mapping[str, Tensor], moves: Mapping[str, Move], start: Start
-) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """Run a module with what it was given at the start.
+    part: nn.Module, owned: Sequence[str], firsts: Mapping[str, Tensor], moves: Mapping[str, Move], start: Start,
+    y: Tensor,
+) -> tuple[Size | None, dict[str, Size]]:  # fmt: skip
+    """Run a module with what it was given at the start; where no gradients are taken, as in torch.no_grad().
 
     Args:
         part: a module with hooks on it that let such a pass alone; one of the caller's own each way.
@@ -88,64 +93,57 @@ def own_changes(
         firsts: the first values of all weights in it, those of modules in it too, by their names.
         moves: what updates made so far of those of its own that have moved, by their names.
         start: what it was given.
+        y: what it gives now.
 
     Returns:
-        The output with its own updates and the first values of all else, None where it is no tensor of floats; and by
-        weight of its own the mean square of what that one's update alone makes of the first output.
+        How far y is from the output of the first inputs with the module's own updates and the first values of all
+        else, None where that is no tensor of floats, or of another shape; and by weight of its own how far that one's
+        update alone takes the first output.
     """
-
-    def again(names: Sequence[str]) -> Tensor | None:
-        first = {name: value for name, value in firsts.items() if name not in names}
-        if start.state is None or draws_nothing(part):
-            with torch.no_grad(), _other_weights(part, first):
-                return tensor_of(part.forward(*start.args, **start.kwargs))
-        with torch.no_grad(), _same_draws(start.state):
-            # It may change in place what it is given.
-            args, kwargs = tree_map_only(Tensor, torch.clone, (start.args, start.kwargs))
-            return tensor_of(functional_call(part, first, args, kwargs))
-
-    y = start.y
+    first_y = start.y
     # What has not moved makes nothing, and rounding would make something of it.
-    squares = {name: y.new_zeros((), dtype=torch.float32) for name in owned if name not in moves}
+    sizes = {name: Size(y.new_zeros((), dtype=torch.float32), 1) for name in owned if name not in moves}
     moved = [name for name in owned if name in moves]
-    whole: Tensor | None = y
     added, last = _ADDED.get(type(part), ""), Tensor()
     if added in moved and _plain(part):
         # Of a convolution every channel has as many outputs, so that the means are one.
-        last, squares[added] = moves[added].difference, moves[added].mean_square
+        last, sizes[added] = moves[added].difference, moves[added].size
         if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             last = last.reshape(-1, *[1] * len(part.kernel_size))
-    rest = [name for name in moved if name not in squares]
-    if rest:
-        whole = again(moved)
-        if whole is None:
-            return None, {}
-    elif moved:
-        whole = y + last
+    rest = [name for name in moved if name not in sizes]
+    whole = _again(part, firsts, moved, start) if rest else first_y + last if moved else first_y
+    if whole is None:
+        return None, {}
+    passed = size_of_difference(y, whole) if whole.shape == y.shape else None
     for name in rest:
         if rest == moved == [name]:
             z: Tensor | None = whole
-        elif whole is not None and len(rest) == 1 and len(moved) == 2 and last.numel():
-            z = whole - last
+        elif len(rest) == 1 and len(moved) == 2 and last.numel():
+            # It is no other's: a class of torch made it just now.
+            z = whole.sub_(last)
         else:
-            z = again([name])
+            z = _again(part, firsts, [name], start)
         if z is not None:
-            squares[name] = mean_square(z, y)
-    return whole, {name: squares[name] for name in owned if name in squares}
+            sizes[name] = size_of_difference(z, first_y)
+    return passed, {name: sizes[name] for name in owned if name in sizes}
 
 
-def mean_square(y: Tensor, z: Tensor) -> Tensor:
-    """Of the difference of two outputs, in single precision."""
-    return torch.dist(y.float(), z.float()).square_().div_(y.numel())
-
-
-def root_mean_squares(tensors: Sequence[Tensor]) -> list[float]:
-    """Of entries, in single precision; of a sparse gradient, as of a table of words, with the zeros."""
-    dense = [(x.to_dense() if x.is_sparse else x.detach()).float() for x in tensors]
-    if not dense:
-        return []
-    norms = torch.stack([norm.to(dense[0].device) for norm in torch._foreach_norm(dense)]).tolist()
-    return [norm / x.numel() ** 0.5 for norm, x in zip(norms, dense, strict=True)]
+def _again(part: nn.Module, firsts: Mapping[str, Tensor], updated: Sequence[str], start: Start) -> Tensor | None:
+    """The output of the first inputs with first values of all weights but some."""
+    first = {name: value for name, value in firsts.items() if name not in updated}
+    if start.state is None or draws_nothing(part):
+        # What torch.func.functional_call does for a module that has no other in it, in less time.
+        parameters: dict[str, Any] = part._parameters
+        kept = {name: parameters[name] for name in first}
+        parameters.update(first)
+        try:
+            return tensor_of(part.forward(*start.args, **start.kwargs))
+        finally:
+            parameters.update(kept)
+    with _same_draws(start.state):
+        # It may change in place what it is given.
+        args, kwargs = tree_map_only(Tensor, torch.clone, (start.args, start.kwargs))
+        return tensor_of(functional_call(part, first, args, kwargs))
 
 
 def _plain(part: nn.Module) -> bool:
@@ -159,18 +157,6 @@ def random_state(values: list[Any]) -> RandomState:
     if x is not None and x.is_cuda:
         return torch.get_rng_state(), torch.cuda.get_rng_state(x.device), x.device.index
     return torch.get_rng_state(), None, 0
-
-
-@contextmanager
-def _other_weights(part: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """What torch.func.functional_call does for a module that has no other in it, in less time."""
-    parameters: dict[str, Any] = part._parameters
-    kept = {name: parameters[name] for name in weights}
-    parameters.update(weights)
-    try:
-        yield
-    finally:
-        parameters.update(kept)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Scalars in a forward pass, exactly: what outputs of modules are multiplied by, and what q·k is before softmax."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ _ROUNDING = 1e-3
 Factor = tuple[Tensor, float, tuple[Hashable, ...]]
 Place = Any
 """Whatever says where something runs."""
+
+
+def unwatched() -> AbstractContextManager[Any]:
+    """For what is no part of a module that is watched; it takes less time there."""
+    return torch._C.DisableTorchFunction()
 
 
 class ScalarWatcher(TorchFunctionMode):

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from simulate.modules.layers import tensor_of
-from simulate.modules.scalars import ScalarWatcher
+from simulate.modules.scalars import ScalarWatcher, unwatched
 
 ROOT = "(output)"
 """The name of the whole module among places."""
@@ -88,10 +88,11 @@ class PlaceWatcher:
         self._running.append(name)
         self._watcher.place = name
         self._order.setdefault(name, 0)
-        x = tensor_of([*args, *kwargs.values()])
-        if x is None:
-            return
-        self._inputs[name] = x.shape[-1] if x.ndim else 0
+        with unwatched():
+            x = tensor_of([*args, *kwargs.values()])
+            if x is None:
+                return
+            self._inputs[name] = x.shape[-1] if x.ndim else 0
         factor, keys = self._watcher.factor_of(x)
         if factor != 1.0 and not any(_has_matrix(self._modules[str(key)]) for key in keys):
             self._watcher.release(keys)
@@ -100,9 +101,10 @@ class PlaceWatcher:
     def _leaves(self, _: nn.Module, args: Any, output: Any) -> None:
         name = self._running.pop()
         self._watcher.place = self._running[-1] if self._running else ROOT
-        if (y := tensor_of(output)) is not None:
-            self._order[name] = y.shape[-1] if y.ndim else 0
-            self._watcher.mark(name, y)
+        with unwatched():
+            if (y := tensor_of(output)) is not None:
+                self._order[name] = y.shape[-1] if y.ndim else 0
+                self._watcher.mark(name, y)
 
     def places(self) -> WeightPlaces:
         """Of the pass."""

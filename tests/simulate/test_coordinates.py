@@ -14,6 +14,7 @@ from simulate.modules.layers import tensor_of
 from simulate.modules.own_changes import Start, draws_nothing, moves_of, own_changes, random_state
 from simulate.modules.scalars import ScalarWatcher
 from simulate.modules.step_optimizers import optimizer_factory
+from simulate.modules.tensor_sizes import damping, numbers_of
 
 
 class Small(nn.Module):
@@ -173,19 +174,26 @@ def test_biases_take_no_pass_and_make_what_they_make(part, shape, moved):
     part.register_forward_pre_hook(lambda *_: None)
     part.register_forward_hook(lambda *_: None)
     state, moves = random_state([x]), moves_of(dict(part.named_parameters()), firsts)
-    found = own_changes(part, list(firsts), firsts, moves, Start(args, {}, y, state))
+    start, now = Start(args, {}, y, state), y + 0.5
+    with torch.no_grad():
+        found = own_changes(part, list(firsts), firsts, moves, start, now)
     assert draws_nothing(part) == isinstance(part, nn.Linear | nn.LayerNorm)
     plain = part.forward
     part.forward = lambda *given: plain(*given)
-    slow = own_changes(part, list(firsts), firsts, moves, Start(args, {}, y, state))
-    torch.testing.assert_close(found[0], slow[0])
+    with torch.no_grad():
+        slow = own_changes(part, list(firsts), firsts, moves, start, now)
+    assert mean_square(found[0]) == pytest.approx(mean_square(slow[0]), rel=1e-5)
     assert list(found[1]) == list(slow[1]) == list(firsts)
-    for name, square in slow[1].items():
-        torch.testing.assert_close(found[1][name], square, rtol=1e-4, atol=1e-12)
-        assert (found[1][name] > 0) == (moved or name.endswith("bias"))
+    for name, size in slow[1].items():
+        assert mean_square(found[1][name]) == pytest.approx(mean_square(size), rel=1e-4, abs=1e-12)
+        assert (mean_square(found[1][name]) > 0) == (moved or name.endswith("bias"))
     del part.forward
     for hooks in (part._forward_hooks, part._forward_pre_hooks):
         hooks.clear()
+
+
+def mean_square(size):
+    return float(size.norm) ** 2 / size.count
 
 
 def _logits(kind, q, k, scale):
@@ -300,3 +308,12 @@ def test_names_of_optimizers():
 def test_optimizers_that_are_none(optimizer, message):
     with pytest.raises(ProbeError, match=message):
         steps(optimizer=optimizer, name="mine")
+
+
+def test_what_epsilon_takes_is_a_mean_over_entries_that_move():
+    rows = torch.tensor([[0.0, 0.0], [4.0, 1.0]])
+    shares = damping([rows, rows.half(), torch.zeros(3)], [1.0, 1.0, 1.0])
+    assert shares[:2] == pytest.approx([(1 / 3 + 1 / 2) / 2] * 2, rel=1e-6)
+    assert shares[2] is None
+    assert numbers_of([torch.tensor(2.5), torch.tensor(0.5, dtype=torch.float64)]) == [2.5, 0.5]
+    assert numbers_of([]) == []
