@@ -119,8 +119,8 @@ def own_changes(
         if rest == moved == [name]:
             z: Tensor | None = whole
         elif len(rest) == 1 and len(moved) == 2 and last.numel():
-            # It is no other's: a class of torch made it just now.
-            z = whole.sub_(last)
+            # It is no other's, since a class of torch made it just now; autocast makes it less precise than a bias.
+            z = whole.sub_(last) if whole.dtype == last.dtype else whole - last
         else:
             z = _again(part, firsts, [name], start)
         if z is not None:

@@ -310,6 +310,24 @@ def test_optimizers_that_are_none(optimizer, message):
         steps(optimizer=optimizer, name="mine")
 
 
+def test_a_bias_that_is_more_precise_than_the_output_is_taken_away_as_it_is():
+    torch.manual_seed(0)
+    part, x = nn.Linear(64, 64), torch.randn(32, 64)
+    firsts = {name: weight.detach().clone() for name, weight in part.named_parameters()}
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        y = part(x)
+        part.weight.add_(torch.randn_like(part.weight), alpha=1e-3)
+        part.bias.add_(1.0)
+        part.register_forward_pre_hook(lambda *_: None)
+        part.register_forward_hook(lambda *_: None)
+        moves = moves_of(dict(part.named_parameters()), firsts)
+        start = Start((x,), {}, y, random_state([x]))
+        _, sizes = own_changes(part, list(firsts), firsts, moves, start, y)
+        # Rounding of an output with the bias, and of one without, is all that is between them.
+        alone = part.forward(x).float() - 1.0
+    assert mean_square(sizes["weight"]) == pytest.approx(float((alone - y.float()).square().mean()), rel=1e-5)
+
+
 def test_what_epsilon_takes_is_a_mean_over_entries_that_move():
     rows = torch.tensor([[0.0, 0.0], [4.0, 1.0]])
     shares = damping([rows, rows.half(), torch.zeros(3)], [1.0, 1.0, 1.0])
