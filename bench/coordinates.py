@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from checks.models.coordinate_report import coordinate_check
 
-WIDTHS, DEPTH, SEEDS, REPETITIONS = ((32, 64, 128), (128, 256, 512)), 4, 2, 5
+WIDTHS, DEPTH, SEEDS, REPETITIONS = ((32, 64, 128), (128, 256, 512)), 4, 2, 15
 STEPS = (2, 4)
 _VOCAB, _SEQUENCES, _LENGTH, _HEADS = 256, 4, 64, 4
 
