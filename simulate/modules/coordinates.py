@@ -411,18 +411,19 @@ class _Steps:
 
     def _after(self, stepper: Stepper) -> None:
         """How much epsilon held back the step, of optimizers that divide by the root of a mean square."""
-        squares, epsilons = dict[str, Tensor](), list[float]()
+        held_back: dict[str, tuple[Tensor, float]] = {}
         for optimizer, group in stepper.groups():
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 name = self._names_of.get(id(parameter))
-                # It is the first step's that counts.
-                if name is None or name in self._damped or "betas" not in group:
+                # It is the first step's that counts, and of several optimizers the first one's.
+                if name is None or name in self._damped or name in held_back or "betas" not in group:
                     continue
                 if isinstance(state.get("exp_avg_sq"), Tensor):
-                    squares[name] = state["exp_avg_sq"].detach()
-                    epsilons.append(group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5)
-        for name, share in zip(squares, damping(list(squares.values()), epsilons), strict=True):
+                    epsilon = group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5
+                    held_back[name] = state["exp_avg_sq"].detach(), epsilon
+        shares = damping([square for square, _ in held_back.values()], [epsilon for _, epsilon in held_back.values()])
+        for name, share in zip(held_back, shares, strict=True):
             if share is not None:
                 self._damped.add(name)
                 self.rows.append((self._step, name, "", "damping", share))

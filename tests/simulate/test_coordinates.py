@@ -328,6 +328,17 @@ def test_a_bias_that_is_more_precise_than_the_output_is_taken_away_as_it_is():
     assert mean_square(sizes["weight"]) == pytest.approx(float((alone - y.float()).square().mean()), rel=1e-5)
 
 
+def test_a_weight_that_two_optimizers_hold_is_that_of_the_first():
+    def twice(module):
+        return [torch.optim.Adam(module.parameters(), lr=1e-3, eps=eps) for eps in (1.0, 1e-8)]
+
+    once = steps(optimizer=lambda module: twice(module)[0], count=1)
+    both = steps(optimizer=twice, count=1)
+    shares = [{key: value for key, value in values(of).items() if "damping" in key} for of in (once, both)]
+    assert shares[0] and min(shares[0].values()) > 0.1
+    assert shares[1] == pytest.approx(shares[0])
+
+
 def test_what_epsilon_takes_is_a_mean_over_entries_that_move():
     rows = torch.tensor([[0.0, 0.0], [4.0, 1.0]])
     shares = damping([rows, rows.half(), torch.zeros(3)], [1.0, 1.0, 1.0])
