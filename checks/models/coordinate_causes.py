@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from checks.models.coordinate_exponents import MARGIN, OFF, Sizes, judged_rows
-from checks.models.parametrizations import Role, logit_asked
+from checks.models.coordinate_exponents import MARGIN, OFF, Exponent, Sizes, judged_rows
+from checks.models.parametrizations import Range, Role, logit_asked
+from checks.statistics import Array
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
 
@@ -35,16 +34,14 @@ class Cause:
     what: str
 
 
-def causes(sizes: Sizes, table: pd.DataFrame, parametrization: Parametrization) -> list[Cause]:
+def causes(sizes: Sizes, rows: Sequence[Exponent], parametrization: Parametrization) -> list[Cause]:
     """Causes, what acts first before what may follow from it; weights with one fault are one cause.
 
     Args:
         sizes: the modules.
-        table: `checks.models.coordinate_exponents.exponent_table` of them.
+        rows: `checks.models.coordinate_exponents.exponents` of them.
         parametrization: that was asked for.
     """
-    # Lists of rows: of so few, pandas takes longer to choose.
-    rows = list(table.itertuples(index=False))
     one_by_one = list(_Judge(sizes, rows, parametrization).causes())
     breaches = [row for row in rows if row.word == "breach"]
     if not one_by_one and breaches:
@@ -61,7 +58,7 @@ def causes(sizes: Sizes, table: pd.DataFrame, parametrization: Parametrization) 
 
 
 class _Judge:
-    def __init__(self, sizes: Sizes, rows: Sequence[Any], parametrization: Parametrization) -> None:
+    def __init__(self, sizes: Sizes, rows: Sequence[Exponent], parametrization: Parametrization) -> None:
         self._sizes, self._rows, self._parametrization = sizes, rows, parametrization
         self._letter = sizes.against
         # Where seeds are too few to tell, what is exact may: `_beginnings` asks for it.
@@ -69,7 +66,7 @@ class _Judge:
             row for row in rows
             if row.quantity == "coordinates" and row.step == 0 and (row.word == "breach" or abs(row.off) > MARGIN)
         ]  # fmt: skip
-        first: dict[tuple[str, str], Any] = {}
+        first: dict[tuple[str, str], Exponent] = {}
         for row in rows:
             at = row.place, row.parameter
             if row.quantity == "own" and row.word != "zero" and (at not in first or row.step < first[at].step):
@@ -86,8 +83,7 @@ class _Judge:
         self._damped: set[str] = set()
         self._places: dict[str, dict[str, None]] = {}
         inputs: dict[str, list[tuple[float, int]]] = {}
-        columns = (sizes.frame[name].tolist() for name in ("quantity", "place", "value", "size"))
-        for quantity, place, value, size in zip(*columns, strict=True):
+        for quantity, place, _, _, size, _, value in sizes.rows:
             if quantity in ("logit_scale", "multiplier"):
                 self._places.setdefault(quantity, {})[place] = None
             elif quantity == "damping":
@@ -120,7 +116,7 @@ class _Judge:
 
     def _inputs_off(self, inputs: Mapping[str, Sequence[tuple[float, int]]]) -> dict[str, float]:
         """Powers of modules' inputs before the first step, but for scalars before them, where these are not order 1."""
-        places, rows = list[str](), list[Any]()
+        places, rows = list[str](), list[tuple[Array, Array, Range | None]]()
         for place, of in inputs.items():
             values, sizes = np.array(of).T
             if len(set(sizes)) == len(self._sizes.values):
@@ -203,12 +199,12 @@ class _Judge:
         """Matrices whose output is off at the start, and whose input is not."""
         any_matrix = False
         for row in self._starts:
-            matrices = self._matrices.get(str(row.place), [])
-            before = self._inputs.get(str(row.place), 0.0)
-            off = float(row.off) - before
+            matrices = self._matrices.get(row.place, [])
+            before = self._inputs.get(row.place, 0.0)
+            off = row.off - before
             if not matrices or abs(off) <= MARGIN:
                 continue
-            cause, exact = self._beginning(str(row.place), matrices, off)
+            cause, exact = self._beginning(row.place, matrices, off)
             if exact or (row.word == "breach" and not before):
                 any_matrix = True
                 yield cause
@@ -264,7 +260,7 @@ class _Judge:
         inner = [row for row in rows if row.role == "inner"]
         direct, held_back = [row for row in rows if row.role != "inner"], list[str]()
         for row in direct if direct or started else inner:
-            place, parameter, off = str(row.place), str(row.parameter), float(row.off)
+            place, parameter, off = row.place, row.parameter, row.off
             _, role = self._sizes.owners[place, parameter]
             name = names[place, parameter]
             if place in places or name in started:
@@ -279,7 +275,7 @@ class _Judge:
                 held_back.append(name)
                 continue
             power = self._sizes.power("rate", name)
-            clear = self._clear_power(place, role, name, power, off, (float(row.high) - float(row.low)) / 2)
+            clear = self._clear_power(place, role, name, power, off, (row.high - row.low) / 2)
             what = f"its rate goes like {letter}^{power:.2f} and must {'fall' if off > 0 else 'rise'} faster"
             what += f" with the {letter}, by a power that is not clear"
             if clear is not None:

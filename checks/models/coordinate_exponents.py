@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy.special import stdtrit
 
 from checks.fits import LEAST_POINTS, pooled_contrast, pooled_weights
@@ -29,10 +28,50 @@ FARTHER = 4.0
 """How many times as large the sizes are for which a power is said beside that of those that there are."""
 
 Against = Literal["width", "depth"]
-COLUMNS = ["against", "place", "parameter", "role", "quantity", "step", "exponent", "low", "high", "asked_low",
-           "asked_high", "word", "off", "ahead", "bend", "bend_half"]  # fmt: skip
 JUDGED = ("coordinates", "own", "passed")
-_KEYS = ["place", "parameter", "quantity", "step"]
+
+Row = tuple[str, str, str, int, int, int, float]
+"""Quantity, place, parameter, step, size, seed and value: of so few rows pandas takes longer to choose."""
+
+
+class Exponent(NamedTuple):
+    """How a quantity goes with the size.
+
+    Attributes:
+        against: "width" or "depth".
+        place: a module.
+        parameter: in it, or "".
+        role: of that; "" of a module.
+        quantity: "coordinates", "own" or "passed", as in `Stepped`.
+        step: after which.
+        exponent: of the size.
+        low: end of its 95% interval.
+        high: the other.
+        asked_low: the least that it may be; NaN where nothing is asked.
+        asked_high: the most.
+        word: "agrees", "undecided", "breach", "zero" (at a size), "not asked".
+        off: how far the exponent is from what is asked.
+        ahead: the power at sizes `FARTHER` times as large (the function `ahead`; NaN where nothing is asked).
+        bend: how far the power of the two largest sizes is above that of the two least.
+        bend_half: half of its interval of `LEVEL`.
+    """
+
+    against: Against
+    place: str
+    parameter: str
+    role: Role | Literal[""]
+    quantity: str
+    step: int
+    exponent: float
+    low: float
+    high: float
+    asked_low: float
+    asked_high: float
+    word: str
+    off: float
+    ahead: float
+    bend: float
+    bend_half: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +81,8 @@ class Sizes:
     Attributes:
         against: which.
         values: of it, in order.
-        frame: their rows, with a column `size`; names of layers of depths have stars for their numbers.
+        rows: what was measured of them, where sizes are values of `against`; names of layers of depths have stars for
+            their numbers.
         owners: weights where they are used, of the greatest size, with their roles.
         grows: modules, by whether their output grows with the width.
         first: means over seeds by quantity, place and size, in the first step in which they are above 0.
@@ -50,7 +90,7 @@ class Sizes:
 
     against: Against
     values: tuple[int, ...]
-    frame: pd.DataFrame
+    rows: list[Row]
     owners: dict[tuple[str, str], tuple[Owner, Role]]
     grows: dict[str, bool]
     first: dict[tuple[str, str, int], float]
@@ -59,7 +99,7 @@ class Sizes:
         """The exponent of what is exact, from its ends: 0 of a scalar that is not there.
 
         Args:
-            quantity: a row of `Stepped.frame` before the first step.
+            quantity: one of `Stepped.rows` before the first step.
             place: of it.
             base: what it is an exponent in: another quantity; the size itself if left out.
         """
@@ -77,10 +117,13 @@ class Sizes:
 
 def sizes_of(stepped: Stepped, against: Against) -> Sizes:
     """The modules that an exponent is of."""
-    other: Against = "depth" if against == "width" else "width"
-    frame = stepped.frame[stepped.frame[other] == stepped.frame[other].max()]
-    frame = frame.assign(size=frame[against])
-    values = tuple(int(value) for value in sorted(frame[against].unique()))
+    most_wide, deepest = (max(of) for of in zip(*stepped.owners, strict=True))
+    rows = list[Row]()
+    for width, depth, seed, step, place, parameter, quantity, value in stepped.rows:
+        size, fits = (width, depth == deepest) if against == "width" else (depth, width == most_wide)
+        if fits:
+            rows.append((quantity, place, parameter, step, size, seed, value))
+    values = tuple(sorted({size for _, _, _, _, size, _, _ in rows}))
     widths, depth = sorted({width for width, _ in stepped.owners}), max(depth for _, depth in stepped.owners)
     # Which lengths grow is known from two widths, at one depth.
     ends = [(width, depth) for width in (widths[0], widths[-1])]
@@ -100,19 +143,19 @@ def sizes_of(stepped: Stepped, against: Against) -> Sizes:
     orders = [stepped.order[end] for end in ends]
     grows = {place: orders[0].get(place, length) < length or ends[0] == ends[1] for place, length in orders[1].items()}
     if against == "depth":
-        frame = _starred(frame)
+        rows = _starred(rows)
         owners = {(_star(place), parameter): value for (place, parameter), value in owners.items()}
         grows = {_star(place): value for place, value in grows.items()}
-    return Sizes(against, values, frame, owners, grows, _first_means(frame))
+    return Sizes(against, values, rows, owners, grows, _first_means(rows))
 
 
-def _first_means(frame: pd.DataFrame) -> dict[tuple[str, str, int], float]:
+def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
     """Of scalars, scales, rates, gradients and entries."""
-    rows = frame[~frame["quantity"].isin([*JUDGED, "inputs"]) & (frame["value"] > 0)]
-    columns = (rows[name].tolist() for name in ("quantity", "place", "size", "step", "value"))
     steps, values = dict[tuple[str, str, int], int](), dict[tuple[str, str, int], list[float]]()
-    for *key, step, value in zip(*columns, strict=True):
-        at = (key[0], key[1], key[2])
+    for quantity, place, _, step, size, _, value in rows:
+        if quantity in JUDGED or quantity == "inputs" or not value > 0:
+            continue
+        at = quantity, place, size
         if step < steps.get(at, step + 1):
             steps[at], values[at] = step, []
         if step == steps[at]:
@@ -165,65 +208,57 @@ def _star(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
-def _starred(frame: pd.DataFrame) -> pd.DataFrame:
+def _starred(rows: Sequence[Row]) -> list[Row]:
     """Root mean squares over the layers."""
-    frame = frame.assign(place=frame["place"].map(_star), value=frame["value"] ** 2)
-    keys = ["width", "depth", "size", "seed", *_KEYS]
-    return frame.groupby(keys, sort=False)["value"].mean().pow(0.5).reset_index()
+    squares: dict[tuple[str, str, str, int, int, int], list[float]] = {}
+    for quantity, place, parameter, step, size, seed, value in rows:
+        squares.setdefault((quantity, _star(place), parameter, step, size, seed), []).append(value**2)
+    return [(*key, fmean(of) ** 0.5) for key, of in squares.items()]
 
 
-def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) -> pd.DataFrame:
+def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) -> list[Exponent]:
     """Every exponent with its 95% interval and what is asked of it.
 
     Outputs and changes of them are taken with the scalars that multiply them at once (of widths; of depths these are
     judged by themselves). Values are fitted as geometric means over seeds.
-
-    Returns:
-        Columns against, place, parameter, role ("" of a module), quantity ("coordinates", "own" or "passed"), step,
-        exponent, low, high, asked_low, asked_high (NaN where nothing is), word: "agrees", "undecided", "breach", "zero"
-        (at a size), "not asked"; off, how far the exponent is from what is asked; ahead, the power at sizes `FARTHER`
-        times as large (the function `ahead`; NaN where nothing is asked); and bend, how far the power of the two
-        largest sizes is above that of the two least, with half of its interval of `LEVEL`.
     """
-    frame = sizes.frame[sizes.frame["quantity"].isin(JUDGED)]
-    frame = frame[frame["place"] != ""]
+    factors = dict[tuple[str, int, int], float]()
     if sizes.against == "width":
-        scalars, where = sizes.frame[sizes.frame["quantity"] == "multiplier"], ["place", "size", "seed"]
-        factors = {key: abs(float(scalars["value"].iloc[at[0]])) for key, at in places_of(scalars, where).items()}
-        each = zip(*(frame[name].tolist() for name in where), strict=True)
-        frame = frame.assign(value=frame["value"].to_numpy() * [factors.get(key, 1.0) for key in each])
+        for quantity, place, _, _, size, seed, value in sizes.rows:
+            if quantity == "multiplier":
+                factors.setdefault((place, size, seed), abs(value))
+    alike: dict[tuple[str, str, str, int], list[tuple[float, int]]] = {}
+    for quantity, place, parameter, step, size, seed, value in sizes.rows:
+        if quantity in JUDGED and place:
+            factor = factors.get((place, size, seed), 1.0)
+            alike.setdefault((place, parameter, quantity, step), []).append((value * factor, size))
     common = _common_rate(sizes)
     readouts = {place for (place, _), (_, role) in sizes.owners.items() if role == "output"}
-    first = _first_moves(frame)
-    values, of_size = frame["value"].to_numpy(), frame["size"].to_numpy()
-    keys, rows = list[tuple[Any, ...]](), list[tuple[Array, Array, Range | None]]()
-    for (place, parameter, quantity, step), at in places_of(frame, _KEYS).items():
-        if len({*of_size[at].tolist()}) < len(sizes.values):
+    first = _first_moves(sizes.rows)
+    keys = list[tuple[str, str, Role | Literal[""], str, int]]()
+    rows = list[tuple[Array, Array, Range | None]]()
+    for (place, parameter, quantity, step), pairs in alike.items():
+        values, of_size = np.array(pairs).T
+        if len(set(of_size)) < len(sizes.values):
             continue
-        _, role = sizes.owners.get((place, parameter), (None, ""))
+        role: Role | Literal[""] = sizes.owners[place, parameter][1] if (place, parameter) in sizes.owners else ""
         asked = _asked(parametrization, sizes, stepped, place, parameter, quantity, step, first, common, readouts)
-        keys.append((sizes.against, place, parameter, role, quantity, step))
-        rows.append((values[at], of_size[at], asked))
-    return pd.DataFrame([(*key, *row) for key, row in zip(keys, judged_rows(rows), strict=True)], columns=COLUMNS)
+        keys.append((place, parameter, role, quantity, step))
+        rows.append((values, of_size, asked))
+    return [
+        Exponent(sizes.against, place, parameter, role, quantity, step, *row)
+        for (place, parameter, role, quantity, step), row in zip(keys, judged_rows(rows), strict=True)
+    ]
 
 
-def places_of(frame: pd.DataFrame, names: Sequence[str]) -> dict[Any, list[int]]:
-    """Positions of rows with the same values in columns, as they come: pandas takes longer for few rows each."""
-    places: dict[Any, list[int]] = {}
-    for at, key in enumerate(zip(*(frame[name].tolist() for name in names), strict=True)):
-        places.setdefault(key, []).append(at)
-    return places
-
-
-def _first_moves(frame: pd.DataFrame) -> dict[tuple[str, str], int]:
+def _first_moves(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
     """The first step after which a weight has moved, in all modules."""
-    updates = frame[frame["quantity"] == "own"]
-    columns = (updates[name].tolist() for name in ("place", "parameter", "step", "value"))
     still, moved = set[tuple[str, str, int]](), dict[tuple[str, str], set[int]]()
-    for place, parameter, step, value in zip(*columns, strict=True):
-        moved.setdefault((place, parameter), set()).add(step)
-        if not value > 0:
-            still.add((place, parameter, step))
+    for quantity, place, parameter, step, _, _, value in rows:
+        if quantity == "own":
+            moved.setdefault((place, parameter), set()).add(step)
+            if not value > 0:
+                still.add((place, parameter, step))
     steps = {key: [step for step in of if (*key, step) not in still] for key, of in moved.items()}
     return {key: min(of) for key, of in steps.items() if of}
 

@@ -10,7 +10,7 @@ import pandas as pd
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import WHOLE_MODEL, Alarm, folded
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import BEND, COLUMNS, FARTHER, Against, exponent_table, sizes_of
+from checks.models.coordinate_exponents import BEND, FARTHER, Against, Exponent, exponents, sizes_of
 from checks.models.step_theory import step_theory, theory_lines
 from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
@@ -37,7 +37,7 @@ class CoordinateReport:
         parametrization: that was asked for.
         stepped: what was measured.
         table: every exponent, its interval, what is asked and whether it agrees
-            (`checks.models.coordinate_exponents.exponent_table`).
+            (columns as of `checks.models.coordinate_exponents.Exponent`).
         alarms: causes, what acts first before what may follow from it, and what is wrong with optimizer or steps.
         first_step: change of logits, and theory beside it (`checks.models.step_theory.step_theory`).
     """
@@ -63,7 +63,7 @@ class CoordinateReport:
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per size, seed, step, module or weight, and quantity."""
-        return self.stepped.frame
+        return self.stepped.to_frame()
 
     def coordinates(self) -> pd.DataFrame:
         """Mean |y| of every module with a matrix, and of the whole, as `figures.coordinates.coordinates` draws it.
@@ -71,7 +71,7 @@ class CoordinateReport:
         Returns:
             Columns place, width, step, value, sem: over seeds, at the greatest depth.
         """
-        frame = self.stepped.frame
+        frame = self.to_frame()
         frame = frame[(frame["quantity"] == "coordinates") & (frame["depth"] == frame["depth"].max())]
         places = {owner.place for owners in self.stepped.owners.values() for owner in owners if len(owner.shape) > 1}
         values = frame[frame["place"].isin(places)].groupby(["place", "width", "step"], sort=False)["value"]
@@ -112,9 +112,8 @@ class CoordinateReport:
         if len(self.alarms) > _SHOWN:
             lines.append(f"... and {len(self.alarms) - _SHOWN} alarms more")
         for against, table in self.table.groupby("against", sort=False):
-            frame = self.stepped.frame
-            values = " ".join(str(value) for value in sorted(frame[str(against)].unique()))
-            seeds = frame["seed"].nunique()
+            sizes = {size[str(against) == "depth"] for size in self.stepped.owners}
+            values, seeds = " ".join(map(str, sorted(sizes))), self.stepped.seeds
             last = int(table["step"].max())
             lines.append(
                 f"Exponents in the {against} ({values}; {seeds} seeds): of mean |y| at the start, of the change of y "
@@ -264,7 +263,7 @@ def judged_steps(
     stack: Callable[[int, int], Stack] | None = None,
 ) -> CoordinateReport:  # fmt: skip
     """The report on what was measured."""
-    tables, alarms = [], [_alarm(kind, (), what, (at,)) for at, kind, what in stepped.alarms]
+    rows, alarms = list[Exponent](), [_alarm(kind, (), what, (at,)) for at, kind, what in stepped.alarms]
     alarms = _gathered(alarms)
     dead = any(alarm.kind == "non-finite" for alarm in alarms)
     against: list[Against] = ["width"] if parametrization != "completep" else ["width", "depth"]
@@ -272,14 +271,14 @@ def judged_steps(
         sizes = sizes_of(stepped, axis)
         if len(sizes.values) < LEAST_POINTS:
             continue
-        table = exponent_table(stepped, sizes, parametrization)
-        tables.append(table)
-        alarms += [_alarm(cause.kind, cause.names, cause.what) for cause in causes(sizes, table, parametrization)]
-    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+        of_axis = exponents(stepped, sizes, parametrization)
+        rows += of_axis
+        alarms += [_alarm(cause.kind, cause.names, cause.what) for cause in causes(sizes, of_axis, parametrization)]
+    table = pd.DataFrame(rows, columns=Exponent._fields)
     if dead:
         alarms = [alarm for alarm in alarms if alarm.kind != "unexplained"]
     return CoordinateReport(
-        name, optimizer, parametrization, stepped, whole, alarms, step_theory(stepped, stack)
+        name, optimizer, parametrization, stepped, table, alarms, step_theory(stepped, stack)
     )  # fmt: skip
 
 

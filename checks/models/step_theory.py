@@ -29,15 +29,17 @@ def step_theory(stepped: Stepped, stack: Callable[[int, int], Stack] | None) -> 
         NaN of one seed), theory (to first order in the rate, of a step of matrices alone; NaN where there is none),
         ratio, why (there is none, or "").
     """
-    frame = stepped.frame
-    changes = frame[(frame["place"] == ROOT) & (frame["quantity"] == "change") & (frame["step"] == 1)]
+    changes: dict[tuple[int, int], list[float]] = {}
+    for width, depth, _, step, place, _, quantity, value in stepped.rows:
+        if quantity == "change" and place == ROOT and step == 1:
+            changes.setdefault((width, depth), []).append(value)
     rows = []
-    for (width, depth), values in changes.groupby(["width", "depth"])["value"]:
-        squares = np.square(values.to_numpy())
+    for (width, depth), values in sorted(changes.items()):
+        squares = np.square(values)
         measured = float(np.sqrt(squares.mean()))
         count = len(squares)
         sem = float(squares.std(ddof=1) / count**0.5 / (2 * measured)) if count > 1 and measured else float("nan")
-        theory, why = _predicted(stepped, stack, (int(width), int(depth)))
+        theory, why = _predicted(stepped, stack, (width, depth))
         rows.append((width, depth, measured, sem, theory, measured / theory if theory else float("nan"), why))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -71,9 +73,10 @@ def _predicted(stepped: Stepped, stack: Callable[[int, int], Stack] | None, size
 
 def _rates(stepped: Stepped, size: tuple[int, int], names: set[str]) -> list[float]:
     """The different rates of the first step."""
-    frame = stepped.frame
-    rows = frame[(frame["width"] == size[0]) & (frame["depth"] == size[1]) & (frame["step"] == 0)]
-    return sorted(rows.loc[(rows["quantity"] == "rate") & rows["place"].isin(names), "value"].unique())
+    return sorted({
+        value for width, depth, _, step, place, _, quantity, value in stepped.rows
+        if (width, depth, step, quantity) == (*size, 0, "rate") and place in names
+    })  # fmt: skip
 
 
 def theory_lines(table: pd.DataFrame) -> list[str]:

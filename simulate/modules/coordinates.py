@@ -40,6 +40,8 @@ from simulate.modules.weight_places import ROOT, Owner, PlaceWatcher, WeightPlac
 from simulate.runs.cell import check_device
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
+Row = tuple[int, int, int, int, str, str, str, float]
+"""Of such columns."""
 
 MOST_STEPS = 1000
 
@@ -49,7 +51,7 @@ class Stepped:
     """What was measured.
 
     Attributes:
-        frame: one row per width, depth, seed (0, 1, ...), step (0 before the first), place (a module by its name),
+        rows: one per width, depth, seed (0, 1, ...), step (0 before the first), place (a module by its name),
             parameter (in it, or "") and quantity. Of a module: coordinates (mean |y| of its output), passed (root mean
             square of f(W_k, x_k) - f(W_k, x_0)), and before the first step inputs (mean |x|), multiplier and
             input_multiplier (scalars that its output, and its input, are multiplied by), logit_scale and key_size. Of
@@ -65,9 +67,10 @@ class Stepped:
         alarms: what is wrong with the optimizer or a step, each with its (width, depth), and kind.
         notes: a line each.
         steps: how many were asked for.
+        seeds: modules of every size.
     """
 
-    frame: pd.DataFrame
+    rows: tuple[Row, ...]
     owners: Mapping[tuple[int, int], tuple[Owner, ...]]
     order: Mapping[tuple[int, int], Mapping[str, int]]
     steppers: Mapping[str, str]
@@ -75,6 +78,11 @@ class Stepped:
     alarms: tuple[tuple[tuple[int, int], str, str], ...]
     notes: tuple[str, ...]
     steps: int
+    seeds: int
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows, with `COLUMNS`."""
+        return pd.DataFrame(self.rows, columns=COLUMNS)
 
 
 def coordinate_steps(
@@ -126,7 +134,7 @@ def coordinate_steps(
     check_count("seed", seed, 0)
     check_device(device)
     sizes = step_sizes(widths, depths)
-    rows, alarms, notes = list[tuple[Any, ...]](), dict[tuple[tuple[int, int], str, str], None](), dict[str, None]()
+    rows, alarms, notes = list[Row](), dict[tuple[tuple[int, int], str, str], None](), dict[str, None]()
     places: dict[tuple[int, int], WeightPlaces] = {}
     steppers, rules = dict[str, str](), dict[str, str]()
     for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
@@ -144,7 +152,7 @@ def coordinate_steps(
         if on_module is not None:
             on_module(done, len(sizes) * seeds)
     return Stepped(
-        frame=pd.DataFrame(rows, columns=COLUMNS),
+        rows=tuple(rows),
         owners={size: of_size.owners for size, of_size in places.items()},
         order={size: of_size.order for size, of_size in places.items()},
         steppers=steppers,
@@ -152,6 +160,7 @@ def coordinate_steps(
         alarms=tuple(alarms),
         notes=tuple(notes),
         steps=steps,
+        seeds=seeds,
     )
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import ahead, farther, judged, sizes_of
+from checks.models.coordinate_exponents import ahead, exponents, farther, judged, sizes_of
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import own_asked
 from checks.models.step_theory import step_theory
@@ -197,13 +197,14 @@ def test_breaches_of_the_transformer(breach):
 ])  # fmt: skip
 def test_a_power_of_a_rate_is_named_where_it_is_clear(healthy, role, off, rate, words):
     """Adam's of a hidden matrix by what is asked, though a narrow one moves less; others where one multiple is near."""
-    sizes, table = sizes_of(healthy.stepped, "width"), healthy.table.copy()
-    at = table.index[(table["quantity"] == "own") & (table["step"] == 1) & (table["role"] == role)][0]
-    table.loc[at, ["low", "high", "off", "word"]] = [off - 0.05, off + 0.05, off, "breach"]
-    name = sizes.owners[table.loc[at, "place"], table.loc[at, "parameter"]][0].weight
+    sizes = sizes_of(healthy.stepped, "width")
+    rows = exponents(healthy.stepped, sizes, "mup")
+    at = next(k for k, row in enumerate(rows) if (row.quantity, row.step, row.role) == ("own", 1, role))
+    rows[at] = rows[at]._replace(low=off - 0.05, high=off + 0.05, off=off, word="breach")
+    name = sizes.owners[rows[at].place, rows[at].parameter][0].weight
     smallest, largest = sizes.values[0], sizes.values[-1]
     first = sizes.first | {("rate", name, smallest): 1.0, ("rate", name, largest): (largest / smallest) ** rate}
-    (cause,) = causes(replace(sizes, first=first), table, "mup")
+    (cause,) = causes(replace(sizes, first=first), rows, "mup")
     assert (cause.kind, cause.names) == ("learning rate", (name,))
     assert words in cause.what
 

@@ -276,7 +276,7 @@ def test_a_probe_stays_on_its_device():
                     widths=[4, 8], depths=[2], steps=2, seeds=1)  # fmt: skip
     module, batch = one_module(8, 2)
     x, loss = batch(0)
-    here = run().frame, steps().frame, one_report(module, x, loss).to_frame()
+    here = run().frame, steps().to_frame(), one_report(module, x, loss).to_frame()
     with PretendedGpu() as gpu:
         there = run(device="cuda").frame, steps(device="cuda").frame
         there += (one_report(module.to("cuda"), x.to("cuda"), loss).to_frame(),)

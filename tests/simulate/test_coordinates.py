@@ -48,7 +48,8 @@ def steps(factory=small, optimizer=adam, widths=(4, 8), count=2, **options):
 
 
 def values(stepped, width=4):
-    frame = stepped.frame[stepped.frame["width"] == width]
+    frame = stepped.to_frame()
+    frame = frame[frame["width"] == width]
     return frame.set_index(["step", "place", "parameter", "quantity"])["value"]
 
 
@@ -227,7 +228,7 @@ def test_what_queries_and_keys_are_multiplied_by(kind):
 
 def test_numbers_are_the_same_again_and_random_numbers_stay():
     state = torch.get_rng_state()
-    frames = [steps().frame for _ in range(2)]
+    frames = [steps().to_frame() for _ in range(2)]
     assert torch.equal(state, torch.get_rng_state())
     np.testing.assert_array_equal(frames[0]["value"], frames[1]["value"])
 
@@ -284,7 +285,7 @@ def test_what_is_not_finite_is_said_and_ends_the_steps():
     ((size, kind, text),) = stepped.alarms
     assert (size, kind) == ((4, 1), "non-finite")
     assert text.startswith("after step ")
-    assert np.isfinite(stepped.frame["value"]).all()
+    assert np.isfinite(stepped.to_frame()["value"]).all()
 
 
 def test_names_of_optimizers():
