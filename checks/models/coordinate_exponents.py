@@ -229,7 +229,7 @@ def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) 
                 factors.setdefault((place, size, seed), abs(value))
     alike: dict[tuple[str, str, str, int], list[tuple[float, int]]] = {}
     for quantity, place, parameter, step, size, seed, value in sizes.rows:
-        if quantity in JUDGED and place:
+        if quantity in JUDGED:
             factor = factors.get((place, size, seed), 1.0)
             alike.setdefault((place, parameter, quantity, step), []).append((value * factor, size))
     common = _common_rate(sizes)

@@ -127,6 +127,8 @@ def test_why_there_is_no_theory_of_a_first_step(healthy):
     row = healthy.first_step.iloc[0]
     squares = [frame[32, seed, "(output)", "change", 1] ** 2 for seed in range(3)]
     assert row["measured"] == pytest.approx(np.mean(squares) ** 0.5)
+    later = tuple((*row[:3], 2, *row[4:7], 9.0) for row in healthy.stepped.rows if "change" in row)
+    assert step_theory(replace(healthy.stepped, rows=healthy.stepped.rows + later), None).equals(healthy.first_step)
 
     def why(rules, stack=lambda width, depth: gb.Stack(width=width, depth=depth, tokens=4, vocab=8)):
         return step_theory(replace(healthy.stepped, rules=rules), stack)["why"].iloc[-1]
@@ -207,6 +209,37 @@ def test_a_power_of_a_rate_is_named_where_it_is_clear(healthy, role, off, rate, 
     (cause,) = causes(replace(sizes, first=first), rows, "mup")
     assert (cause.kind, cause.names) == ("learning rate", (name,))
     assert words in cause.what
+
+
+def test_rates_and_gradients_are_those_of_the_first_step_in_which_there_are_any(healthy):
+    stepped = healthy.stepped
+    name, width = stepped.owners[128, 2][0].weight, 128
+    first = [row for row in stepped.rows if row[4] == name and row[6] == "gradient" and row[0] == width]
+    mean = np.mean([row[-1] for row in first])
+    later = [(*row[:3], 1, *row[4:7], 9.0 + row[2]) for row in first]
+    rows = tuple(row for row in stepped.rows if row not in first)
+    nothing = [(*row[:-1], 0.0) for row in first]
+    for more, expected in ((first, mean), (first + later, mean), (nothing + later, 10.0)):
+        sizes = sizes_of(replace(stepped, rows=(*rows, *more)), "width")
+        assert sizes.at("gradient", name, width) == pytest.approx(expected)
+
+
+def test_widths_are_of_the_greatest_depth_and_depths_of_the_greatest_width():
+    def run(parametrization, widths, depths):
+        return gb.probe(
+            partial(transformer, rule="completep", breach=""), parametrization=parametrization, widths=widths,
+            optimizer=lambda module, width: adam(module, width, "completep", ""), depths=depths, steps=1, seeds=2,
+        )  # fmt: skip
+
+    whole, columns = run("completep", [8, 16, 32], [1, 2, 3]), ["place", "parameter", "step", "exponent", "low", "high"]
+    for against, values, alone in (
+        ("width", "8 16 32", run("mup", [8, 16, 32], [3])), ("depth", "1 2 3", run("completep", [32], [1, 2, 3])),
+    ):  # fmt: skip
+        one, other = (table[table["against"] == against][columns] for table in (whole.table, alone.table))
+        assert len(one) > 20
+        assert one.reset_index(drop=True).equals(other.reset_index(drop=True))
+        for report in (whole, alone):
+            assert any(line.startswith(f"Exponents in the {against} ({values}; 2 seeds)") for line in report.lines())
 
 
 def test_breaches_in_the_depth():
