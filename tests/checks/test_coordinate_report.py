@@ -109,6 +109,18 @@ def test_powers_of_a_standard_first_step_are_those_of_every_rate():
     np.testing.assert_allclose(large["exponent"][judged_ones], small["exponent"][judged_ones], atol=0.01)
 
 
+def test_a_right_standard_muon_passes():
+    """Of the output matrix, of 32 rows beside 32 to 128 columns, the power is between both limits, and goes to 1/2."""
+    _, muon = optimizer_factory("muon", 1e-3)
+    report = check(transformer, lambda module, *_: muon(module), "sp", seeds=3, steps=1)
+    report.assert_healthy()
+    table = report.table[report.table["quantity"] == "own"].set_index(["place", "parameter"])
+    assert table["off"].abs().max() < 0.15
+    head = table.loc["head", "weight"]
+    assert (head["asked_low"], head["asked_high"]) == (0.0, 0.5)
+    assert 0.2 < head["exponent"] < head["ahead"] < 0.5
+
+
 def test_the_first_step_of_a_stack_stands_beside_theory():
     """Theory is of matrices at large width; biases and gains, which are stepped too, add a part of order 1/width."""
     report = gb.probe(
