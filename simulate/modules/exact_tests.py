@@ -104,9 +104,8 @@ def _whole_sight(
     if observer.source is not None:
         sight |= dependences(observer.source, logits, axis_told)
         if axis == 0 and not below:
-            # Behind a mask along the first axis its first entry sees none.
-            ends = [dependences(observer.source, logits, -2, sample=end).get("sees_samples", 0.0) for end in (0, -1)]
-            sight["sees_samples" if told or logits.ndim == 2 else "sees_rows"] = max(ends)
+            among = dependences(observer.source, logits, -2).get("sees_samples", 0.0)
+            sight["sees_samples" if told or logits.ndim == 2 else "sees_rows"] = among
     if told:
         words = words_of(inputs, logits)[int(facts["next_words"])]
         for ids, embedded in observer.embedded:

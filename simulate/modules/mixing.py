@@ -2,6 +2,7 @@
 
 An exact test and no statistics: of one half of the positions of one sample the gradient at all inputs is taken. Where
 an output does not depend on an input, as behind a causal mask, it is 0: a masked weight is exactly 0 in floating point.
+Samples at both ends are asked: of a recurrence along the batch the first sees none.
 """
 
 from collections.abc import Mapping
@@ -13,14 +14,13 @@ from torch import Tensor
 ROUNDING = 1e-6
 
 
-def dependences(x: Tensor, y: Tensor, axis: int, *, sample: int = 0) -> Mapping[str, float]:
-    """What the outputs of a sample depend on, in both halves of its positions.
+def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
+    """What the first half of the first sample's outputs depends on, and the second half of the last one's.
 
     Args:
         x: input of a layer, (samples, positions, width), or positions first, or (samples, ...) of any shape.
         y: output, still with its graph, which stays.
         axis: that of positions, 0 or -2, where there are three.
-        sample: the first, 0, or the last, -1.
 
     Returns:
         Norms of parts of the gradient over that at all inputs: "sees_later", of the first half of the outputs at the
@@ -34,12 +34,12 @@ def dependences(x: Tensor, y: Tensor, axis: int, *, sample: int = 0) -> Mapping[
     middle = y.shape[axis] // 2
     first, second = slice(None, middle), slice(middle, None)
     seen: dict[str, float] = {}
-    for half, name, others in ((first, "sees_later", second), (second, "sees_earlier", first)):
-        chosen = torch.zeros_like(y)
-        rows = chosen.select(across, sample)
-        rows = rows[half] if positions else rows
-        rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)))
-        squares = _squared_gradient(x, y, chosen)
+    for half, name, others, sample in ((first, "sees_later", second, 0), (second, "sees_earlier", first, -1)):
+        asked = half if positions else slice(None)
+        squares = _squared_gradient(x, y, _chosen(y, across, sample, asked))
+        if sample and squares is not None and not bool(squares.any()):
+            # The end of the last sample may be padding.
+            sample, squares = 0, _squared_gradient(x, y, _chosen(y, across, 0, asked))
         total = 0.0 if squares is None else float(squares.sum())
         if squares is None or not 0 < total < float("inf"):
             return {}
@@ -47,9 +47,17 @@ def dependences(x: Tensor, y: Tensor, axis: int, *, sample: int = 0) -> Mapping[
             outside = float(squares.narrow(across, 1 + sample, x.shape[across] - 1).sum())
             seen["sees_samples"] = max(seen.get("sees_samples", 0.0), (outside / total) ** 0.5)
         if not positions:
-            break
+            continue
         seen[name] = (float(squares.select(across, sample)[others].sum()) / total) ** 0.5
     return seen
+
+
+def _chosen(y: Tensor, across: int, sample: int, half: slice) -> Tensor:
+    """Random numbers in a half of a sample's outputs, and 0 elsewhere."""
+    chosen = torch.zeros_like(y)
+    rows = chosen.select(across, sample)[half]
+    rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)))
+    return chosen
 
 
 def _squared_gradient(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor | None:

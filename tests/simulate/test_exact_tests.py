@@ -31,10 +31,11 @@ def table(tests):
 def mixes(kind):
     weights = {"causal": torch.ones(6, 6).tril(), "all": torch.ones(6, 6), "none": torch.eye(6), "reversed": None}
     mix = torch.ones(6, 6).triu(1) if kind == "reversed" else weights.get(kind, torch.eye(6))
-    return lambda x: torch.einsum("ij,bjd->bid", mix, x).tanh() + (x.flip(0) if kind == "samples" else 0.0)
+    others = {"samples": lambda x: x.flip(0), "scan": lambda x: x.cumsum(0)}.get(kind, torch.zeros_like)
+    return lambda x: torch.einsum("ij,bjd->bid", mix, x).tanh() + others(x)
 
 
-@pytest.mark.parametrize("kind", ["causal", "all", "none", "reversed", "samples"])
+@pytest.mark.parametrize("kind", ["causal", "all", "none", "reversed", "samples", "scan"])
 @pytest.mark.parametrize("axis", [0, -2])
 def test_dependences_are_those_of_the_whole_jacobian(kind, axis):
     x = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(1))
@@ -43,7 +44,7 @@ def test_dependences_are_those_of_the_whole_jacobian(kind, axis):
     truth = {
         "sees_later": bool(own[:3, 3:].any()),
         "sees_earlier": bool(own[3:, :3].any()),
-        "sees_samples": bool(jacobian[0, :, 1].any()),
+        "sees_samples": bool(jacobian[0, :, 1].any() or jacobian[1, :, 0].any()),
     }
     x = x.transpose(0, 1) if axis == 0 else x
     x = x.contiguous().requires_grad_()
@@ -55,6 +56,16 @@ def test_dependences_where_there_are_none():
     x = torch.randn(4, 3, requires_grad=True)
     assert dependences(x, x.detach() + torch.zeros(4, 3, requires_grad=True), -2) == {}
     assert dependences(x, 2 * x, -2) == {"sees_samples": 0.0}
+    assert dependences(x, x.cumsum(0), -2)["sees_samples"] > 0.1
+
+
+def test_dependences_where_the_last_sample_ends_in_padding():
+    x = torch.randn(2, 6, 3, requires_grad=True)
+    kept = torch.ones(2, 6, 1)
+    kept[1, 3:] = 0
+    seen = dependences(x, x.cumsum(1) * kept, -2)
+    assert seen["sees_earlier"] > 0.1
+    assert seen["sees_later"] == seen["sees_samples"] == 0
 
 
 @pytest.mark.parametrize(("norm", "response"), [
