@@ -286,7 +286,7 @@ def _scales(tests: ExactTests, deviations: dict[Place, float]) -> Iterator[Fact]
         root = keys[at] ** -0.5
         if min(abs(scale / root - 1), abs(scale / root**2 - 1)) < _SAME_SCALE:
             continue
-        alarm = scale > SCALE_BESIDE * root and deviations.get(at, 0.0) > SCALED
+        alarm = scale > SCALE_BESIDE * root and deviations.get((*at[:2], ""), 0.0) > SCALED
         what = f"logits are q.k times {{}}; 1/sqrt(d_k) would be {root:.3g}, as d_k = {keys[at]:.0f}"
         yield Fact(at[0], at[1], "attention", what, scale, alarm)
     what = "what q.k is multiplied by is not seen: something is added to logits, or done with them, before softmax"

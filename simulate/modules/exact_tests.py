@@ -32,10 +32,10 @@ class ExactTests:
         rows: part (a list of layers, or ""), layer (from 1; 0 of what stands in none), name (in the layer; of a norm or
             a parameter), quantity, value. Quantities are those of `dependences`, of layers and of the whole, of
             `norm_response` with norm_says (1 where its class says that it is one), of `OperationWatcher.rows`, of
-            `prediction_facts`; logit_scale and key_size (of attention: softmax's input is logit_scale times q·k, a sum
-            over key_size products; where it is not, logits_unseen is 1); bias_over_matrix (root mean square entry of a
-            bias over that of its matrix, and over the root of how many entries a row of that has) and bias_constant
-            (1, where all its entries are equal);
+            `prediction_facts`; logit_scale and key_size (of attention, by the number of it in the layer: softmax's input
+            is logit_scale times q·k, a sum over key_size products; where it is not, logits_unseen is 1);
+            bias_over_matrix (root mean square entry of a bias over that of its matrix, and over the root of how many
+            entries a row of that has) and bias_constant (1, where all its entries are equal);
             repeated_rows (a share).
         copies: contents that several matrices hold, each a tuple of places (part, layer, name).
         by_torch: of each, whether an encoder of `torch.nn` made them.
@@ -161,11 +161,12 @@ class _Observer:
     def rows(self) -> list[Row]:
         """Of every layer and norm."""
         watched = [(part, layer, "", name, value) for part, layer, name, value in self._watcher.rows()]
-        scales = {place: (scale, float(size)) for place, scale, size in self._scalars.logits}
-        watched += [
-            (*place, "", name, value)
-            for place, pair in scales.items() for name, value in zip(("logit_scale", "key_size"), pair, strict=True)
-        ]  # fmt: skip
+        # A layer may have several attentions, such as one within a decoder and one to an encoder.
+        scales = dict.fromkeys((place, scale, size) for place, scale, size in self._scalars.logits)
+        for number, (place, scale, size) in enumerate(scales):
+            watched += [
+                (*place, f"{number}", "logit_scale", scale), (*place, f"{number}", "key_size", float(size)),
+            ]  # fmt: skip
         watched += [(*place, "", "logits_unseen", 1.0) for place in dict.fromkeys(self._scalars.unseen)]
         return [*((*key, value) for key, value in self._rows.items()), *watched]
 

@@ -330,6 +330,28 @@ def test_an_own_label_of_the_second_input_is_seen(mask):
     assert ["sees its own label" in alarm for alarm in alarms] == [True] * (not mask)
 
 
+@pytest.mark.parametrize("scales", [(1.0, 0.25), (0.25, 1.0), (0.25, 0.25)])
+def test_every_attention_of_a_layer_has_a_factor(scales):
+    """As one within a decoder and one to an encoder: what is right of the last one is not of all."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(16)
+
+        def forward(self, x):
+            for scale in scales:
+                y = self.norm(x)
+                x = x + (y @ y.mT * scale).softmax(-1) @ y
+            return x
+
+    torch.manual_seed(2)
+    module = nn.Sequential(Twice(), Twice(), Twice())
+    alarms, notes, _ = exactly(module, torch.randn(3, 5, 16), lambda y: (y * torch.randn_like(y)).sum())
+    factors = ["logits are q.k times 1; 1/sqrt(d_k) would be 0.25" in line for line in (*alarms, *notes)]
+    assert sum(factors) == (1.0 in scales)
+
+
 def test_what_logits_are_multiplied_by_under_a_bias():
     """One that all samples share, as ALiBi's, is not in their differences; what is seen of no other is a note."""
 
