@@ -251,6 +251,7 @@ def _any(values: Tensor | None) -> bool:
 def _norm(values: Tensor) -> Tensor:
     """In single precision, summed in no less than that."""
     dtype = torch.promote_types(values.dtype, torch.float32)
+    values = values.coalesce().values() if values.is_sparse else values
     return torch.linalg.vector_norm(values.detach(), dtype=dtype).float()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import gradbounds as gb
 from checks.models.one_report import one_report
@@ -91,6 +92,19 @@ def test_a_module_of_another_loss_and_of_its_own():
     report = gb.probe(Own(), {"input_ids": words, "labels": words})
     assert report.alarms == []
     assert "128 classes" in report.lines()[0]
+
+
+def test_sparse_gradients_are_those_of_dense_ones():
+    norms = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Embedding(20, 8, sparse=sparse), nn.Linear(8, 5))
+        words = torch.randint(20, (6, 4))  # some twice
+        report = gb.probe(module, words, loss=lambda y, words=words: functional.cross_entropy(y.mT, words % 5))
+        frame = report.to_frame()
+        norms.append(frame[frame["quantity"] == "gradient"].set_index("parameter")["value"].to_dict())
+    assert norms[1] == pytest.approx(norms[0])
+    assert norms[0]["0.weight"] > 0
 
 
 def test_alarms_of_the_grid_have_the_same_tests():
