@@ -32,8 +32,8 @@ class ExactTests:
         rows: part (a list of layers, or ""), layer (from 1; 0 of what stands in none), name (in the layer; of a norm or
             a parameter), quantity, value. Quantities are those of `dependences`, of layers and of the whole, of
             `norm_response` with norm_says (1 where its class says that it is one), of `OperationWatcher.rows`, of
-            `prediction_facts`; logit_scale and key_size (of attention, by the number of it in the layer: softmax's input
-            is logit_scale times q·k, a sum over key_size products; where it is not, logits_unseen is 1);
+            `prediction_facts`; logit_scale and key_size (of attention, by its number in the layer: softmax's input is
+            logit_scale times q·k, a sum over key_size products; where it is not, logits_unseen is 1);
             bias_over_matrix (root mean square entry of a bias over that of its matrix, and over the root of how many
             entries a row of that has) and bias_constant (1, where all its entries are equal);
             repeated_rows (a share).
