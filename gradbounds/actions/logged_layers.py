@@ -63,7 +63,7 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
 
 
 def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array]) -> tuple[pd.DataFrame, list[str]]:
-    """Norms by layer and role beside theory's, and names that are no matrix of the network.
+    """Norms by layer and role beside theory's, and names that are no matrix of the network, first those of no norm.
 
     Where some names say `grad`, the others are of something else, such as weights.
 
@@ -71,7 +71,7 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
         parameters: norms by name.
         squares: theory's squared norms by role, (L,) for matrices of layers.
     """
-    rows, unmatched = [], []
+    rows, unmatched, vanishing = [], [], []
     marked = any("grad" in name.lower() for name in parameters)
     for name, norm in parameters.items():
         matrix = matrix_of(name) if not marked or "grad" in name.lower() else None
@@ -82,12 +82,12 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
             unmatched.append(name)
             continue
         if not (math.isfinite(norm) and norm > 0):
-            unmatched.append(f"{name}, which is {norm:g}")
+            vanishing.append(f"{name}, which is {norm:g}")
             continue
         theory = float(sum(square[layer] for square in known)) ** 0.5
         rows.append({"layer": layer + 1, "role": "+".join(roles), "logged": norm, "theory": theory, "name": name})
     table = pd.DataFrame(rows, columns=["layer", "role", "logged", "theory", "name"])
-    return table.assign(ratio=table["logged"] / table["theory"]), unmatched
+    return table.assign(ratio=table["logged"] / table["theory"]), [*vanishing, *unmatched]
 
 
 def patterns_of(names: Iterable[str]) -> list[str]:
