@@ -12,7 +12,7 @@ import pandas as pd
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
 from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch, zipf_lines
 from gradbounds.actions.log_line import LogLine, read_log
-from gradbounds.actions.logged_layers import beside_theory, layer_lines
+from gradbounds.actions.logged_layers import beside_theory, far_lines, layer_lines
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -113,6 +113,8 @@ def predict_logged(
     causes: list[Cause] = []
     missing: list[str] = []
     layers, unmatched = beside_theory(printed.parameters, squares)
+    judged = not (printed.loss is None and printed.norm is None)
+    far = far_lines(layers) if fits and judged else []
     if not fits:
         causes = [*_of_one_matrix(healthy.line, layers), *_of_the_log(healthy.line, printed, stack, batch)]
         others = list(_other_weights(given, of, stack))
@@ -136,7 +138,6 @@ def predict_logged(
     )
     numbers = {"loss": printed.loss, "gradient norm": printed.norm}
     has = ", ".join(f"no {name}" if value is None else f"{name} {value:.4g}" for name, value in numbers.items())
-    judged = not (printed.loss is None and printed.norm is None)
     lines = [
         title(stack),
         *drawn_lines(notes),
@@ -146,7 +147,7 @@ def predict_logged(
         *(zipf_lines(stack, healthy.line) if is_zipf else []),
         *said_deviations(healthy.line),
         "",
-        *(_said(healthy, printed, near, ranked) if not fits else _FINE if judged else _ALONE),
+        *(_said(healthy, printed, near, ranked) if not fits else far or _FINE if judged else _ALONE),
         *([f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."] if missing else []),
         *layer_lines(layers, unmatched),
         *note_lines(notes),
@@ -155,12 +156,13 @@ def predict_logged(
         about=f"step 1 of {logged}",
         tables={"causes": table} | ({"layers": layers} if printed.parameters else {}),
         values={
-            "stack": stack, "batch": batch, "as_it_should_be": fits if judged else None, "logged_loss": printed.loss,
-            "logged_norm": printed.norm, "loss": healthy.line.loss, "loss_deviation": healthy.line.loss_deviation,
-            "gradient_norm": healthy.line.norm, "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
+            "stack": stack, "batch": batch, "as_it_should_be": fits and not far if judged else None,
+            "logged_loss": printed.loss, "logged_norm": printed.norm, "loss": healthy.line.loss,
+            "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
+            "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
         },
         lines=lines,
-        alarm=not fits,
+        alarm=not fits or bool(far),
     )  # fmt: skip
 
 

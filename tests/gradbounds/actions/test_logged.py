@@ -216,6 +216,24 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert fused["ratio"].tolist() == [1.0]
 
 
+@pytest.mark.parametrize(("times", "off"), [(0.3, True), (1.5, False), (3.0, True)])
+def test_a_matrix_that_the_whole_norm_hides(tmp_path, healthy, times, off):
+    """It is off where loss and norm are as they should be; beyond twice or half the median's ratio."""
+    squares = noise_scale(Stack(**FIELDS)).grad_sq(BATCH)
+    text = [f"step: 1 loss: {healthy.loss} grad_norm: {healthy.norm}"]
+    text += [
+        f"layers.{layer}.mlp.fc2.weight: {(times if layer == 2 else 1.0) * squares['W2'][layer] ** 0.5}"
+        for layer in range(4)
+    ]
+    (tmp_path / "log").write_text("\n".join(text))
+    result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log", patterns=None, max_time="1m")
+    assert result.alarm == off
+    assert result.values["as_it_should_be"] == (not off)
+    assert ("Step 1 is what it should be." in str(result)) == (not off)
+    said = f"and dL/dW2 of layer 3 is not: it is {times:.3g} times as large over theory's as the median is."
+    assert (said in str(result)) == off
+
+
 @pytest.mark.parametrize(
     ("name", "matrix"),
     [
