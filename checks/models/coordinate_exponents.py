@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from checks.fits import LEAST_POINTS, pooled_contrast, pooled_weights
-from checks.models.parametrizations import Range, Role, own_asked, passed_asked, role_of, start_asked
+from checks.models.parametrizations import HALF, Range, Role, crowded, own_asked, passed_asked, role_of, start_asked
 from checks.statistics import Array
 from simulate.modules.coordinates import Stepped
 from simulate.modules.weight_places import Owner
@@ -186,7 +186,7 @@ def ahead(exponent: float, half: float, asked: Range, wider: float) -> tuple[flo
 
     It is that of a sum where the exponent is inside the range and its interval of `LEVEL` leaves out the lower end.
     There what may be one power alone would be stretched, and its error, up to `FARTHER` times; towards the upper end
-    both shrink, so that nothing is to be ruled out.
+    both shrink, so that nothing is to be ruled out. A range longer than 1/2 has more than two powers.
 
     Args:
         exponent: at the sizes that there are.
@@ -194,7 +194,7 @@ def ahead(exponent: float, half: float, asked: Range, wider: float) -> tuple[flo
         asked: the range that it may be in; of one number every power stays.
         wider: the interval of `LEVEL` over the 95% one.
     """
-    if not asked[0] < exponent - wider * half < exponent < asked[1]:
+    if not asked[0] < exponent - wider * half < exponent < asked[1] or asked[1] - asked[0] > HALF:
         return exponent, half
     return farther(exponent, asked), (farther(exponent + half, asked) - farther(exponent - half, asked)) / 2
 
@@ -286,7 +286,13 @@ def _asked(
     owner, role = sizes.owners.get((place, parameter), (None, None))
     if owner is None or role is None or (parametrization == "sp" and step != first.get((place, parameter))):
         return None
-    return own_asked(parametrization, role, stepped.steppers.get(owner.weight, ""), common)
+    # At the middle of the sizes, as lengths that grow are known of the largest.
+    inputs = owner.inputs * (sizes.values[0] / sizes.values[-1]) ** 0.5
+    attention = any(name == "logit_scale" for name, _, _ in sizes.first)
+    return own_asked(
+        parametrization, role, stepped.steppers.get(owner.weight, ""), common, crowd=crowded(owner.vectors, inputs),
+        attention=attention,
+    )  # fmt: skip
 
 
 def wider_by(freedom: int) -> float:

@@ -13,8 +13,18 @@ With the width n, matrices W of hidden layers (n x n), of the input (n x fixed) 
   times the root of max(1, rows/columns): 1 of hidden and input matrices; of the output's n^1/2 where it has fewer rows
   than columns, else 1.
 - CompleteP (Dey et al. 2025): mu-P in the width, and branches divided by the depth, so that all is of order 1 in that.
+
+Two parts of updates fall like n^-1/2 in a right mu-P, and are all that one sees at widths where they are larger:
+
+- A matrix's update by T vectors x_s makes of one of them its own part, and T - 1 others' through x_s.x_t, of order
+  n^1/2 where these are independent. The mean square is that of n -> oo times 1 + T/n by SGD; by a step that is the
+  gradient's sign, whose part of one vector of T is (2/pi)^1/2 T^-1/2, times 1 + pi T/(2 n). Its power is
+  -1/2 / (1 + 2 n/(pi T)), below -1/4 where n < pi T/2.
+- Logits of attention that are q.k/d_k, with values independent of what comes back to them, get a gradient of order
+  n^-1/2 at the start, and by SGD so do queries, keys and what stands before them in their branch.
 """
 
+from math import pi
 from typing import Literal
 
 from theory.stack.parametrizations import Parametrization
@@ -63,7 +73,23 @@ def start_asked(parametrization: Parametrization, *, grows: bool) -> Range:
     return (-HALF, -HALF) if parametrization == "mean-field" else (-HALF, 0.0)
 
 
-def own_asked(parametrization: Parametrization, role: Role, optimizer: str, rate: float) -> Range | None:
+def crowded(vectors: int, inputs: float) -> bool:
+    """Whether a matrix's update makes of a vector more by the other vectors than by that one, by a sign of gradients.
+
+    Args:
+        vectors: that the matrix is given.
+        inputs: their length.
+
+    >>> crowded(100, 64), crowded(32, 64)
+    (True, False)
+    """
+    return pi * vectors / 2 > inputs
+
+
+def own_asked(
+    parametrization: Parametrization, role: Role, optimizer: str, rate: float, *, crowd: bool = False,
+    attention: bool = False,
+) -> Range | None:  # fmt: skip
     """Exponent of what a weight's first update makes of its output; None where nothing is asked.
 
     Args:
@@ -71,13 +97,20 @@ def own_asked(parametrization: Parametrization, role: Role, optimizer: str, rate
         role: of the weight.
         optimizer: name of its class.
         rate: exponent of the rate that all weights have, in the standard parametrization.
+        crowd: whether its vectors are as many that others' part is the larger one (`crowded`).
+        attention: whether the network has some.
     """
+    # Muon's updates are orthogonal matrices: they make of a vector as much, whatever the others are.
+    less = HALF if crowd and role in ("hidden", "output") and optimizer != "Muon" else 0.0
     if parametrization != "sp":
-        return (-HALF, 0.0) if role in ("inner", "fixed") else (0.0, 0.0)
+        if role in ("inner", "fixed"):
+            return -HALF, 0.0
+        by_gradient = optimizer not in (*_BY_SIZE, "Muon")
+        return (-HALF if attention and by_gradient and role in ("hidden", "vector") else 0.0) - less, 0.0
     if (optimizer, role) == ("Muon", "output"):
         return rate, HALF + rate
     asked = _FIRST_STEP.get("size" if optimizer in _BY_SIZE else optimizer, {}).get(role)
-    return None if asked is None else (asked + rate, asked + rate)
+    return None if asked is None else (asked + rate - less, asked + rate)
 
 
 def passed_asked(parametrization: Parametrization) -> Range | None:

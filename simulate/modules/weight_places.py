@@ -24,6 +24,7 @@ class Owner:
         shape: of the weight.
         output: the last length of the module's output.
         inputs: of its input; 0 where that is no tensor of floats.
+        vectors: how many of that length it is given in a pass; of a module that runs several times, the last time.
     """
 
     place: str
@@ -32,6 +33,7 @@ class Owner:
     shape: tuple[int, ...]
     output: int
     inputs: int
+    vectors: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +70,8 @@ class PlaceWatcher:
     def __init__(self, module: nn.Module) -> None:
         self._module, self._names = module, named_places(module)
         self._modules = {name: part for part, name in self._names.items()}
-        self._order, self._inputs, self._before = dict[str, int](), dict[str, int](), dict[str, float]()
+        self._order, self._before = dict[str, int](), dict[str, float]()
+        self._inputs = dict[str, tuple[int, int]]()
         self._watcher, self._running, self._handles = ScalarWatcher(), list[str](), list[Any]()
 
     def __enter__(self) -> "PlaceWatcher":
@@ -92,7 +95,7 @@ class PlaceWatcher:
             x = tensor_of([*args, *kwargs.values()])
             if x is None:
                 return
-            self._inputs[name] = x.shape[-1] if x.ndim else 0
+            self._inputs[name] = (x.shape[-1], x.shape[:-1].numel()) if x.ndim else (0, 0)
         factor, keys = self._watcher.factor_of(x)
         if factor != 1.0 and not any(_has_matrix(self._modules[str(key)]) for key in keys):
             self._watcher.release(keys)
@@ -115,7 +118,7 @@ class PlaceWatcher:
         return WeightPlaces(tuple(_owners(self._module, self._order, self._inputs)), self._order, tuple(scalars))
 
 
-def _owners(module: nn.Module, order: Mapping[str, int], inputs: Mapping[str, int]) -> list[Owner]:
+def _owners(module: nn.Module, order: Mapping[str, int], inputs: Mapping[str, tuple[int, int]]) -> list[Owner]:
     first = {id(parameter): name for name, parameter in module.named_parameters()}
     owners = []
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -127,7 +130,7 @@ def _owners(module: nn.Module, order: Mapping[str, int], inputs: Mapping[str, in
         inside = name[len(place) + 1 :] if place else name
         place = place or ROOT
         shape = tuple(parameter.shape)
-        owners.append(Owner(place, inside, first[id(parameter)], shape, order[place], inputs.get(place, 0)))
+        owners.append(Owner(place, inside, first[id(parameter)], shape, order[place], *inputs.get(place, (0, 0))))
     rank = {name: k for k, name in enumerate(order)}
     return sorted(owners, key=lambda owner: rank[owner.place])
 

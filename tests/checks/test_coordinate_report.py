@@ -15,7 +15,7 @@ import gradbounds as gb
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import ahead, exponents, farther, judged, sizes_of
 from checks.models.coordinate_report import judged_steps
-from checks.models.parametrizations import own_asked
+from checks.models.parametrizations import crowded, own_asked
 from checks.models.step_theory import step_theory
 from figures.coordinates import coordinates
 from gradbounds.cli import main
@@ -221,6 +221,44 @@ def test_a_power_of_a_rate_is_named_where_it_is_clear(healthy, role, off, rate, 
     (cause,) = causes(replace(sizes, first=first), rows, "mup")
     assert (cause.kind, cause.names) == ("learning rate", (name,))
     assert words in cause.what
+
+
+def test_of_how_many_vectors_the_others_make_more_of_an_update():
+    """Beside products of drawn signs: with T vectors of length n the mean square is 2 n^2/(pi T) + n."""
+    rng, vectors = np.random.default_rng(3), 40
+    for inputs in (16, 63, 512):
+        x = rng.standard_normal((vectors, inputs))
+        step = np.sign(rng.standard_normal((4000, vectors)) @ x)
+        mean_square = np.mean([(step @ x.T) ** 2])
+        assert mean_square == pytest.approx(2 * inputs**2 / (np.pi * vectors) + inputs, rel=0.1)
+    assert [crowded(vectors, inputs) for inputs in (62, 63)] == [True, False]
+
+
+@pytest.mark.parametrize(("optimizer", "rule", "widths"), [
+    (adam, "mup", [8, 16, 32]), (sgd, "mup", [16, 32, 64]), (adam, "sp", [8, 16, 32]),
+])  # fmt: skip
+def test_right_ones_at_widths_below_their_32_vectors_pass(optimizer, rule, widths):
+    """Their powers are below those of large widths, and say so; of queries and keys by SGD in mu-P they are at all."""
+    report = check(transformer, optimizer, rule, seeds=8, steps=1, widths=widths)
+    report.assert_healthy()
+    updates = report.table[(report.table["quantity"] == "own") & (report.table["role"] == "hidden")]
+    assert (updates["exponent"] < updates["asked_high"] - 0.25).any()
+    assert (updates["asked_low"] <= updates["asked_high"] - 0.5).any()
+    assert not (updates["word"] == "breach").any()
+
+
+@pytest.mark.parametrize(("power", "what"), [(1, "large"), (-1, "small")])
+def test_a_wrong_rate_at_widths_below_the_number_of_vectors_is_named(power, what):
+    def rates(module, width, *arguments):
+        wrong = adam(module, width, *arguments)
+        for (name, weight), group in zip(module.named_parameters(), wrong.param_groups, strict=True):
+            group["lr"] *= (width / 8) ** power if weight.ndim == 2 and name.startswith("layers") else 1.0
+        return wrong
+
+    report = check(transformer, rates, "mup", seeds=8, steps=1, widths=[8, 16, 32])
+    (alarm,) = report.alarms
+    assert "layers.0.attention.query.weight" in alarm.part
+    assert alarm.what.endswith(f"must go like width^-1: at width 32 it is 4.0 times too {what} relative to width 8")
 
 
 def test_rates_and_gradients_are_those_of_the_first_step_in_which_there_are_any(healthy):
