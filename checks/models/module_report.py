@@ -221,6 +221,11 @@ def probe(
             `simulate.curvature.module_step.module_steps`, `against_reference` and
             `checks.models.coordinate_report.coordinate_check`.
     """
+    if steps is None and (optimizer != "adamw" or parametrization != "mup"):
+        raise ValueError(
+            f"optimizer and parametrization must stand with steps, of a factory of a width and a depth, got optimizer "
+            f"{optimizer!r} and parametrization {parametrization!r}."
+        )
     if batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory)):
         if widths or depths or stack or against or first_step or learning_rate is not None or steps is not None:
             raise ValueError(

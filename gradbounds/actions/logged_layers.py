@@ -32,7 +32,7 @@ _NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]g
 """What loggers write behind the name of a parameter."""
 _LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
 FAR = 2.0
-"""Times that a matrix's ratio over theory may be the median's: in 80 runs of a GPT-2 of width 128 it was 1.42 at most."""
+"""Times that a matrix's ratio over theory may be the median's; in 80 runs of a GPT-2 of width 128 at most 1.42."""
 _SHOWN = 8
 
 

@@ -139,7 +139,8 @@ class Probe(WithJson):
         Raises:
             ValueError: a flag of one is given.
         """
-        names = ("width", "depth", "seeds", "against", "first_step", "learning_rate", "steps")
+        names = ("width", "depth", "seeds", "against", "first_step", "learning_rate", "steps", "optimizer",
+                 "parametrization")  # fmt: skip
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != getattr(type(self), name)]
         if given:
             raise ValueError(
