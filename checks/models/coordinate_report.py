@@ -263,7 +263,7 @@ def judged_steps(
     stack: Callable[[int, int], Stack] | None = None,
 ) -> CoordinateReport:  # fmt: skip
     """The report on what was measured."""
-    rows, alarms = list[Exponent](), [_alarm(kind, (), what, (at,)) for at, kind, what in stepped.alarms]
+    rows, alarms = list[Exponent](), [_alarm(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
     alarms = _gathered(alarms)
     dead = any(alarm.kind == "non-finite" for alarm in alarms)
     against: list[Against] = ["width"] if parametrization != "completep" else ["width", "depth"]

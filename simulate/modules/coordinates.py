@@ -8,7 +8,7 @@ in the rate of the first step, and its power in the width is the same at every r
 makes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
@@ -64,7 +64,7 @@ class Stepped:
             output.
         steppers: by weight: the class of its optimizer.
         rules: by weight: what its first step is (`simulate.modules.step_optimizers.first_rule`).
-        alarms: what is wrong with the optimizer or a step, each with its (width, depth), and kind.
+        alarms: what is wrong with the optimizer or a step, each with its (width, depth), kind and names of weights.
         notes: a line each.
         steps: how many were asked for.
         seeds: modules of every size.
@@ -75,7 +75,7 @@ class Stepped:
     order: Mapping[tuple[int, int], Mapping[str, int]]
     steppers: Mapping[str, str]
     rules: Mapping[str, str]
-    alarms: tuple[tuple[tuple[int, int], str, str], ...]
+    alarms: tuple[tuple[tuple[int, int], str, tuple[str, ...], str], ...]
     notes: tuple[str, ...]
     steps: int
     seeds: int
@@ -134,7 +134,8 @@ def coordinate_steps(
     check_count("seed", seed, 0)
     check_device(device)
     sizes = step_sizes(widths, depths)
-    rows, alarms, notes = list[Row](), dict[tuple[tuple[int, int], str, str], None](), dict[str, None]()
+    rows, notes = list[Row](), dict[str, None]()
+    alarms = dict[tuple[tuple[int, int], str, tuple[str, ...], str], None]()
     places: dict[tuple[int, int], WeightPlaces] = {}
     steppers, rules = dict[str, str](), dict[str, str]()
     for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
@@ -200,7 +201,7 @@ class _Steps:
         self._inside: dict[str, dict[str, Tensor]] = {}
         self._values: dict[tuple[str, str, str], list[Tensor | Size]] = {}
         self.rows: list[tuple[Any, ...]] = []
-        self.alarms: list[tuple[str, str]] = []
+        self.alarms: list[tuple[str, tuple[str, ...], str]] = []
         self.notes: list[str] = []
         self.steppers: dict[str, str] = {}
         self.rules: dict[str, str] = {}
@@ -373,7 +374,7 @@ class _Steps:
             # What ends first, of modules that are not finite, is the innermost one.
             where = next((key[0] for key in wrong if key[0]), places[0] if places else "") or "the loss"
             when = "before the first step" if not self._step else f"after step {self._step}"
-            self.alarms.append(("non-finite", f"{when} {where} is not finite"))
+            self.alarms.append(("non-finite", (), f"{when} {where} is not finite"))
             return False
         self.rows += [(self._step, *key, value) for key, value in values.items()]
         return True
@@ -393,16 +394,22 @@ class _Steps:
                     decayed.append(name)
         if strangers:
             what = f"the optimizer holds {strangers} tensors that are no parameters of the module"
-            self.alarms.append(("optimizer", f"{what}: is it of another one?"))
+            self.alarms.append(("optimizer", (), f"{what}: is it of another one?"))
         if decayed:
             few = ", ".join(decayed[:3]) + (f", ... ({len(decayed)} in all)" if len(decayed) > 3 else "")
             self.notes.append(f"weight decay is on gains and biases: {few}")
 
     def _left_out(self) -> None:
         """Parameters with a gradient that no optimizer holds."""
-        for name, parameter in self._parameters:
-            if parameter.grad is not None and name not in self.steppers:
-                self.alarms.append(("optimizer", f"{name} has a gradient, and the optimizer does not hold it"))
+        names = [name for name, weight in self._parameters if weight.grad is not None and name not in self.steppers]
+        self._warn((name, "the optimizer does not hold it, and it has a gradient") for name in names)
+
+    def _warn(self, wrong: Iterable[tuple[str, str]]) -> None:
+        """Of weights of which the same is to be said, once."""
+        alike: dict[str, list[str]] = {}
+        for name, what in wrong:
+            alike.setdefault(what, []).append(name)
+        self.alarms += [("optimizer", tuple(names), what) for what, names in alike.items()]
 
     def _before(self, stepper: Stepper) -> dict[str, float]:
         """Rates and gradients of the step that follows."""
@@ -439,17 +446,18 @@ class _Steps:
 
     def _still(self, waiting: set[str], rates: Mapping[str, float]) -> set[str]:
         """Names of weights that have not moved yet; those that a step should have moved are alarms."""
-        rest = set()
+        rest, wrong = set(), list[tuple[str, str]]()
         for name, parameter in self._parameters:
             if name not in waiting:
                 continue
             if name in self._moves:
                 continue
             if rates.get(name, 0.0) > 0 and parameter.grad is not None and bool(parameter.grad.any()):
-                what = f"{name} ({str(parameter.dtype).removeprefix('torch.')}) has a gradient and a rate, and stays"
-                self.alarms.append(("optimizer", f"{what} where it is in step {self._step + 1}"))
+                what = f"it has a gradient and a rate, and stays where it is in step {self._step + 1}"
+                wrong.append((name, f"{what} ({str(parameter.dtype).removeprefix('torch.')})"))
                 continue
             rest.add(name)
+        self._warn(wrong)
         return rest
 
     def _uphill(self, stepper: Stepper) -> None:
@@ -463,8 +471,8 @@ class _Steps:
                 moved = parameter.detach() - self._first[name]
                 along.append((name, type(optimizer).__name__, bool(group.get("maximize"))))
                 sums.append((moved * parameter.grad).sum())
-        for (name, by, maximized), total in zip(along, numbers_of(sums), strict=True):
-            if total > 0:
-                why = "maximize is set" if maximized else "is a sign wrong in the optimizer?"
-                step = f"{name} is moved along its gradient by {by}, so that the loss rises"
-                self.alarms.append(("optimizer", f"{step}: {why}"))
+        whys = {True: "maximize is set", False: "is a sign wrong in the optimizer?"}
+        self._warn(
+            (name, f"it is moved along its gradient by {by}, so that the loss rises: {whys[maximized]}")
+            for (name, by, maximized), total in zip(along, numbers_of(sums), strict=True) if total > 0
+        )  # fmt: skip
