@@ -72,6 +72,7 @@ class _Judge:
             if row.quantity == "own" and row.word != "zero" and (at not in first or row.step < first[at].step):
                 first[at] = row
         self._updates = [row for row in first.values() if row.word == "breach"]
+        self._off_updates = {at for at, row in first.items() if abs(row.off) > MARGIN}
         self._matrices: dict[str, list[tuple[Owner, Role]]] = {}
         for (place, _), (owner, role) in sizes.owners.items():
             if len(owner.shape) >= 2 and role in ("input", "hidden", "output"):
@@ -230,12 +231,15 @@ class _Judge:
         exact = abs(excess - off) < MARGIN and abs(excess) > MARGIN
         if missing:
             return missing[0], exact
-        if abs(scalar) > _EXACT and abs(scalar - off) < abs(excess - scalar - off) + _EXACT:
+        # An update that divides by a gradient's size has the scalar, and not the entries of the start.
+        fits = self._divides(weight)
+        fits &= not any((place, owner.parameter) in self._off_updates for owner, _ in matrices)
+        if abs(scalar) > _EXACT and not fits and abs(scalar - off) < abs(excess - scalar - off) + _EXACT:
             what = f"it is multiplied by {letter}^{scalar:.2f} and must be by {_powers(letter, _rounded(scalar - off))}"
             return Cause("multiplier", (name,), f"{what}: {self._times(_rounded(off))}"), exact
         asked = _powers(letter, _rounded(power - off))
         what = f"its entries go like {letter}^{round(power, 1) + 0.0:g} and must go like {asked}"
-        if distance <= _EXACT:
+        if distance <= _EXACT and abs(scalar) <= _EXACT:
             what = f"its output goes like {letter}^{off:.2f} at the start"
         return Cause("initial scale", (name,), f"{what}: {self._times(_rounded(off))}"), exact
 

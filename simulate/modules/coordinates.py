@@ -381,13 +381,15 @@ class _Steps:
 
     def _held(self, stepper: Stepper) -> None:
         """What an optimizer holds that is no parameter of the module, and decays of vectors."""
-        strangers, decayed = 0, []
+        strangers, decayed, twice = 0, list[str](), list[str]()
         for optimizer, group in stepper.groups():
             for parameter in group["params"]:
                 name = self._names_of.get(id(parameter))
                 if name is None:
                     strangers += 1
                     continue
+                if name in self.steppers:
+                    twice.append(name)
                 self.steppers[name] = type(optimizer).__name__
                 self.rules[name] = first_rule(optimizer, group)
                 if parameter.ndim <= 1 and group.get("weight_decay", 0):
@@ -395,9 +397,13 @@ class _Steps:
         if strangers:
             what = f"the optimizer holds {strangers} tensors that are no parameters of the module"
             self.alarms.append(("optimizer", (), f"{what}: is it of another one?"))
-        if decayed:
-            few = ", ".join(decayed[:3]) + (f", ... ({len(decayed)} in all)" if len(decayed) > 3 else "")
-            self.notes.append(f"weight decay is on gains and biases: {few}")
+        for names, what in (
+            (decayed, "weight decay is on gains and biases"),
+            (twice, "several optimizers hold them, and each steps them"),
+        ):  # fmt: skip
+            if names:
+                few = ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")
+                self.notes.append(f"{what}: {few}")
 
     def _left_out(self) -> None:
         """Parameters with a gradient that no optimizer holds."""

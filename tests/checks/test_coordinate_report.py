@@ -205,6 +205,22 @@ def test_breaches_of_the_transformer(breach):
         assert "times 0.125, which goes like d_k^-0.50 and must go like d_k^-1: at d_k = 64 it is 2.0" in alarms[0].what
 
 
+def test_entries_are_the_cause_where_the_multiplier_makes_the_update_right():
+    """As of nn.Linear's own entries, of 1/n in variance, before the 1/n of mu-P."""
+
+    def small_entries(width, depth, rule="mup", breach=""):
+        module, batch = transformer(width, depth, rule, breach)
+        with torch.no_grad():
+            module.head.weight.mul_((width / 32) ** -0.5)
+        return module, batch
+
+    (alarm,) = check(small_entries, adam, "mup", seeds=3, steps=1).alarms
+    assert (alarm.kind, alarm.part) == ("initial scale", "head.weight")
+    assert alarm.what.startswith(
+        "its entries go like width^-0.5 and must go like width^0: at width 128 it is 2.0 times"
+    )
+
+
 @pytest.mark.parametrize(("role", "off", "rate", "words"), [
     ("hidden", 0.7, 0.0, "must go like width^-1: at width 128 it is 4.0 times too large"),
     ("vector", -0.7, 0.0, "must rise faster with the width, by a power that is not clear"),

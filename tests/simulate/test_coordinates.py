@@ -339,6 +339,10 @@ def test_a_weight_that_two_optimizers_hold_is_that_of_the_first():
     once = steps(optimizer=lambda module: twice(module)[0], count=2)
     both = steps(optimizer=twice, count=2)
     shares = [{key: value for key, value in values(of).items() if "damping" in key} for of in (once, both)]
+    assert any(
+        note.startswith("several optimizers hold them, and each steps them: shift, words.weight") for note in both.notes
+    )
+    assert not any("several optimizers" in note for note in once.notes)
     assert {step for step, *_ in shares[0]} == {0}
     assert min(shares[0].values()) > 0.1
     assert shares[1] == pytest.approx(shares[0])
