@@ -121,15 +121,19 @@ def test_the_example_of_steps_says_what_the_page_says(tmp_path, monkeypatch, cap
 
 
 def test_the_numbers_of_steps_are_the_committed_ones():
-    dense, healthy, breaches, costs = (
+    dense, healthy, narrow, breaches, costs = (
         json.loads((ROOT / "tests" / "evidence" / f"probe-steps-{name}.json").read_text(encoding="utf-8"))
-        for name in ("dense", "healthy", "breaches", "costs")
+        for name in ("dense", "healthy", "narrow", "breaches", "costs")
     )
     low, high = healthy["95% of the rate"]
     assert low == 0
     assert healthy["runs of a kind"] * len(healthy["kinds"]) == healthy["runs"]
-    assert says("probe.md", f"{healthy['runs']} runs of right", f"raised {healthy['with an alarm']} alarms")
+    assert says(
+        "probe.md", f"{healthy['runs']} runs of right parametrizations raised {healthy['with an alarm']} alarms"
+    )
     assert says("probe.md", "right parametrizations", f"{100 * high:.1f}%")
+    assert says("probe.md", f"as did {narrow['runs']} with more vectors than dimensions")
+    assert narrow["with an alarm"] == 0
     power = breaches["power"].values()
     runs, named, alone = (sum(of[what] for of in power) for what in ("runs", "named", "as the only alarm"))
     assert says("probe.md", f"Of {len(power)} kinds of breaches", f"{named} of {runs} were named", "in one alarm")

@@ -20,7 +20,7 @@ from simulate.modules.coordinates import coordinate_steps
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import DEVICE, kept_cases, record, rounded
 from tests.helpers.model_families import VOCAB
-from tests.helpers.parametrized_models import BREACHES, FACTORS, HEALTHY, OF_DEPTH, adam, check, transformer
+from tests.helpers.parametrized_models import BREACHES, FACTORS, HEALTHY, OF_DEPTH, adam, check, sgd, transformer
 from tests.helpers.single_modules import Decoder, next_word
 
 pytestmark = pytest.mark.evidence
@@ -35,6 +35,15 @@ DENSE = {
 """A run's seeds at the check's widths, the default of `probe --seeds`, and the same at widths four times as large."""
 NEAR, SHORT = 0.1, 0.1
 """How far an exponent may be from the dense sample's, and how long its interval."""
+
+
+NARROW_SEEDS = 8
+NARROW = {
+    "Transformer, Adam, mu-P": (transformer, adam, "mup", (8, 16, 32)),
+    "Transformer, Adam, standard": (transformer, adam, "sp", (8, 16, 32)),
+    "Transformer, SGD, mu-P": (transformer, sgd, "mup", (32, 64, 128)),
+    "Transformer, SGD, mu-P, narrow": (transformer, sgd, "mup", (16, 32, 64)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +88,30 @@ def test_right_parametrizations_of_other_seeds(kept_folder):
         "first seed": JUDGED, "seeds of a run": SEEDS, "steps": STEPS, "runs": runs, "with an alarm": len(alarms),
         "95% of the rate": interval(len(alarms), runs), "runs of a kind": RUNS, "kinds": list(HEALTHY),
         "alarms": alarms, "exponents judged": judged, "of these agree": agree, "CPU minutes": round(seconds / 60, 1),
+    })  # fmt: skip
+    assert len(alarms) <= 0.05 * runs
+
+
+def narrow_case(name):
+    """Alarms of right ones of which 32 vectors outnumber the width, or, by SGD in mu-P, attention is at the start."""
+    *kind, widths = NARROW[name]
+    reports = [
+        check(*kind, seed=JUDGED + run, seeds=NARROW_SEEDS, steps=STEPS, widths=list(widths)) for run in range(RUNS)
+    ]
+    return {"alarms": [f"{name}: {report.alarms[0]}" for report in reports if report.alarms]}
+
+
+def narrow_cases(_):
+    return {("narrow", name): partial(narrow_case, name) for name in NARROW}
+
+
+def test_right_parametrizations_at_narrow_widths(kept_folder):
+    alarms = [alarm for case in kept_cases(kept_folder, narrow_cases(kept_folder)).values() for alarm in case["alarms"]]
+    runs = RUNS * len(NARROW)
+    record("probe-steps-narrow", {
+        "first seed": JUDGED, "seeds of a run": NARROW_SEEDS, "steps": STEPS, "runs": runs, "runs of a kind": RUNS,
+        "widths": {name: list(widths) for name, (*_, widths) in NARROW.items()}, "with an alarm": len(alarms),
+        "95% of the rate": interval(len(alarms), runs), "alarms": alarms,
     })  # fmt: skip
     assert len(alarms) <= 0.05 * runs
 
@@ -237,7 +270,7 @@ def planted_cases(_):
     return {(name,): partial(planted_case, name) for name in BREACHES | OF_DEPTH}
 
 
-CASES = {"healthy": healthy_cases, "dense": dense_cases, "planted": planted_cases}
+CASES = {"healthy": healthy_cases, "narrow": narrow_cases, "dense": dense_cases, "planted": planted_cases}
 
 
 def test_planted_breaches(kept_folder):
