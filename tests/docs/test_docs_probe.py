@@ -132,7 +132,7 @@ def test_the_numbers_of_steps_are_the_committed_ones():
         "probe.md", f"{healthy['runs']} runs of right parametrizations raised {healthy['with an alarm']} alarms"
     )
     assert says("probe.md", "right parametrizations", f"{100 * high:.1f}%")
-    assert says("probe.md", f"as did {narrow['runs']} with more vectors than dimensions")
+    assert says("probe.md", f"as did {narrow['runs']} with many vectors, or attention and SGD")
     assert narrow["with an alarm"] == 0
     power = breaches["power"].values()
     runs, named, alone = (sum(of[what] for of in power) for what in ("runs", "named", "as the only alarm"))
