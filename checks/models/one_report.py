@@ -39,7 +39,7 @@ _OF_WEIGHTS = ("copies", "structure", "bias")
 # Numbers of a layer, with their titles.
 _COLUMNS = {
     "hidden_energy": "energy", "stream_coefficient": "keeps", "gradient_sq": "gradient", "logit_std": "logits",
-    "attention_entropy": "entropy", "dead_units": "dead", "saturated_units": "saturated",
+    "attention_entropy": "entropy", "attention_peak": "peak", "dead_units": "dead", "saturated_units": "saturated",
 }  # fmt: skip
 
 
@@ -55,7 +55,8 @@ class OneReport:
         notes: a line each.
         layers: a row for every layer: part, layer, energy (mean square of its output), keeps (the part of its input in
             it), gradient (norm of the loss's gradient at its output), logits (standard deviation), entropy of attention
-            over a uniform one's, dead and saturated (shares of its units).
+            over a uniform one's, peak (the mean over queries of the largest weight), dead and saturated (shares of its
+            units).
         updates: a row for every matrix of a layer: norms of a first step at rate 1 over the matrix's: sgd (of the
             gradient), adam (the root of the number of entries), muon (of the shorter side, which is the most).
     """

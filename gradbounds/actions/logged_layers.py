@@ -1,4 +1,4 @@
-"""Gradient norms of single matrices in a log, by layer and role, beside theory's."""
+"""Gradient norms of single matrices in a log, by layer and role, beside theory's or a module's own."""
 
 import math
 import re
@@ -92,6 +92,43 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
     return table.assign(ratio=table["logged"] / table["theory"]), [*vanishing, *unmatched]
 
 
+def beside_module(parameters: Mapping[str, float], frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Norms beside those of a module's own batch, and names that hold none of a matrix in its lists of layers.
+
+    Args:
+        parameters: norms by name, in which the module's own name of the parameter stands as a whole.
+        frame: of `simulate.modules.one_module.OneModule`.
+
+    Returns:
+        As of `beside_theory`: a role is a list and a name in its layers, and "theory" the module's own norm.
+    """
+    matrices = frame[frame["quantity"] == "shortest"]
+    kept = {(row.part, row.layer, row.parameter) for row in matrices.itertuples()}
+    gradients = {
+        f"{row.part.removesuffix('.*')}.{row.layer - 1}.{row.parameter}": row
+        for row in frame[frame["quantity"] == "gradient"].itertuples()
+        if (row.part, row.layer, row.parameter) in kept and row.value > 0
+    }
+    rows, unmatched = [], []
+    for name, norm in parameters.items():
+        # The longest: an encoder's layers stand in the names of a decoder's, if these are called by the same.
+        known = max((each for each in gradients if _holds(name, each)), key=len, default=None)
+        if known is None or not (math.isfinite(norm) and norm > 0):
+            unmatched.append(name if known is None else f"{name}, which is {norm:g}")
+            continue
+        at = gradients[known]
+        role = f"{at.part}: {at.parameter}"
+        rows.append({"layer": at.layer, "role": role, "logged": norm, "theory": at.value, "name": name})
+    table = pd.DataFrame(rows, columns=["layer", "role", "logged", "theory", "name"])
+    return table.assign(ratio=table["logged"] / table["theory"]), unmatched
+
+
+def _holds(name: str, parameter: str) -> bool:
+    """Whether a name has that of a parameter as a whole, and not as a part of another one."""
+    before, known, after = name.partition(parameter)
+    return bool(known) and not before[-1:].isalnum() and not after[:1].isalnum()
+
+
 def patterns_of(names: Iterable[str]) -> list[str]:
     """Names that differ in the layer's number alone as one, with a star for it and how many there are.
 
@@ -123,19 +160,26 @@ def far_lines(table: pd.DataFrame) -> list[str]:
         return []
     role, layer = table.loc[row, ["role", "layer"]]
     return [
-        f"Loss and norm of step 1 are what they should be, and {_gradient(str(role))} of layer {layer} is not: it is "
+        f"Loss and norm of step 1 are what they should be, and {_called(str(role))} of layer {layer} is not: it is "
         f"{times:.3g} times as large over theory's as the median is."
     ]
 
 
-def _gradient(role: str) -> str:
+def _called(role: str) -> str:
+    if ": " in role:
+        return f"the gradient of {role.partition(': ')[2]}"
     return " and ".join(matrix_name(f"grad_{part}") for part in role.split("+"))
 
 
-def layer_lines(table: pd.DataFrame, unmatched: list[str]) -> list[str]:
+def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory") -> list[str]:
     """Which matrix is furthest off, ratios over theory by role and the layers where they are most and least.
 
     Each role's line ends with the names that were read as it.
+
+    Args:
+        table: of `beside_theory` or `beside_module`.
+        unmatched: likewise.
+        beside: whose norms they stand beside.
     """
     others = patterns_of(unmatched)
     lines = [f"Parameters of other names: {', '.join(others[:_SHOWN])}{', ...' * (len(others) > _SHOWN)}."] * bool(
@@ -147,12 +191,12 @@ def layer_lines(table: pd.DataFrame, unmatched: list[str]) -> list[str]:
     row, times = furthest(table)
     worst = table.loc[row]
     head = [
-        f"By layer and matrix logged norms are {middle:.3g} times theory's in the median. Furthest from that is "
-        f"{_gradient(str(worst['role']))} of layer {worst['layer']}: {worst['logged']:.4g} where theory has "
+        f"By layer and matrix logged norms are {middle:.3g} times {beside}'s in the median. Furthest from that is "
+        f"{_called(str(worst['role']))} of layer {worst['layer']}: {worst['logged']:.4g} where {beside} has "
         f"{worst['theory']:.4g}, {times:.3g} times the median's.",
     ]
     of_roles = [
-        f"  {role:<9} {rows['ratio'].median():7.3g} times theory in the median, {rows['ratio'].min():.3g} in layer "
+        f"  {role:<9} {rows['ratio'].median():7.3g} times {beside} in the median, {rows['ratio'].min():.3g} in layer "
         f"{rows.loc[rows['ratio'].idxmin(), 'layer']} to {rows['ratio'].max():.3g} in layer "
         f"{rows.loc[rows['ratio'].idxmax(), 'layer']}; read from {', '.join(patterns_of(rows['name']))}"
         for role, rows in table.groupby("role", sort=True)

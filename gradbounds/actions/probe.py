@@ -13,6 +13,8 @@ from checks.models.module_report import FILE, ModuleReport
 from checks.models.one_report import OneReport
 from figures.coordinates import coordinates
 from figures.probe import probe as drawn
+from gradbounds.actions.log_line import read_log
+from gradbounds.actions.logged_layers import beside_module, layer_lines
 from gradbounds.budget import SOON
 from gradbounds.progress import counted
 from gradbounds.result import Result
@@ -66,17 +68,29 @@ class Priced:
             print(line, file=sys.stderr, flush=True)
 
 
-def one_result(single: OneReport, out: Path | None) -> Result:
+def one_result(single: OneReport, out: Path | None, logged: Path | None = None) -> Result:
     """The report on one module, with its layers and first updates as tables; all that was measured into the folder.
 
+    Args:
+        single: the report.
+        out: the folder.
+        logged: a training log or an export, whose norms of single gradients are set beside the module's own.
+
     Raises:
-        ValueError: the folder cannot be written.
+        ValueError: the folder cannot be written, or the log not be read, or it has no such norms.
     """
+    tables, lines = {"layers": single.layers, "updates": single.updates}, single.lines()
+    if logged is not None:
+        norms = read_log(logged).parameters
+        if not norms:
+            raise ValueError(f"logged must have norms of single gradients, as layers.3.up.weight: 0.12, got {logged}.")
+        tables["logged"], unmatched = beside_module(norms, single.to_frame())
+        lines[-1:-1] = layer_lines(tables["logged"], unmatched, "the module")
     below = _kept_table(single.to_frame(), out, "probe.parquet")
     return Result(
-        about=f"probe of {single.name}", tables={"layers": single.layers, "updates": single.updates},
+        about=f"probe of {single.name}", tables=tables,
         values={"name": single.name, "judgement": single.judgement(), "alarms": single.alarms, "notes": single.notes},
-        lines=single.lines(), below=below, alarm=bool(single.alarms),
+        lines=lines, below=below, alarm=bool(single.alarms),
     )  # fmt: skip
 
 

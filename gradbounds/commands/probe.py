@@ -63,6 +63,10 @@ class Probe(WithJson):
     trained: Annotated[
         bool, Flag(help="of one module: its weights are trained, and thresholds of initialization do not apply")
     ] = False
+    logged: Annotated[
+        Path | None,
+        Flag(help="of one module: a log whose norms of single gradients stand beside its own", metavar="FILE"),
+    ] = None
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
     strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
@@ -85,9 +89,11 @@ class Probe(WithJson):
         if makes_one(self.factory):
             self._check_for_one()
             single = probe(self.factory, trained=self.trained, seed=self.seed, layers=self.layers, device=self.device)
-            return one_result(single, self.out)
-        if self.trained:
-            raise ValueError("--trained must stand with a factory of one module, which takes no width and depth.")
+            return one_result(single, self.out, self.logged)
+        if self.trained or self.logged:
+            raise ValueError(
+                "--trained and --logged must stand with a factory of one module, which takes no width and depth."
+            )
         widths, depths = field_values("width", self.width), field_values("depth", self.depth)
         if self.steps is not None:
             # The depth is none of the question, but for CompleteP.

@@ -76,8 +76,8 @@ class OperationWatcher(TorchFunctionMode):
         """Part, layer, quantity and value, the mean over the calls in a layer, or the extreme of sums over keys.
 
         Quantities: logit_std (over what is not masked), attention_entropy (over the logarithm of the number of keys, 1
-        of uniform weights), key_sum_low and key_sum_high (of the weights of a query over its keys), dead_units and
-        saturated_units (shares).
+        of uniform weights), attention_peak (a query's largest weight, the mean over queries), key_sum_low and
+        key_sum_high (of the weights of a query over its keys), dead_units and saturated_units (shares).
         """
         extreme: dict[str, Callable[[list[float]], float]] = {"key_sum_low": min, "key_sum_high": max}
         return [
@@ -147,6 +147,7 @@ class OperationWatcher(TorchFunctionMode):
         entropies = torch.special.entr(weights).sum(-1)
         if bool((keys > 1).any()):
             self._put("attention_entropy", (entropies[keys > 1] / keys[keys > 1].float().log()).mean())
+            self._put("attention_peak", weights.amax(-1)[keys > 1].mean())
 
     def _activation(self, name: str, x: Tensor) -> None:
         if name in _DEAD:

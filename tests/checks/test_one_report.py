@@ -1,8 +1,11 @@
 """The report on one module: faults are named where they are, healthy modules pass, bad input is one line."""
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -10,6 +13,7 @@ from torch.nn import functional
 
 import gradbounds as gb
 from checks.models.one_report import one_report
+from gradbounds.actions.logged_layers import beside_module
 from gradbounds.cli import main
 from simulate.modules.factories import moved
 from simulate.modules.layers import layer_lists
@@ -163,6 +167,84 @@ def test_the_command_judges_one_module(tmp_path, monkeypatch, capsys):
     assert main(["probe", "another_of_mine.py:make", "--trained", "--out", "kept"]) == 0
     assert "another_of_mine.py:make passes all exact tests" in capsys.readouterr().out
     assert {file.name for file in (tmp_path / "kept").iterdir()} == {"probe.parquet", "layers.csv", "updates.csv"}
+
+
+LAYERED = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Layer() for _ in range(4))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+def make():
+    torch.manual_seed(0)
+    return Whole(), torch.randn(6, 8), lambda y: y.square().mean()
+
+def grid(width, depth): return make()
+"""
+
+
+def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsys):
+    """Of a loss twice as large, and one matrix whose gradient is a third of that."""
+    (tmp_path / "layered.py").write_text(LAYERED)
+    monkeypatch.chdir(tmp_path)
+    space = {}
+    exec(LAYERED, space)
+    module, x, loss = space["make"]()
+    loss(module(x)).backward()
+    norms = {
+        f"gradients/model.{name}": 2 * float(weight.grad.norm()) * (1 / 3 if name == "blocks.2.down.weight" else 1)
+        for name, weight in module.named_parameters()
+    }
+    Path("log.jsonl").write_text(json.dumps({"step": 0, **norms}))
+    assert main(["probe", "layered.py:make", "--logged", "log.jsonl", "--out", "kept"]) == 0
+    table = pd.read_csv("kept/logged.csv").set_index(["role", "layer"])["ratio"]
+    assert len(table) == 8
+    assert table["blocks: down.weight", 3] == pytest.approx(2 / 3)
+    assert table.drop(("blocks: down.weight", 3)).to_numpy() == pytest.approx(2.0)
+    text = capsys.readouterr().out
+    assert "logged norms are 2 times the module's in the median." in text
+    assert "Furthest from that is the gradient of down.weight of layer 3" in text
+    assert "0.333 times the median's" in text
+    assert "Parameters of other names: gradients/model.blocks.*.norm.weight (4)" in text
+    Path("none.jsonl").write_text('{"step": 0, "loss": 3.0}')
+    for factory, log, message in (
+        ("make", "none.jsonl", "logged must have norms of single gradients"),
+        ("grid", "log.jsonl", "--trained and --logged must stand with a factory of one module"),
+    ):
+        assert main(["probe", f"layered.py:{factory}", "--logged", log]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_name_is_that_of_the_longest_parameter_in_it():
+    rows = [
+        (part, 1, name, quantity, value)
+        for part in ("layers", "decoder.layers") for name in ("up.weight", "up.weight2")
+        for quantity, value in (("gradient", 2.0), ("shortest", 4.0))
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["part", "layer", "parameter", "quantity", "value"])
+    names = {
+        "decoder.layers.0.up.weight": 1.0, "encoder.layers.0.up.weight_grad_norm": 1.0, "xlayers.0.up.weight": 1.0,
+        "layers.0.up.weight2": 0.0, "layers.10.up.weight": 1.0,
+    }  # fmt: skip
+    table, unmatched = beside_module(names, frame)
+    assert table["role"].tolist() == ["decoder.layers: up.weight", "layers: up.weight"]
+    assert unmatched == ["xlayers.0.up.weight", "layers.0.up.weight2, which is 0", "layers.10.up.weight"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

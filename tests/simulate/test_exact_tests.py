@@ -193,6 +193,8 @@ def test_attention_is_watched_however_it_is_written(way):
     entropy = -(weights * weights.log()).sum(-1).mean() / np.log(5)
     assert seen["Sequential", 1, "", "logit_std"] == pytest.approx(float(logits.std(correction=0)), rel=1e-4)
     assert seen["Sequential", 1, "", "attention_entropy"] == pytest.approx(float(entropy), rel=1e-4)
+    peak = float(weights.amax(-1).mean())
+    assert seen["Sequential", 1, "", "attention_peak"] == pytest.approx(peak, rel=1e-4)
     assert [seen["Sequential", 1, "", f"key_sum_{end}"] for end in ("low", "high")] == pytest.approx([1, 1], abs=1e-5)
 
 
