@@ -86,6 +86,7 @@ class Sizes:
         owners: weights where they are used, of the greatest size, with their roles.
         grows: modules, by whether their output grows with the width.
         first: means over seeds by quantity, place and size, in the first step in which they are above 0.
+        attention: whether some was seen.
     """
 
     against: Against
@@ -94,6 +95,7 @@ class Sizes:
     owners: dict[tuple[str, str], tuple[Owner, Role]]
     grows: dict[str, bool]
     first: dict[tuple[str, str, int], float]
+    attention: bool
 
     def power(self, quantity: str, place: str, base: str = "") -> float:
         """The exponent of what is exact, from its ends: 0 of a scalar that is not there.
@@ -146,7 +148,8 @@ def sizes_of(stepped: Stepped, against: Against) -> Sizes:
         rows = _starred(rows)
         owners = {(_star(place), parameter): value for (place, parameter), value in owners.items()}
         grows = {_star(place): value for place, value in grows.items()}
-    return Sizes(against, values, rows, owners, grows, _first_means(rows))
+    attention = any(quantity == "logit_scale" for quantity, *_ in rows)
+    return Sizes(against, values, rows, owners, grows, _first_means(rows), attention)
 
 
 def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
@@ -288,10 +291,9 @@ def _asked(
         return None
     # At the middle of the sizes, as lengths that grow are known of the largest.
     inputs = owner.inputs * (sizes.values[0] / sizes.values[-1]) ** 0.5
-    attention = any(name == "logit_scale" for name, _, _ in sizes.first)
     return own_asked(
         parametrization, role, stepped.steppers.get(owner.weight, ""), common, crowd=crowded(owner.vectors, inputs),
-        attention=attention,
+        attention=sizes.attention,
     )  # fmt: skip
 
 
