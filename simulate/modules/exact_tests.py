@@ -97,8 +97,10 @@ def _whole_sight(
     Also "sees_label", as sees_later is, of the input whose next word is the label; and "sees_rows": what entries of the
     batch along its first axis see of one another, where attention takes that for positions and labels do not say.
     """
-    below = facts.get("label_is_next_below") == 1
-    told = below or facts.get("label_is_next") == 1
+    along, below = (facts.get(name) == 1 for name in ("label_is_next", "label_is_next_below"))
+    told = along or below
+    # Both hold where each sample is the one before it, shifted; then attention says.
+    below = below and (not along or axis == 0)
     axis_told = (0 if below else -2) if told else axis
     sight: dict[str, float] = {}
     if observer.source is not None:

@@ -159,6 +159,28 @@ def test_a_label_that_has_all_the_probability_counts():
     assert prediction_facts(loss, logits, None)["cross_entropy"] == pytest.approx(loss.item())
 
 
+def test_samples_that_follow_one_another_are_no_positions():
+    """Each is the one before it, shifted, so that labels are the next words along both axes."""
+
+    class Before(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(40, 8), nn.Linear(8, 40)
+
+        def forward(self, words):
+            return self.head(self.words(words).cumsum(1).tanh())
+
+    words = torch.arange(3)[:, None] + torch.arange(20)
+    built = Made(
+        "", Before(), words[:, :-1], lambda y: functional.cross_entropy(y.flatten(0, 1), words[:, 1:].flatten())
+    )
+    tests = exact_tests(built, [])
+    seen = {name: value for _, _, _, name, value in tests.rows}
+    assert seen["label_is_next"] == seen["label_is_next_below"] == 1
+    assert seen["sees_samples"] == 0
+    assert seen["sees_earlier"] > 0.1
+
+
 class _Attends(nn.Module):
     """The same attention, written in several ways."""
 
