@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from gradbounds.units import duration
 from simulate.modules.step_price import StepPrice
 from simulate.runs.files import write_whole
 
-__all__ = ["OnlyPricedError", "Priced", "counted", "one_result", "report", "steps_result"]
+__all__ = ["OnlyPricedError", "Priced", "counted", "logged_norms", "one_result", "report", "steps_result"]
 
 
 class OnlyPricedError(Exception):
@@ -68,23 +69,32 @@ class Priced:
             print(line, file=sys.stderr, flush=True)
 
 
-def one_result(single: OneReport, out: Path | None, logged: Path | None = None) -> Result:
+def logged_norms(logged: Path) -> Mapping[str, float]:
+    """Norms of single gradients in a training log or an export, by their names.
+
+    Raises:
+        ValueError: the log cannot be read, or has none.
+    """
+    norms = read_log(logged).parameters
+    if not norms:
+        raise ValueError(f"logged must have norms of single gradients, as layers.3.up.weight: 0.12, got {logged}.")
+    return norms
+
+
+def one_result(single: OneReport, out: Path | None, norms: Mapping[str, float] | None = None) -> Result:
     """The report on one module, with its layers and first updates as tables; all that was measured into the folder.
 
     Args:
         single: the report.
         out: the folder.
-        logged: a training log or an export, whose norms of single gradients are set beside the module's own.
+        norms: of single gradients, which are set beside the module's own.
 
     Raises:
-        ValueError: the folder cannot be written, or the log not be read, or it has no such norms.
+        ValueError: the folder cannot be written.
     """
     tables, lines = {"layers": single.layers, "updates": single.updates}, single.lines()
-    if logged is not None:
-        norms = read_log(logged).parameters
-        if not norms:
-            raise ValueError(f"logged must have norms of single gradients, as layers.3.up.weight: 0.12, got {logged}.")
-        tables["logged"], unmatched = beside_module(norms, single.to_frame())
+    if norms is not None:
+        tables["logged"], unmatched = beside_module(norms, single.measured)
         lines[-1:-1] = layer_lines(tables["logged"], unmatched, "the module")
     below = _kept_table(single.to_frame(), out, "probe.parquet")
     return Result(

@@ -79,7 +79,15 @@ class Probe(WithJson):
         """
         from checks.models.coordinate_report import coordinate_check
         from checks.models.module_report import probe
-        from gradbounds.actions.probe import OnlyPricedError, Priced, counted, one_result, report, steps_result
+        from gradbounds.actions.probe import (
+            OnlyPricedError,
+            Priced,
+            counted,
+            logged_norms,
+            one_result,
+            report,
+            steps_result,
+        )
         from gradbounds.grid import field_values
         from gradbounds.units import seconds_of
         from simulate.modules.catalogue import makes_one
@@ -88,8 +96,10 @@ class Probe(WithJson):
             raise ValueError("--dry-run and --max-time must stand with --steps.")
         if makes_one(self.factory):
             self._check_for_one()
+            # A log that cannot be read is said before the module is measured.
+            norms = None if self.logged is None else logged_norms(self.logged)
             single = probe(self.factory, trained=self.trained, seed=self.seed, layers=self.layers, device=self.device)
-            return one_result(single, self.out, self.logged)
+            return one_result(single, self.out, norms)
         if self.trained or self.logged:
             raise ValueError(
                 "--trained and --logged must stand with a factory of one module, which takes no width and depth."

@@ -39,6 +39,7 @@ class OneModule:
             precision; 0 where that is what it has, and NaN where it was not compared.
         dtype: of its parameters, as "bfloat16".
         ends: names of the matrices that are smaller in energy_smaller_ends.
+        names: of the layers in the module, by list and number.
     """
 
     frame: pd.DataFrame
@@ -47,6 +48,7 @@ class OneModule:
     dtype_change: float
     dtype: str
     ends: tuple[str, ...]
+    names: Mapping[tuple[str, int], str]
 
 
 def one_module(
@@ -117,7 +119,9 @@ def one_module(
     rows += [(part.name, k, "", "energy_smaller_ends", value) for part, by in smaller for k, value in by.items()]
     ends = branch_ends(lists[0]) if lists else ()
     frame = pd.DataFrame([(_WIDTH, _DEPTH, 0, *row) for row in rows], columns=COLUMNS)
-    return OneModule(frame, tests, (*notes, *measured_notes), change, str(first.dtype).removeprefix("torch."), ends)
+    names = {(part.name, number): name for part in lists for number, name in enumerate(part.names, 1)}
+    dtype = str(first.dtype).removeprefix("torch.")
+    return OneModule(frame, tests, (*notes, *measured_notes), change, dtype, ends, names)
 
 
 def is_module(subject: object) -> bool:

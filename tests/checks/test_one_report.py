@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -237,14 +238,20 @@ def test_a_name_is_that_of_the_longest_parameter_in_it():
         for part in ("layers", "decoder.layers") for name in ("up.weight", "up.weight2")
         for quantity, value in (("gradient", 2.0), ("shortest", 4.0))
     ]  # fmt: skip
+    rows += [("odd", 2, "up.weight", "gradient", 2.0), ("odd", 2, "up.weight", "shortest", 4.0)]
     frame = pd.DataFrame(rows, columns=["part", "layer", "parameter", "quantity", "value"])
     names = {
         "decoder.layers.0.up.weight": 1.0, "encoder.layers.0.up.weight_grad_norm": 1.0, "xlayers.0.up.weight": 1.0,
-        "layers.0.up.weight2": 0.0, "layers.10.up.weight": 1.0,
+        "layers.0.up.weight2": 0.0, "layers.10.up.weight": 1.0, "odd.1.up.weight": 1.0, "odd.3.up.weight": 1.0,
     }  # fmt: skip
-    table, unmatched = beside_module(names, frame)
-    assert table["role"].tolist() == ["decoder.layers: up.weight", "layers: up.weight"]
-    assert unmatched == ["xlayers.0.up.weight", "layers.0.up.weight2, which is 0", "layers.10.up.weight"]
+    measured = SimpleNamespace(
+        frame=frame, names={("layers", 1): "layers.0", ("decoder.layers", 1): "decoder.layers.0", ("odd", 2): "odd.3"}
+    )
+    table, unmatched = beside_module(names, measured)
+    assert table["role"].tolist() == ["decoder.layers: up.weight", "layers: up.weight", "odd: up.weight"]
+    assert unmatched == [
+        "layers.0.up.weight2, which is 0", "xlayers.0.up.weight", "layers.10.up.weight", "odd.1.up.weight",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
