@@ -11,6 +11,8 @@ from simulate.modules.mixing import ROUNDING
 
 NORM = 0.5
 """The response to the scale of its input from which a norm is none: 0 of a norm, 1 of no norm."""
+EPSILON = 1.0
+"""A norm's epsilon over what it divides, from which it divides by its epsilon."""
 BIAS = 1.0
 """A bias whose entries are larger than its matrix's times the root of a row's length is no initialization."""
 REPEATED = 0.1
@@ -31,6 +33,8 @@ UNITS = 0.75
 # What is called a norm by its name alone may be something else with that name; none multiplies its input, though.
 _MORE_THAN_LINEAR = 1.1
 _LIKE_EPSILON = 0.1
+# An epsilon's part in what a norm divides by that is said.
+_FELT = 0.1
 _SAME_SCALE = 0.01
 _NAMED = 3
 
@@ -183,17 +187,20 @@ def _unregistered(tests: ExactTests) -> Iterator[Fact]:
 
 
 def _norms(tests: ExactTests) -> Iterator[Fact]:
-    by_epsilon, divided, says = (values(tests, f"norm_{what}") for what in ("epsilon", "divided", "says"))
-    large, none, perhaps = dict[Place, float](), dict[Place, float](), dict[Place, float]()
+    by_epsilon, divided, share = (values(tests, f"norm_{what}") for what in ("epsilon", "divided", "share"))
+    says = values(tests, "norm_says")
+    large, rather, none, perhaps = (dict[Place, float]() for _ in range(4))
     for at, response in values(tests, "norm_response").items():
-        if response < NORM:
-            continue
-        if by_epsilon[at] >= NORM and abs(by_epsilon[at] - response) < _LIKE_EPSILON:
+        like_epsilon = abs(by_epsilon[at] - response) < _LIKE_EPSILON
+        if like_epsilon and share[at] > EPSILON:
             large[at] = divided[at]
-        else:
+        elif like_epsilon and share[at] > _FELT:
+            rather[at] = share[at]
+        elif response >= NORM:
             (none if says[at] == 1 or response > _MORE_THAN_LINEAR else perhaps)[at] = response
     what = "the epsilon of {} is larger than what it divides, {{}}"
     yield from _in_one(large, "norm", what)
+    yield from _in_one(rather, "norm", "the epsilon of {} is {{}} of what it divides", alarm=False)
     what = "{} is no norm: it answers with {{}} to the scale of its input, and a norm with 0"
     yield from _in_one(none, "norm", what)
     yield from _in_one(perhaps, "norm", what, alarm=False)

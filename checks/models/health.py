@@ -11,7 +11,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
-from checks.models.streams import behind_norms, detached, never_learning, unreached, without_residual, wrong_depth
+from checks.models.streams import (
+    behind_norms,
+    detached,
+    independent,
+    never_learning,
+    unreached,
+    without_residual,
+    wrong_depth,
+)
 
 # A layer is compared with so many that are nearest: fewer than half of them may be wrong themselves.
 _NEAR = 4
@@ -111,8 +119,13 @@ def _of_list(rows: pd.DataFrame, lost: str, *, outside: bool) -> Iterator[Findin
     if behind_norms(rows):
         yield from _without_norm(energies, layers)
     residual = list(without_residual(rows, layers))
+    if alone := independent(rows, layers):
+        for layer, factor in _outliers(energies, layers, np.log(_ENERGY)):
+            what, number = _times(factor)
+            yield Finding(layer, "energy", f"the energy of its output is {what} its neighbours'", (number,))
     steps = np.concatenate([[np.nan], np.diff(energies)])
-    for layer, reset, factor in _steps_apart(steps, layers, [finding.layer for finding in residual]):
+    apart = () if alone else _steps_apart(steps, layers, [finding.layer for finding in residual])
+    for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = _times(factor)
         behind = f"layer {layer} behind it " if culprit != layer else ""

@@ -61,14 +61,25 @@ def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
     """A line for every list of which no layer has a residual connection; that may be meant."""
     lines = []
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
-        layers = sorted(rows["layer"].unique())
-        values, errors = coefficients(rows, layers)
-        if len(layers) > 1 and np.isfinite(values).all() and (np.abs(values) < _SURE * errors).all():
-            highest = float(np.abs(values).max())
+        highest = _no_coefficient(rows, sorted(rows["layer"].unique()))
+        if np.isfinite(highest):
             lines.append(
                 f"no layer of {part} has a residual connection that can be seen (coefficients up to {highest:.2g})"
             )
     return lines
+
+
+def _no_coefficient(rows: pd.DataFrame, layers: list[int]) -> float:
+    """The largest coefficient of layers of which none has one that can be told from 0; NaN of others."""
+    values, errors = coefficients(rows, layers)
+    none = len(layers) > 1 and np.isfinite(values).all() and (np.abs(values) < _SURE * errors).all()
+    return float(np.abs(values).max()) if none else float("nan")
+
+
+def independent(rows: pd.DataFrame, layers: list[int]) -> bool:
+    """Whether a layer's energy says nothing of the next one's: none holds its input, or answers to its scale."""
+    asked = not rows[rows["quantity"] == "scale_response"].empty
+    return asked and not _answers(rows) and bool(np.isfinite(_no_coefficient(rows, layers)))
 
 
 def behind_norms(rows: pd.DataFrame) -> bool:

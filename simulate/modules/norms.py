@@ -16,15 +16,13 @@ _FACTOR = 2.0
 def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules that are called a norm, by their class or their name, and have no modules in them.
 
-    Left out are those of `torch.nn` that a norm's name is given to (Identity, Dropout), and batch norms, which divide
-    by what they have seen before.
+    Left out are those of `torch.nn` that a norm's name is given to (Identity, Dropout).
     """
     for name, part in module.named_modules():
         kind = type(part).__name__.lower()
         of_torch = type(part).__module__.startswith("torch.")
         by_name = "norm" in name.rpartition(".")[2].lower() and not of_torch
-        batch = isinstance(part, nn.modules.batchnorm._NormBase)
-        if (says_norm(part) or by_name) and "identity" not in kind and not batch and not list(part.children()):
+        if (says_norm(part) or by_name) and "identity" not in kind and not list(part.children()):
             yield name, part
 
 
@@ -40,11 +38,15 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     Returns:
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 of a norm, 1 of the identity; "norm_epsilon": the
         same of x/sqrt(v + ε), with v the variance over the last axis, or the mean square if that is what it divides by;
-        "norm_divided": v. Empty where its first input is no tensor.
+        "norm_divided": v; "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again, since they may
+        divide by what they kept: the first is the second. Empty where its first input is no tensor.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
     if x is None or tensor_of(x) is None:
         return {}
+    if isinstance(part, nn.modules.batchnorm._NormBase):
+        answers = _epsilon_alone(_variance_of(part, x.detach()), part.eps)
+        return {"norm_response": answers["norm_epsilon"], **answers}
 
     def at(scale: float) -> Tensor | None:
         given = [scale * value if value is x else value for value in args]
@@ -69,7 +71,22 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     epsilon = next((float(e) for key in _EPSILONS if isinstance(e := getattr(part, key, None), float)), 0.0)
     if epsilon == 0.0 and isinstance(part, nn.RMSNorm):
         epsilon = torch.finfo(x.dtype).eps
+    response = math.log(energies[1] / energies[0]) / math.log(_FACTOR**2)
+    return {"norm_response": response, **_epsilon_alone(divided, epsilon)}
+
+
+def _epsilon_alone(divided: float, epsilon: float) -> dict[str, float]:
+    """How x/sqrt(v + ε) answers to the scale of x, v, and ε/v; 0 where v is."""
     square = _FACTOR**2
     alone = math.log(square * (divided + epsilon) / (square * divided + epsilon)) / math.log(square) if divided else 0.0
-    response = math.log(energies[1] / energies[0]) / math.log(square)
-    return {"norm_response": response, "norm_epsilon": alone, "norm_divided": divided}
+    return {"norm_epsilon": alone, "norm_divided": divided, "norm_share": epsilon / divided if divided else 0.0}
+
+
+def _variance_of(part: nn.modules.batchnorm._NormBase, x: Tensor) -> float:
+    """The mean over channels of what a batch or instance norm divides by."""
+    kept = part.running_var
+    batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
+    if kept is not None and not part.training:
+        return float(kept.double().mean())
+    axes = [axis for axis in range(x.ndim) if axis != 1] if batch else list(range(min(2, x.ndim - 1), x.ndim))
+    return float(x.double().var(axes, correction=0).mean())

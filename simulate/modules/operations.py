@@ -73,17 +73,14 @@ class OperationWatcher(TorchFunctionMode):
             yield
 
     def rows(self) -> list[tuple[str, int, str, float]]:
-        """Part, layer, quantity and value, the mean over the calls in a layer, or the extreme of sums over keys.
+        """Part, layer, quantity and value, of the call in a layer that is furthest: one of several may be broken.
 
         Quantities: logit_std (over what is not masked), attention_entropy (over the logarithm of the number of keys, 1
         of uniform weights), attention_peak (a query's largest weight, the mean over queries), key_sum_low and
         key_sum_high (of the weights of a query over its keys), dead_units and saturated_units (shares).
         """
-        extreme: dict[str, Callable[[list[float]], float]] = {"key_sum_low": min, "key_sum_high": max}
-        return [
-            (*place, name, extreme[name](values) if name in extreme else sum(values) / len(values))
-            for (place, name), values in self._seen.items()
-        ]
+        least = ("key_sum_low", "attention_entropy")
+        return [(*place, name, (min if name in least else max)(values)) for (place, name), values in self._seen.items()]
 
     def _put(self, name: str, value: Tensor) -> None:
         self._seen.setdefault((self.place, name), []).append(float(value))

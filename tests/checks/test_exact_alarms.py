@@ -379,15 +379,6 @@ def test_what_logits_are_multiplied_by_under_a_bias():
     assert "what q.k is multiplied by is not seen" in note
 
 
-def test_batch_norms_in_eval_mode_are_a_note():
-    """And what is not registered is left without a gradient, too."""
-    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
-    module.free = torch.ones(2, requires_grad=True)
-    notes = one_module(module, torch.randn(3, 2), lambda y: (module.free * y).square().mean()).notes
-    assert "eval mode" in "\n".join(notes)
-    assert module.free.grad is None
-
-
 def test_a_sum_near_1_has_its_digits():
     module, words, loss = planted("decoder", "softmax over queries", 2, 16, 3)
     for layer in module.layers:

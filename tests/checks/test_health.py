@@ -13,6 +13,7 @@ from torch import nn
 from checks.models.alarm import Alarm, one_a_cause
 from checks.models.classes import LayerKind, classes
 from checks.models.health import alarms
+from checks.models.one_report import one_report
 from checks.models.probe import against_theory, probe_exponents
 from gradbounds import probe as judged
 from simulate import probe
@@ -40,6 +41,17 @@ def test_healthy_modules_raise_no_alarm(name):
     frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=5).frame
     for _, one in frame.groupby("seed"):
         assert alarms(one) == []
+
+
+@pytest.mark.parametrize("factor", [0.0, 10.0])
+def test_a_layer_that_differs_is_the_one_alarm_where_none_holds_its_input(factor):
+    """Behind it, layers without residual connections are as they were: that they undo it is no fault of theirs."""
+    torch.manual_seed(4)
+    layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.SiLU()) for _ in range(5))
+    layers[2][1].weight.data.mul_(factor)
+    (alarm,) = one_report(nn.Sequential(*layers), torch.randn(64, 32), lambda y: y.square().sum()).alarms
+    assert alarm.layer == 3
+    assert "the energy of its output is " in str(alarm)
 
 
 class _Passes(nn.Module):

@@ -1,6 +1,7 @@
 """Exact tests of a module, each against a slow twin; and that a module is left as it was."""
 
 import copy
+import math
 import random
 
 import numpy as np
@@ -80,6 +81,29 @@ def test_norms_answer_to_the_scale_as_their_epsilon_says(norm, response):
     centred = isinstance(norm, nn.LayerNorm)
     divided = x.var(-1, correction=0) if centred else x.square().mean(-1)
     assert answers["norm_divided"] == pytest.approx(float(divided.mean()), rel=1e-5)
+    assert answers["norm_share"] == pytest.approx((norm.eps or 0.0) / float(divided.mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("norm", "shape", "variance"), [
+    (nn.BatchNorm1d(6, eps=2.0), (9, 6), lambda x: x.var(0, correction=0)),
+    (nn.BatchNorm1d(6, eps=2.0), (9, 6, 5), lambda x: x.transpose(1, 2).reshape(-1, 6).var(0, correction=0)),
+    (nn.BatchNorm2d(6, eps=2.0).eval(), (9, 6, 5, 4), lambda x: torch.tensor(7.0)),
+    (nn.BatchNorm1d(6, eps=2.0, track_running_stats=False).eval(), (9, 6), lambda x: x.var(0, correction=0)),
+    (nn.InstanceNorm1d(6, eps=2.0), (9, 6, 5), lambda x: x.var(2, correction=0)),
+    (nn.InstanceNorm2d(6, eps=2.0), (9, 6, 5, 4), lambda x: x.flatten(2).var(2, correction=0)),
+])  # fmt: skip
+def test_epsilon_of_batch_and_instance_norms_beside_what_they_divide(norm, shape, variance):
+    x = 3.0 * torch.randn(shape) + torch.randn(shape[1]).reshape(1, -1, *[1] * (len(shape) - 2))
+    if norm.running_var is not None:
+        norm.running_var.fill_(7.0)
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    answers = norm_response(norm, (x,), {})
+    v = float(variance(x).mean())
+    assert answers["norm_divided"] == pytest.approx(v, rel=1e-5)
+    assert answers["norm_share"] == pytest.approx(2.0 / v, rel=1e-5)
+    assert answers["norm_response"] == answers["norm_epsilon"]
+    assert answers["norm_epsilon"] == pytest.approx(math.log(4 * (v + 2) / (4 * v + 2)) / math.log(4), rel=1e-5)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in norm.named_buffers())
 
 
 def test_a_norm_s_shift_is_no_answer_and_what_multiplies_is_none():
@@ -104,7 +128,7 @@ def test_what_is_called_a_norm():
         "a": nn.LayerNorm(2), "b": MyRms(), "e": Derived(), "norm": nn.Identity(), "c": nn.BatchNorm1d(2),
         "norm2": nn.Dropout(), "final_norm": type("Tanh", (nn.Module,), {})(), "d": nn.Sequential(nn.LayerNorm(2)),
     })  # fmt: skip
-    assert [name for name, _ in norms_of(parts)] == ["a", "b", "e", "final_norm", "d.0"]
+    assert [name for name, _ in norms_of(parts)] == ["a", "b", "e", "c", "final_norm", "d.0"]
 
 
 def test_copies_are_equal_tensors_and_draws_alone():
@@ -236,6 +260,37 @@ def test_units_that_are_zero_are_counted():
     nn.init.constant_(module.layers[0].up.bias[:48].detach(), -50.0)
     seen = table(measured_tests(module, torch.randint(128, (4, 16)), lambda y: y.square().mean()))
     assert seen["layers", 1, "", "dead_units"] == 0.75
+
+
+class _Twice(nn.Module):
+    """Two attentions and two activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.attentions = nn.ModuleList(_Attends("method") for _ in range(2))
+        self.linears = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x):
+        y = sum(attention(x) for attention in self.attentions)
+        return sum(linear(y).relu() for linear in self.linears)
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_of_two_attentions_and_two_activations_in_a_layer_the_broken_one_is_seen(broken):
+    """A mean of both would be half of it."""
+    module, x = nn.Sequential(_Twice(), _Twice()), torch.randn(4, 8, 16)
+    weight = module[0].attentions[broken].inner.in_proj_weight.data
+    weight[:32] *= 10.0
+    nn.init.constant_(module[0].linears[broken].bias, -1e3)
+    seen = table(measured_tests(module, x, lambda y: y.square().mean()))
+    q, k, _ = functional.linear(x, weight).chunk(3, -1)
+    logits = q @ k.mT / 4
+    assert seen["Sequential", 1, "", "logit_std"] == pytest.approx(float(logits.std(correction=0)), rel=1e-4)
+    peak = float(logits.softmax(-1).amax(-1).mean())
+    assert seen["Sequential", 1, "", "attention_peak"] == pytest.approx(peak, rel=1e-4)
+    entropy = float(torch.special.entr(logits.softmax(-1)).sum(-1).mean()) / np.log(8)
+    assert seen["Sequential", 1, "", "attention_entropy"] == pytest.approx(entropy, rel=1e-4)
+    assert seen["Sequential", 1, "", "dead_units"] == 1.0
 
 
 class _Careless(nn.Module):

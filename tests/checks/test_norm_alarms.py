@@ -1,0 +1,42 @@
+"""What reports on one module say of its norms: an epsilon that is felt, and batch norms in eval mode."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from checks.models.one_report import one_report
+from simulate.modules.one_module import one_module
+
+
+@pytest.mark.parametrize(("epsilon", "kind"), [(1e-5, ""), (0.3, "note"), (1.2, "alarm"), (4.0, "alarm")])
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
+def test_an_epsilon_is_held_against_what_it_divides(norm, epsilon, kind):
+    """Orthogonal matrices leave it at 1, the inputs' variance."""
+    torch.manual_seed(3)
+    layers = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32), norm(32)) for _ in range(3)))
+    for layer in layers:
+        for linear in layer[:2]:
+            nn.init.orthogonal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+    layers[1][2].eps = epsilon
+    report = one_report(nn.Sequential(layers, nn.Linear(32, 4)), torch.randn(64, 32), lambda y: y.square().mean())
+    said = [f"alarm {alarm.layer} {alarm}" for alarm in report.alarms if alarm.kind == "norm"]
+    said += [f"note {note}" for note in report.notes if "epsilon" in note]
+    if kind:
+        (line,) = said
+        assert "layer 2" in line
+        number = float(re.search(r"of 2 is (?:larger than what it divides, )?([\d.]+)", line)[1])
+        assert (line.partition(" ")[0], number) == (kind, pytest.approx(1.0 if kind == "alarm" else epsilon, rel=0.1))
+    else:
+        assert not said
+
+
+def test_batch_norms_in_eval_mode_are_a_note():
+    """And what is not registered is left without a gradient, too."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+    module.free = torch.ones(2, requires_grad=True)
+    notes = one_module(module, torch.randn(3, 2), lambda y: (module.free * y).square().mean()).notes
+    assert "eval mode" in "\n".join(notes)
+    assert module.free.grad is None
