@@ -31,6 +31,8 @@ DTYPE = 0.1
 """How far an output may be from that in single precision."""
 
 _SAME = 0.02
+# Of a mean's weights, where logits are half-precision numbers.
+_ROUNDED = 0.02
 _KINDS = 6
 # Rules that hold of any weights; the others are of an initialization.
 _ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype")
@@ -253,7 +255,7 @@ def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
     line = f"Loss {loss:.4g} at the start: a uniform guess among {classes:.0f} classes has {np.log(classes):.4g}"
     if np.isfinite(known := whole(tests, "label_entropy")):
         line += f", and the frequencies of the batch's {whole(tests, 'labels'):.0f} labels alone {known:.3g}"
-    if (added := whole(tests, "positions")) > 1 + 1e-3:
+    if (added := whole(tests, "positions")) > 1 + _ROUNDED:
         line += f"; it adds up {added:.0f} positions, with {size:.4g} each"
     return line + "."
 

@@ -51,8 +51,10 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     counted = rows.any(-1) & values.isfinite().all(-1) & ~sure
     if not bool(counted.any()) and not (bool(sure.any()) and float(loss.detach()) < _ROUNDING):
         return {}
-    # Single precision rounds 1 - p, too, times the weight of a position, which is 1/positions of a mean.
-    clear, rounding = rows[counted], _ROUNDING * sizes[counted] + _SINGLE / len(rows)
+    # Single precision rounds 1 - p, too, times the weight of a position, which is 1/positions of a mean; where autocast
+    # made the logits, their derivatives are rounded as these are.
+    relative = max(_ROUNDING, torch.finfo(slope.dtype).eps)
+    clear, rounding = rows[counted], relative * sizes[counted] + _SINGLE / len(rows)
     if bool((clear.sum(-1).abs() > rounding).any()):
         return {}
     facts = {"classes": float(classes)}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from checks.models.one_report import one_report
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
 from simulate.modules.exact_tests import exact_tests
 from simulate.modules.factories import Made
@@ -166,6 +167,33 @@ def test_labels_are_read_from_the_derivative(reduction):
     assert facts["label_entropy"] == pytest.approx(-(counts * np.log(counts)).sum())
     assert facts["positions"] == pytest.approx(1 if reduction == "mean" else 24)
     assert facts["cross_entropy"] == pytest.approx(loss.item() / (1 if reduction == "mean" else 24), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [0.02, 1.0, 4.0])
+def test_a_cross_entropy_is_one_where_its_logits_are_half_precision_numbers(dtype, scale):
+    logits = (scale * torch.randn(4, 16, 300)).to(dtype).requires_grad_()
+    words = torch.randint(300, (4, 17))
+    loss = functional.cross_entropy(logits.float().flatten(0, 1), words[:, 1:].flatten())
+    facts = prediction_facts(loss, logits, words[:, :-1])
+    assert facts["classes"] == 300
+    assert facts["cross_entropy"] == pytest.approx(loss.item(), rel=0.01)
+    assert facts["positions"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_module_under_autocast_has_a_loss_to_hold_against_a_guess():
+    class Autocast(Decoder):
+        def forward(self, words):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(words)
+
+    torch.manual_seed(3)
+    module, words = Autocast(32, 2, attends=True), torch.randint(128, (4, 17))
+    report = one_report(module, words[:, :-1], lambda y: functional.cross_entropy(y.float().mT, words[:, 1:]))
+    assert not report.alarms
+    line = report.lines()[0]
+    assert "a uniform guess among 128 classes has 4.852" in line
+    assert "adds up" not in line
 
 
 def test_other_losses_are_no_cross_entropy_of_labels():
