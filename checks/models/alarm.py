@@ -24,8 +24,8 @@ class Alarm:
         layer: its number, from 1; `WHOLE_MODEL` of the whole list, or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
             "detached", "depth", "theory", "reference" or "rate"; of exact tests "leak", "norm", "copies", "bias",
-            "attention" or "units"; of one module "loss", "growth" or "dtype"; of steps "optimizer", "non-finite" and
-            those of `checks.models.coordinate_causes.Cause`.
+            "attention" or "units"; of one module "loss", "growth", "dtype" or "optimizer"; of steps "optimizer",
+            "non-finite" and those of `checks.models.coordinate_causes.Cause`.
         what: in words, with its numbers, or their range over the configurations.
         where: the widths and depths at which it was seen; none of one module.
     """
@@ -60,6 +60,12 @@ class Finding:
     what: str
     numbers: tuple[float, ...] = ()
     digits: int = field(default=3, compare=False)
+
+
+def of_weights(kind: str, names: Sequence[str], what: str, where: tuple[tuple[int, int], ...] = ()) -> Alarm:
+    """What is wrong with weights, whose names stand for a list of layers."""
+    few = ", ".join(names[:_FOLDED]) + (f", ... ({len(names)} in all)" if len(names) > _FOLDED else "")
+    return Alarm(few, WHOLE_MODEL, kind, what, where)
 
 
 def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Alarm]:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from checks.fits import LEAST_POINTS
-from checks.models.alarm import WHOLE_MODEL, Alarm, folded
+from checks.models.alarm import Alarm, folded, of_weights
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import BEND, FARTHER, Against, Exponent, exponents, sizes_of
 from checks.models.step_theory import step_theory, theory_lines
@@ -20,7 +20,7 @@ from simulate.modules.step_price import StepPrice, step_price
 from theory import Stack
 from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
 
-_SHOWN, _NAMES = 12, 4
+_SHOWN = 12
 _ASKS = {
     "sp": "the standard parametrization", "mup": "mu-P", "mean-field": "the mean-field parametrization",
     "completep": "CompleteP",
@@ -263,7 +263,7 @@ def judged_steps(
     stack: Callable[[int, int], Stack] | None = None,
 ) -> CoordinateReport:  # fmt: skip
     """The report on what was measured."""
-    rows, alarms = list[Exponent](), [_alarm(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
+    rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
     alarms = _gathered(alarms)
     dead = any(alarm.kind == "non-finite" for alarm in alarms)
     against: list[Against] = ["width"] if parametrization != "completep" else ["width", "depth"]
@@ -273,18 +273,13 @@ def judged_steps(
             continue
         of_axis = exponents(stepped, sizes, parametrization)
         rows += of_axis
-        alarms += [_alarm(cause.kind, cause.names, cause.what) for cause in causes(sizes, of_axis, parametrization)]
+        alarms += [of_weights(cause.kind, cause.names, cause.what) for cause in causes(sizes, of_axis, parametrization)]
     table = pd.DataFrame(rows, columns=Exponent._fields)
     if dead:
         alarms = [alarm for alarm in alarms if alarm.kind != "unexplained"]
     return CoordinateReport(
         name, optimizer, parametrization, stepped, table, alarms, step_theory(stepped, stack)
     )  # fmt: skip
-
-
-def _alarm(kind: str, names: Sequence[str], what: str, where: tuple[tuple[int, int], ...] = ()) -> Alarm:
-    few = ", ".join(names[:_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _NAMES else "")
-    return Alarm(few, WHOLE_MODEL, kind, what, where)
 
 
 def _gathered(alarms: list[Alarm]) -> list[Alarm]:

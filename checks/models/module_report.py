@@ -146,7 +146,7 @@ def probe(
 
 @overload
 def probe(
-    factory: Factory | str, *, steps: int, optimizer: OptimizerFactory | str = ...,
+    factory: Factory | str, *, steps: int, optimizer: OptimizerFactory | str | None = ...,
     parametrization: Parametrization = ..., widths: Sequence[int], depths: Sequence[int] = ..., seeds: int = ...,
     seed: int = ..., learning_rate: float | None = ..., device: str = ...,
     stack: Callable[[int, int], Stack] | None = ..., on_module: Callable[[int, int], None] | None = ...,
@@ -156,7 +156,8 @@ def probe(
 @overload
 def probe(
     factory: Any, batch: Any = ..., *, loss: Callable[[Any], Any] | None = ..., trained: bool = ..., seed: int = ...,
-    layers: Sequence[str] = ..., device: str = ...,
+    layers: Sequence[str] = ..., device: str = ..., optimizer: OptimizerFactory | str | Any = ...,
+    learning_rate: float | None = ...,
 ) -> OneReport: ...  # fmt: skip
 
 
@@ -177,7 +178,7 @@ def probe(
     first_step: Sequence[str] = (),
     learning_rate: float | None = None,
     steps: int | None = None,
-    optimizer: OptimizerFactory | str = "adamw",
+    optimizer: OptimizerFactory | str | Any = None,
     parametrization: Parametrization = "mup",
     on_module: Callable[[int, int], None] | None = None,
 ) -> ModuleReport | OneReport | CoordinateReport:
@@ -208,9 +209,10 @@ def probe(
         steps: where given, so many steps of an optimizer are taken, and how coordinates and updates go with the width
             is held against a parametrization (`checks.models.coordinate_report.coordinate_check`); nothing else is
             asked then.
-        optimizer: of steps: "sgd", "adam", "adamw" or "muon", or a function of the module, and of its `width` and
-            `depth` if it has such parameters, or its name; it gives a torch.optim.Optimizer, several, or
-            (optimizer, schedule).
+        optimizer: of steps, or of one module, whose first step is judged then: "sgd", "adam", "adamw" (of steps that
+            name none) or "muon", or a function of the module, and of its `width` and `depth` if it has such
+            parameters, or its name; it gives a torch.optim.Optimizer, several, or (optimizer, schedule). Of one module
+            also what it gives.
         parametrization: of steps: "sp", "mup", "mean-field" or "completep".
         on_module: called with how many modules are done, and of how many, after each.
 
@@ -221,13 +223,14 @@ def probe(
             `simulate.curvature.module_step.module_steps`, `against_reference` and
             `checks.models.coordinate_report.coordinate_check`.
     """
-    if steps is None and (optimizer != "adamw" or parametrization != "mup"):
+    alone = batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory))
+    if steps is None and (parametrization != "mup" or (optimizer is not None and not alone)):
         raise ValueError(
-            f"optimizer and parametrization must stand with steps, of a factory of a width and a depth, got optimizer "
+            "optimizer must stand with steps or with one module, and parametrization with steps, got optimizer "
             f"{optimizer!r} and parametrization {parametrization!r}."
         )
-    if batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory)):
-        if widths or depths or stack or against or first_step or learning_rate is not None or steps is not None:
+    if alone:
+        if widths or depths or stack or against or first_step or steps is not None:
             raise ValueError(
                 "widths, depths, stack, against, first_step and steps must stand with a factory of a width and a "
                 "depth, got one module."
@@ -235,14 +238,17 @@ def probe(
         name = "" if is_module(factory) else _name(factory)
         if batch is None and not is_module(factory):
             factory, batch, loss = made_one(factory, seed, device)
-        return one_report(factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name)
+        return one_report(
+            factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
+            learning_rate=learning_rate,
+        )  # fmt: skip
     if loss is not None or trained:
         raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
     if steps is not None:
         if first_step or against is not None or layers:
             raise ValueError("steps must stand without first_step, against and layers.")
         return coordinate_check(
-            factory, optimizer, parametrization=parametrization, widths=widths, depths=depths, steps=steps,
+            factory, optimizer or "adamw", parametrization=parametrization, widths=widths, depths=depths, steps=steps,
             seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, stack=stack, on_module=on_module,
         )  # fmt: skip
     check_first_step(first_step, learning_rate)

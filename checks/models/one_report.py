@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, folded, one_a_cause
+from checks.models.alarm import WHOLE_MODEL, Alarm, folded, of_weights, one_a_cause
 from checks.models.exact_alarms import exact_alarms, values, whole
 from checks.models.health import alarms as layer_alarms
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals
 from checks.remedy import drawn_smaller, remedy_line
 from simulate.modules.exact_tests import ExactTests
 from simulate.modules.mixing import ROUNDING
-from simulate.modules.one_module import OneModule, one_module
+from simulate.modules.one_module import OneModule, batch_and_loss, one_module
+from simulate.modules.one_step import OneStep, one_step
+from simulate.modules.step_optimizers import OptimizerFactory
 
 LOSS = 2.0
 """The loss at the start over ln V, from which it is too large."""
@@ -35,7 +37,18 @@ _SAME = 0.02
 _ROUNDED = 0.02
 _KINDS = 6
 # Rules that hold of any weights; the others are of an initialization.
-_ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype")
+_ALWAYS = (
+    "non-finite",
+    "no gradient",
+    "detached",
+    "leak",
+    "norm",
+    "copies",
+    "attention",
+    "units",
+    "dtype",
+    "optimizer",
+)
 # Of these no number of a pass is asked.
 _OF_WEIGHTS = ("copies", "structure", "bias")
 # Numbers of a layer, with their titles.
@@ -61,6 +74,7 @@ class OneReport:
             units).
         updates: a row for every matrix of a layer: norms of a first step at rate 1 over the matrix's: sgd (of the
             gradient), adam (the root of the number of entries), muon (of the shorter side, which is the most).
+        step: what an optimizer's first step was; None where none was given.
     """
 
     name: str
@@ -70,6 +84,7 @@ class OneReport:
     notes: list[str]
     layers: pd.DataFrame
     updates: pd.DataFrame
+    step: OneStep | None = None
 
     def __repr__(self) -> str:
         return f"<OneReport of {self.name}: {len(self.alarms)} alarms>"
@@ -96,7 +111,7 @@ class OneReport:
         frame, tests = self.measured.frame, self.measured.tests
         lines += [loss_line(frame, tests), *sight_lines(frame, tests), *_growth_lines(self), *_table(self.layers)]
         lines += _attention_lines(self)
-        lines += _update_lines(self.updates)
+        lines += _update_lines(self.updates) if self.step is None else _step_lines(self.step)
         return [*lines, *folded(self.notes), self.judgement()]
 
     def judgement(self) -> str:
@@ -123,6 +138,8 @@ def one_report(
     layers: Sequence[str] = (),
     trained: bool = False,
     name: str = "",
+    optimizer: OptimizerFactory | str | Any = None,
+    learning_rate: float | None = None,
 ) -> OneReport:
     """Measure a module that there is, and judge it; it stays as it was.
 
@@ -134,10 +151,14 @@ def one_report(
         layers: globs that name the layers.
         trained: whether its weights have been trained: thresholds of an initialization do not apply.
         name: how it is called; its class if left out.
+        optimizer: whose first step is judged too, as `simulate.modules.one_step.one_step` takes it; none if left out.
+        learning_rate: of an optimizer by name.
 
     Raises:
-        ValueError: as `one_module`.
+        ValueError: as `one_module` and `one_step`.
     """
+    if optimizer is None and learning_rate is not None:
+        raise ValueError(f"learning_rate must stand with an optimizer, got {learning_rate!r} and none.")
     measured = one_module(module, batch, loss, seed=seed, layers=layers)
     exact, notes = exact_alarms(measured.tests, trained=trained)
     frame = measured.frame
@@ -150,10 +171,16 @@ def one_report(
         exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
     for rule in (learning_later, no_residual_anywhere, normed_residuals):
         notes += rule(frame)
+    alarms, notes = one_a_cause(exact + others), [*notes, *measured.notes]
+    step = None
+    if optimizer is not None:
+        inputs, own_loss = batch_and_loss(module, batch, loss)
+        step = one_step(module, inputs, own_loss, optimizer, learning_rate=learning_rate, seed=seed)
+        alarms += [of_weights("optimizer", names, what) for names, what in step.alarms]
+        notes += step.notes
     return OneReport(
-        name or type(module).__name__, measured, trained, one_a_cause(exact + others), [*notes, *measured.notes],
-        _layer_table(measured), _updates(frame),
-    )  # fmt: skip
+        name or type(module).__name__, measured, trained, alarms, notes, _layer_table(measured), _updates(frame), step
+    )
 
 
 def _of_the_whole(measured: OneModule) -> list[Alarm]:
@@ -344,3 +371,19 @@ def _update_lines(updates: pd.DataFrame) -> list[str]:
         texts = (f"{row[optimizer]:.3g} ({row['parameter']} of layer {row['layer']})" for row in (low, high))
         ends.append(f"{optimizer} {' to '.join(texts)}")
     return ["First step at rate 1, over its matrix: " + "; ".join(ends) + "."]
+
+
+def _step_lines(step: OneStep) -> list[str]:
+    """How far a step moves matrices, and what becomes of the loss."""
+    which = "First step" if step.steps < 2 else f"Step {step.steps}, the first with a rate,"
+    if not np.isfinite(step.loss_before):
+        return []
+    if not step.moves["rate"].any():
+        return [f"No step of {step.optimizer} was judged: the first {step.steps} have the rate 0."]
+    goes = f"takes the loss of the batch from {step.loss_before:.4g} to {step.loss_after:.4g}"
+    moved = step.moves[step.moves["matrix"] & step.moves["relative"].notna()]
+    if moved.empty:
+        return [f"{which} of {step.optimizer} {goes}."]
+    low, high = (moved.loc[index] for index in (moved["relative"].idxmin(), moved["relative"].idxmax()))
+    ends = " to ".join(f"{row['relative']:.3g} ({row['parameter']})" for row in (low, high))
+    return [f"{which} of {step.optimizer} {goes}, and moves its matrices by {ends} of themselves."]

@@ -96,6 +96,8 @@ def one_result(single: OneReport, out: Path | None, norms: Mapping[str, float] |
     if norms is not None:
         tables["logged"], unmatched = beside_module(norms, single.measured)
         lines[-1:-1] = layer_lines(tables["logged"], unmatched, "the module")
+    if single.step is not None:
+        tables["step"] = single.step.moves
     below = _kept_table(single.to_frame(), out, "probe.parquet")
     return Result(
         about=f"probe of {single.name}", tables=tables,

@@ -41,19 +41,20 @@ class Probe(WithJson):
         Flag(help="optimizers whose first step is measured, and which learning rates it takes", metavar="NAME [...]"),
     ] = ()
     learning_rate: Annotated[
-        float | None, Flag(help="rate to hold against those of --first-step, or of the optimizer of --steps")
+        float | None, Flag(help="rate to hold against those of --first-step, or of an --optimizer by name")
     ] = None
     steps: Annotated[
         int | None,
         Flag(help="steps to take: how coordinates and updates go with the width is held against --parametrization"),
     ] = None
     optimizer: Annotated[
-        str,
+        str | None,
         Flag(
             metavar="NAME|FILE.py:FUNCTION",
-            help="of --steps: sgd, adam, adamw, muon, or a function of the module (and its `width` and `depth`)",
+            help="of --steps (adamw if left out), or of one module, whose first step is judged: sgd, adam, adamw, "
+            "muon, or a function of the module (and its `width` and `depth`)",
         ),
-    ] = "adamw"
+    ] = None
     dry_run: Annotated[bool, Flag(help="with --steps: say what they take, and stop")] = False
     max_time: Annotated[
         str | None,
@@ -98,7 +99,15 @@ class Probe(WithJson):
             self._check_for_one()
             # A log that cannot be read is said before the module is measured.
             norms = None if self.logged is None else logged_norms(self.logged)
-            single = probe(self.factory, trained=self.trained, seed=self.seed, layers=self.layers, device=self.device)
+            single = probe(
+                self.factory,
+                trained=self.trained,
+                seed=self.seed,
+                layers=self.layers,
+                device=self.device,
+                optimizer=self.optimizer,
+                learning_rate=self.learning_rate,
+            )
             return one_result(single, self.out, norms)
         if self.trained or self.logged:
             raise ValueError(
@@ -115,7 +124,7 @@ class Probe(WithJson):
                 with counted("stepping") as on_module:
                     check = coordinate_check(
                         self.factory,
-                        self.optimizer,
+                        self.optimizer or "adamw",
                         widths=widths,
                         depths=depths[:1] if alone else depths,
                         seeds=self.seeds,
@@ -130,8 +139,8 @@ class Probe(WithJson):
             except OnlyPricedError as plan:
                 return plan.result
             return steps_result(check, self.out)
-        if self.optimizer != type(self).optimizer or self.parametrization != type(self).parametrization:
-            raise ValueError("--optimizer and --parametrization must stand with --steps.")
+        if self.optimizer is not None or self.parametrization != type(self).parametrization:
+            raise ValueError("--optimizer must stand with --steps or one module, and --parametrization with --steps.")
 
         with counted("probing") as on_module:
             outcome = probe(
@@ -155,8 +164,7 @@ class Probe(WithJson):
         Raises:
             ValueError: a flag of one is given.
         """
-        names = ("width", "depth", "seeds", "against", "first_step", "learning_rate", "steps", "optimizer",
-                 "parametrization")  # fmt: skip
+        names = ("width", "depth", "seeds", "against", "first_step", "steps", "parametrization")
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != getattr(type(self), name)]
         if given:
             raise ValueError(

@@ -8,7 +8,7 @@ in the rate of the first step, and its power in the width is the same at every r
 makes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 from simulate.counts import check_count
 from simulate.modules.factories import Factory, Made, build, module_seed, named_size, seeded
 from simulate.modules.layers import tensor_of
+from simulate.modules.optimizer_watch import OptimizerWatch, shortened
 from simulate.modules.own_changes import (
     Move,
     RandomState,
@@ -34,8 +35,8 @@ from simulate.modules.own_changes import (
 )
 from simulate.modules.predictions import logits_of
 from simulate.modules.scalars import unwatched
-from simulate.modules.step_optimizers import OptimizerFactory, Stepper, first_rule, stepper_of
-from simulate.modules.tensor_sizes import Size, damping, numbers_of, root_mean_squares, size_of_difference
+from simulate.modules.step_optimizers import OptimizerFactory, Stepper, stepper_of
+from simulate.modules.tensor_sizes import Size, numbers_of, root_mean_squares, size_of_difference
 from simulate.modules.weight_places import ROOT, Owner, PlaceWatcher, WeightPlaces, named_places
 from simulate.runs.cell import check_device
 
@@ -143,7 +144,7 @@ def coordinate_steps(
         with seeded(own_seed), named_size(width, depth):
             built = build(factory, width, depth, own_seed, device)
             module = _Steps(built, own_seed, places.get((width, depth)))
-            module.take(stepper_of(name, optimizer, built.module, width, depth), steps)
+            module.take(stepper_of(name, optimizer, built.module, {"width": width, "depth": depth}), steps)
         rows += [(width, depth, number, *row) for row in module.rows]
         alarms |= {((width, depth), *alarm): None for alarm in module.alarms}
         notes |= dict.fromkeys(module.notes)
@@ -190,7 +191,6 @@ class _Steps:
         self._first = {name: parameter.detach().clone() for name, parameter in self._parameters}
         self._names_of = {id(parameter): name for name, parameter in self._parameters}
         self._step, self._asking = 0, False
-        self._damped: set[str] = set()
         self._moves: dict[str, Move] = {}
         self._means: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._copies: dict[int, tuple[Tensor, int, Tensor]] = {}
@@ -203,8 +203,8 @@ class _Steps:
         self.rows: list[tuple[Any, ...]] = []
         self.alarms: list[tuple[str, tuple[str, ...], str]] = []
         self.notes: list[str] = []
-        self.steppers: dict[str, str] = {}
-        self.rules: dict[str, str] = {}
+        self.steppers: Mapping[str, str] = {}
+        self.rules: Mapping[str, str] = {}
 
     def take(self, stepper: Stepper, steps: int) -> None:
         """Take steps; the rows are here after.
@@ -214,16 +214,21 @@ class _Steps:
         """
         sizes = root_mean_squares(list(self._first.values()))
         self.rows += [(0, name, "", "weight", size) for name, size in zip(self._first, sizes, strict=True)]
-        waiting = {name for name, parameter in self._parameters if parameter.requires_grad}
-        self._held(stepper)
+        watch = OptimizerWatch(stepper, self._parameters, self._first)
         handles = [handle for part in self._names for handle in self._measured(part)]
         try:
-            self._take(stepper, steps, waiting)
+            self._take(watch, steps)
         finally:
             for handle in handles:
                 handle.remove()
+        self.rows += [(step, name, "", quantity, value) for step, name, quantity, value in watch.rows]
+        self.alarms = [*watch.alarms, *self.alarms]
+        self.notes += watch.notes
+        frozen = [name for name, parameter in self._parameters if not parameter.requires_grad]
+        self.notes += [f"frozen: {shortened(frozen)}"] if frozen else []
+        self.steppers, self.rules = watch.steppers, watch.rules
 
-    def _take(self, stepper: Stepper, steps: int, waiting: set[str]) -> None:
+    def _take(self, watch: OptimizerWatch, steps: int) -> None:
         for step in range(steps + 1):
             self._step = step
             last = step == steps
@@ -241,15 +246,9 @@ class _Steps:
                 self.rows[:0] = [(0, name, "", quantity, value) for name, quantity, value in self.places().scalars]
             if not self._kept(loss.detach()) or last:
                 return
-            if step == 0:
-                self._left_out()
-            rates = self._before(stepper)
-            stepper.step()
-            self._after(stepper)
+            watch.step()
             self._moves = moves_of(dict(self._parameters), self._first)
-            waiting = self._still(waiting, rates)
-            if step == 0:
-                self._uphill(stepper)
+            watch.look(self._moves)
             self._built.module.zero_grad(set_to_none=True)
 
     def places(self) -> WeightPlaces:
@@ -378,107 +377,3 @@ class _Steps:
             return False
         self.rows += [(self._step, *key, value) for key, value in values.items()]
         return True
-
-    def _held(self, stepper: Stepper) -> None:
-        """What an optimizer holds that is no parameter of the module, and decays of vectors."""
-        strangers, decayed, twice = 0, list[str](), list[str]()
-        for optimizer, group in stepper.groups():
-            for parameter in group["params"]:
-                name = self._names_of.get(id(parameter))
-                if name is None:
-                    strangers += 1
-                    continue
-                if name in self.steppers:
-                    twice.append(name)
-                self.steppers[name] = type(optimizer).__name__
-                self.rules[name] = first_rule(optimizer, group)
-                if parameter.ndim <= 1 and group.get("weight_decay", 0):
-                    decayed.append(name)
-        if strangers:
-            what = f"the optimizer holds {strangers} tensors that are no parameters of the module"
-            self.alarms.append(("optimizer", (), f"{what}: is it of another one?"))
-        for names, what in (
-            (decayed, "weight decay is on gains and biases"),
-            (twice, "several optimizers hold them, and each steps them"),
-        ):  # fmt: skip
-            if names:
-                few = ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")
-                self.notes.append(f"{what}: {few}")
-
-    def _left_out(self) -> None:
-        """Parameters with a gradient that no optimizer holds."""
-        names = [name for name, weight in self._parameters if weight.grad is not None and name not in self.steppers]
-        self._warn((name, "the optimizer does not hold it, and it has a gradient") for name in names)
-
-    def _warn(self, wrong: Iterable[tuple[str, str]]) -> None:
-        """Of weights of which the same is to be said, once."""
-        alike: dict[str, list[str]] = {}
-        for name, what in wrong:
-            alike.setdefault(what, []).append(name)
-        self.alarms += [("optimizer", tuple(names), what) for what, names in alike.items()]
-
-    def _before(self, stepper: Stepper) -> dict[str, float]:
-        """Rates and gradients of the step that follows."""
-        rates = {
-            self._names_of[id(parameter)]: float(group.get("lr", float("nan")))
-            for _, group in stepper.groups() for parameter in group["params"] if id(parameter) in self._names_of
-        }  # fmt: skip
-        if rates and not any(rates.values()):
-            self.notes.append(f"the rate of step {self._step + 1} is 0, as schedules with a warm-up may begin")
-        self.rows += [(self._step, name, "", "rate", rate) for name, rate in rates.items()]
-        gradients = {name: parameter.grad for name, parameter in self._parameters if parameter.grad is not None}
-        sizes = root_mean_squares(list(gradients.values()))
-        self.rows += [(self._step, name, "", "gradient", size) for name, size in zip(gradients, sizes, strict=True)]
-        return rates
-
-    def _after(self, stepper: Stepper) -> None:
-        """How much epsilon held back the step, of optimizers that divide by the root of a mean square."""
-        held_back: dict[str, tuple[Tensor, float]] = {}
-        for optimizer, group in stepper.groups():
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                name = self._names_of.get(id(parameter))
-                # It is the first step's that counts, and of several optimizers the first one's.
-                if name is None or name in self._damped or name in held_back or "betas" not in group:
-                    continue
-                if isinstance(state.get("exp_avg_sq"), Tensor):
-                    epsilon = group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5
-                    held_back[name] = state["exp_avg_sq"].detach(), epsilon
-        shares = damping([square for square, _ in held_back.values()], [epsilon for _, epsilon in held_back.values()])
-        for name, share in zip(held_back, shares, strict=True):
-            if share is not None:
-                self._damped.add(name)
-                self.rows.append((self._step, name, "", "damping", share))
-
-    def _still(self, waiting: set[str], rates: Mapping[str, float]) -> set[str]:
-        """Names of weights that have not moved yet; those that a step should have moved are alarms."""
-        rest, wrong = set(), list[tuple[str, str]]()
-        for name, parameter in self._parameters:
-            if name not in waiting:
-                continue
-            if name in self._moves:
-                continue
-            if rates.get(name, 0.0) > 0 and parameter.grad is not None and bool(parameter.grad.any()):
-                what = f"it has a gradient and a rate, and stays where it is in step {self._step + 1}"
-                wrong.append((name, f"{what} ({str(parameter.dtype).removeprefix('torch.')})"))
-                continue
-            rest.add(name)
-        self._warn(wrong)
-        return rest
-
-    def _uphill(self, stepper: Stepper) -> None:
-        """Parameters whose first step, without a decay, is along their gradient and not against it."""
-        along, sums = list[tuple[str, str, bool]](), list[Tensor]()
-        for optimizer, group in stepper.groups():
-            for parameter in group["params"]:
-                name = self._names_of.get(id(parameter))
-                if name is None or parameter.grad is None or group.get("weight_decay", 0):
-                    continue
-                moved = parameter.detach() - self._first[name]
-                along.append((name, type(optimizer).__name__, bool(group.get("maximize"))))
-                sums.append((moved * parameter.grad).sum())
-        whys = {True: "maximize is set", False: "is a sign wrong in the optimizer?"}
-        self._warn(
-            (name, f"it is moved along its gradient by {by}, so that the loss rises: {whys[maximized]}")
-            for (name, by, maximized), total in zip(along, numbers_of(sums), strict=True) if total > 0
-        )  # fmt: skip

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from simulate.counts import check_count
 from simulate.modules.branch_ends import branch_ends, smaller_ends
 from simulate.modules.exact_tests import ExactTests, exact_tests
-from simulate.modules.factories import Made, ProbeError, arguments_of, moved, seeded, what_happened
+from simulate.modules.factories import Loss, Made, ProbeError, arguments_of, moved, seeded, what_happened
 from simulate.modules.kept_state import kept_state
 from simulate.modules.layers import LayerList, layer_lists
 from simulate.modules.predictions import logits_of
@@ -100,8 +100,7 @@ def one_module(
         notes.append(f"{name} has no list of layers: layers=['blocks.*'] names them")
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) and not part.training for part in module.modules()):
         notes.append("batch norms are in eval mode: they take statistics that they keep, and not the batch's")
-    inputs = moved(batch, first.device)
-    built = Made(name, module, inputs, _own_loss if loss is None else loss)
+    built = Made(name, module, *batch_and_loss(module, batch, loss))
     try:
         # Each begins with the module as it was given.
         with kept_state(module, seed):
@@ -122,6 +121,12 @@ def one_module(
     names = {(part.name, number): name for part in lists for number, name in enumerate(part.names, 1)}
     dtype = str(first.dtype).removeprefix("torch.")
     return OneModule(frame, tests, (*notes, *measured_notes), change, dtype, ends, names)
+
+
+def batch_and_loss(module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None) -> tuple[Any, Loss]:
+    """A batch where a module is, and its loss: the output's own if None."""
+    device = next(module.parameters()).device
+    return moved(batch, device), _own_loss if loss is None else loss
 
 
 def is_module(subject: object) -> bool:

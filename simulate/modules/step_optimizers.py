@@ -61,12 +61,15 @@ def first_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     return {"Adam": "adam", "AdamW": "adam", "Muon": "muon"}.get(name, name)
 
 
-def optimizer_factory(optimizer: str | OptimizerFactory, learning_rate: float | None) -> tuple[str, OptimizerFactory]:
+def optimizer_factory(
+    optimizer: str | OptimizerFactory | Any, learning_rate: float | None, *, made: bool = False
+) -> tuple[str, OptimizerFactory]:
     """The name and the function of an optimizer, which takes a module, and `width` and `depth` if it has such names.
 
     Args:
         optimizer: one of `STEP_OPTIMIZERS`, MODULE:FUNCTION or FILE.py:FUNCTION, or a function.
         learning_rate: of an optimizer by name; `RATE` if left out.
+        made: whether it may also be what a function makes: an optimizer, several, or (optimizer, schedule).
 
     Raises:
         ValueError: there is no such optimizer, or a learning rate stands with a function, or is not above 0.
@@ -87,19 +90,31 @@ def optimizer_factory(optimizer: str | OptimizerFactory, learning_rate: float | 
                 f"{optimizer!r}."
             )
         return optimizer, load_factory(optimizer, "optimizer")
+    first = optimizer
+    while isinstance(first, tuple | list) and first:
+        first = first[0]
+    if made and isinstance(first, Optimizer):
+        return type(first).__name__, lambda module: optimizer
     if not callable(optimizer):
-        raise ValueError(f"optimizer must be a name or a function of a module, got {optimizer!r}.")
+        also = ", or an optimizer" if made else ""
+        raise ValueError(f"optimizer must be a name or a function of a module{also}, got {optimizer!r}.")
     return getattr(optimizer, "__qualname__", repr(optimizer)), optimizer
 
 
-def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, width: int, depth: int) -> Stepper:
+def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: Mapping[str, int]) -> Stepper:
     """What a function makes of a module: an optimizer, several, or (optimizer, schedule).
+
+    Args:
+        name: of the function.
+        factory: the function.
+        module: that it is given.
+        sizes: width and depth, for a function that asks for them by name; empty where there are none.
 
     Raises:
         ProbeError: it fails, or gives something else.
     """
     with stage(f"optimizer {name!r}"):
-        result = factory(module, **_sizes(factory, width, depth))
+        result = factory(module, **_asked(factory, sizes))
     optimizers, schedule = result, None
     if isinstance(result, tuple) and len(result) == 2 and not isinstance(result[1], Optimizer):
         optimizers, schedule = result
@@ -115,9 +130,8 @@ def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, width: i
     return Stepper(every, schedule)
 
 
-def _sizes(factory: OptimizerFactory, width: int, depth: int) -> dict[str, int]:
-    """Width and depth for a function that asks for them by name."""
-    sizes = {"width": width, "depth": depth}
+def _asked(factory: OptimizerFactory, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Those that a function asks for by name."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):

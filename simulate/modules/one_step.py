@@ -1,0 +1,136 @@
+"""The first step that an optimizer takes from one module: what it moves and how far, and what becomes of the loss."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+from simulate.modules.factories import Loss, Made, seeded
+from simulate.modules.kept_state import kept_state
+from simulate.modules.optimizer_watch import OptimizerWatch
+from simulate.modules.own_changes import moves_of
+from simulate.modules.step_optimizers import OptimizerFactory, Stepper, optimizer_factory, stepper_of
+from simulate.modules.tensor_sizes import root_mean_squares
+
+# A schedule may begin at a rate of 0: so many steps are tried for one above it.
+_TRIED = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneStep:
+    """What was seen.
+
+    Attributes:
+        optimizer: its name.
+        steps: how many were taken, until a rate was above 0.
+        alarms: each with the names of the weights that it is about, and what is wrong.
+        notes: a line each.
+        moves: a row for every parameter that an optimizer holds: parameter, matrix (whether it has several axes),
+            optimizer (its class), rate, moved (root mean square of its change) and relative (that over the weight's
+            own; NaN where it begins at 0).
+        loss_before: of the batch.
+        loss_after: of the same batch, with what is drawn at random the same; NaN where no step had a rate.
+    """
+
+    optimizer: str
+    steps: int
+    alarms: tuple[tuple[tuple[str, ...], str], ...]
+    notes: tuple[str, ...]
+    moves: pd.DataFrame
+    loss_before: float
+    loss_after: float
+
+
+def one_step(
+    module: nn.Module,
+    inputs: Any,
+    loss: Loss,
+    optimizer: OptimizerFactory | str | Any,
+    *,
+    learning_rate: float | None = None,
+    seed: int = 0,
+) -> OneStep:
+    """Take an optimizer's first step; module, optimizer and schedule are as before in the end.
+
+    It takes two passes, one of them backward, and the memory of the weights twice more, beside the optimizer's own.
+
+    Args:
+        module: in the mode that is to be measured.
+        inputs: on its device.
+        loss: from its output to a scalar.
+        optimizer: as `simulate.modules.step_optimizers.optimizer_factory` takes it; or an optimizer of this module's
+            parameters that there is, several of them, or (optimizer, schedule).
+        learning_rate: of an optimizer by name.
+        seed: of what module and loss draw.
+
+    Raises:
+        ValueError: there is no such optimizer.
+        ProbeError: module, loss or optimizer fails.
+    """
+    title, factory = optimizer_factory(optimizer, learning_rate, made=True)
+    built = Made(type(module).__name__, module, inputs, loss)
+    with kept_state(module, seed):
+        stepper = stepper_of(title, factory, module, {})
+        parameters = list(module.named_parameters())
+        first = {name: parameter.detach().clone() for name, parameter in parameters}
+        watch, before, after = OptimizerWatch(stepper, parameters, first), float("nan"), float("nan")
+        with _kept(stepper):
+            for _ in range(_TRIED):
+                with seeded(seed + 1):
+                    before = float(built.fresh().backward().detach())
+                if not isfinite(before):
+                    break
+                watch.step()
+                watch.look(moves_of(dict(parameters), first))
+                module.zero_grad(set_to_none=True)
+                if any(watch.rates.values()):
+                    with seeded(seed + 1):
+                        after = float(built.fresh().forward()[1].detach())
+                    break
+            stepped = {name: parameter for name, parameter in parameters if name in watch.steppers}
+            differences = root_mean_squares([value.detach() - first[name] for name, value in stepped.items()])
+            sizes = root_mean_squares([first[name] for name in stepped])
+        rows = [
+            (name, stepped[name].ndim > 1, watch.steppers[name], rate, moved, moved / size if size else None)
+            for name, moved, size in zip(stepped, differences, sizes, strict=True)
+            if (rate := watch.rates.get(name)) is not None
+        ]
+        moves = pd.DataFrame(rows, columns=["parameter", "matrix", "optimizer", "rate", "moved", "relative"])
+        alarms, notes = [(names, what) for _, names, what in watch.alarms], list(watch.notes)
+        if isfinite(before) and any(watch.rates.values()) and not isfinite(after):
+            alarms.append(((), f"behind its step {watch.taken} the loss is {after:g}"))
+        elif after > before and not alarms:
+            notes.append(f"its step raises the loss of its own batch, from {before:.4g} to {after:.4g}")
+        moves = moves.astype({"relative": float})
+        return OneStep(title, watch.taken, tuple(alarms), tuple(notes), moves, before, after)
+
+
+@contextmanager
+def _kept(stepper: Stepper) -> Iterator[None]:
+    """State and groups of optimizers, and a schedule's state, are put back."""
+    states = [
+        ({key: deepcopy(value) for key, value in optimizer.state.items()}, optimizer)
+        for optimizer in stepper.optimizers
+    ]
+    groups = [
+        (group, {key: value if key == "params" else deepcopy(value) for key, value in group.items()})
+        for _, group in stepper.groups()
+    ]
+    known = all(hasattr(stepper.schedule, name) for name in ("state_dict", "load_state_dict"))
+    schedule = deepcopy(stepper.schedule.state_dict()) if known else None
+    try:
+        yield
+    finally:
+        for state, optimizer in states:
+            optimizer.state.clear()
+            optimizer.state.update(state)
+        for group, values in groups:
+            group.clear()
+            group.update(values)
+        if schedule is not None:
+            stepper.schedule.load_state_dict(schedule)

@@ -1,0 +1,180 @@
+"""What is wrong with an optimizer, told from what it holds and from what its steps move."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from simulate.modules.step_optimizers import Stepper, first_rule
+from simulate.modules.tensor_sizes import damping, numbers_of, root_mean_squares
+
+_NAMES = 3
+
+
+class OptimizerWatch:
+    """Takes the steps of an optimizer, and looks at each.
+
+    Args:
+        stepper: the optimizer, or several.
+        parameters: of the module, by name.
+        first: what they were before the first step.
+
+    Attributes:
+        taken: how many steps were, and were looked at.
+        rates: by weight, of the step that was taken last.
+        alarms: each with its kind, the names of the weights that it is about, and what is wrong.
+        notes: a line each.
+        rows: step (0 is the first), weight, quantity and value: rate (of its parameter group) and gradient (root mean
+            square entry), and of the first step damping (of Adam and its like: the mean of eps over root v + eps).
+        steppers: by weight: the class of its optimizer.
+        rules: by weight: what its first step is (`simulate.modules.step_optimizers.first_rule`).
+    """
+
+    def __init__(
+        self, stepper: Stepper, parameters: Sequence[tuple[str, nn.Parameter]], first: Mapping[str, Tensor]
+    ) -> None:
+        self._stepper, self._parameters, self._first = stepper, parameters, first
+        self._names_of = {id(parameter): name for name, parameter in parameters}
+        self._waiting = {name for name, parameter in parameters if parameter.requires_grad}
+        self._damped: set[str] = set()
+        self._asked = False
+        self.taken = 0
+        self.rates: dict[str, float] = {}
+        self.alarms: list[tuple[str, tuple[str, ...], str]] = []
+        self.notes: list[str] = []
+        self.rows: list[tuple[int, str, str, float]] = []
+        self.steppers: dict[str, str] = {}
+        self.rules: dict[str, str] = {}
+        self._hold()
+
+    def step(self) -> None:
+        """Take a step along the gradients that parameters have.
+
+        Raises:
+            ProbeError: the optimizer fails.
+        """
+        if not self.taken:
+            self._left_out()
+        self._before()
+        self._stepper.step()
+        self._after()
+
+    def look(self, moved: Collection[str]) -> None:
+        """See what the step before did not move, and what the first that moves anything moved the wrong way.
+
+        Args:
+            moved: weights that are not what they were before the first step.
+        """
+        self._waiting -= set(moved)
+        self._still()
+        if moved and not self._asked:
+            self._asked = True
+            self._uphill()
+        self.taken += 1
+
+    def _hold(self) -> None:
+        """What an optimizer holds that is no parameter of the module, and decays of vectors."""
+        strangers, decayed, twice = 0, list[str](), list[str]()
+        for optimizer, group in self._stepper.groups():
+            for parameter in group["params"]:
+                name = self._names_of.get(id(parameter))
+                if name is None:
+                    strangers += 1
+                    continue
+                if name in self.steppers:
+                    twice.append(name)
+                self.steppers[name] = type(optimizer).__name__
+                self.rules[name] = first_rule(optimizer, group)
+                if parameter.ndim <= 1 and group.get("weight_decay", 0):
+                    decayed.append(name)
+        if strangers:
+            what = f"the optimizer holds {strangers} tensors that are no parameters of the module"
+            self.alarms.append(("optimizer", (), f"{what}: is it of another one?"))
+        for names, what in (
+            (decayed, "weight decay is on gains and biases"),
+            (twice, "several optimizers hold them, and each steps them"),
+        ):  # fmt: skip
+            if names:
+                self.notes.append(f"{what}: {shortened(names)}")
+
+    def _left_out(self) -> None:
+        """Parameters with a gradient that no optimizer holds."""
+        names = [name for name, weight in self._parameters if weight.grad is not None and name not in self.steppers]
+        self._warn((name, "the optimizer does not hold it, and it has a gradient") for name in names)
+
+    def _warn(self, wrong: Iterable[tuple[str, str]]) -> None:
+        """Of weights of which the same is to be said, once."""
+        alike: dict[str, list[str]] = {}
+        for name, what in wrong:
+            alike.setdefault(what, []).append(name)
+        self.alarms += [("optimizer", tuple(names), what) for what, names in alike.items()]
+
+    def _before(self) -> None:
+        """Rates and gradients of the step that follows."""
+        self.rates = {
+            self._names_of[id(parameter)]: float(group.get("lr", float("nan")))
+            for _, group in self._stepper.groups()
+            for parameter in group["params"]
+            if id(parameter) in self._names_of
+        }
+        still = [name for name, rate in self.rates.items() if rate == 0]
+        if still and len(still) == len(self.rates):
+            self.notes.append(f"the rate of step {self.taken + 1} is 0, as schedules with a warm-up may begin")
+        elif still and not self.taken:
+            self.notes.append(f"the rate of step 1 is 0 of some weights: {shortened(still)}")
+        self.rows += [(self.taken, name, "rate", rate) for name, rate in self.rates.items()]
+        gradients = {name: parameter.grad for name, parameter in self._parameters if parameter.grad is not None}
+        sizes = root_mean_squares(list(gradients.values()))
+        self.rows += [(self.taken, name, "gradient", size) for name, size in zip(gradients, sizes, strict=True)]
+
+    def _after(self) -> None:
+        """How much epsilon held back the step, of optimizers that divide by the root of a mean square."""
+        held_back: dict[str, tuple[Tensor, float]] = {}
+        for optimizer, group in self._stepper.groups():
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                name = self._names_of.get(id(parameter))
+                # It is the first step's that counts, and of several optimizers the first one's.
+                if name is None or name in self._damped or name in held_back or "betas" not in group:
+                    continue
+                if isinstance(state.get("exp_avg_sq"), Tensor):
+                    epsilon = group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5
+                    held_back[name] = state["exp_avg_sq"].detach(), epsilon
+        shares = damping([square for square, _ in held_back.values()], [epsilon for _, epsilon in held_back.values()])
+        for name, share in zip(held_back, shares, strict=True):
+            if share is not None:
+                self._damped.add(name)
+                self.rows.append((self.taken, name, "damping", share))
+
+    def _still(self) -> None:
+        """Weights that a step should have moved, and that no step has."""
+        wrong = []
+        for name, parameter in self._parameters:
+            if name not in self._waiting or not self.rates.get(name, 0.0) > 0:
+                continue
+            if parameter.grad is not None and bool(parameter.grad.any()):
+                what = f"it has a gradient and a rate, and stays where it is in step {self.taken + 1}"
+                wrong.append((name, f"{what} ({str(parameter.dtype).removeprefix('torch.')})"))
+        self._waiting -= {name for name, _ in wrong}
+        self._warn(wrong)
+
+    def _uphill(self) -> None:
+        """Parameters whose first step, without a decay, is along their gradient and not against it."""
+        along, sums = list[tuple[str, str, bool]](), list[Tensor]()
+        for optimizer, group in self._stepper.groups():
+            for parameter in group["params"]:
+                name = self._names_of.get(id(parameter))
+                if name is None or parameter.grad is None or group.get("weight_decay", 0):
+                    continue
+                moved = parameter.detach() - self._first[name]
+                along.append((name, type(optimizer).__name__, bool(group.get("maximize"))))
+                sums.append((moved * parameter.grad).sum())
+        whys = {True: "maximize is set", False: "is a sign wrong in the optimizer?"}
+        self._warn(
+            (name, f"it is moved along its gradient by {by}, so that the loss rises: {whys[maximized]}")
+            for (name, by, maximized), total in zip(along, numbers_of(sums), strict=True) if total > 0
+        )  # fmt: skip
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first few of many names."""
+    return ", ".join(names[:_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _NAMES else "")
