@@ -157,7 +157,7 @@ def probe(
 def probe(
     factory: Any, batch: Any = ..., *, loss: Callable[[Any], Any] | None = ..., trained: bool = ..., seed: int = ...,
     layers: Sequence[str] = ..., device: str = ..., optimizer: OptimizerFactory | str | Any = ...,
-    learning_rate: float | None = ...,
+    learning_rate: float | None = ..., stack: Stack | None = ...,
 ) -> OneReport: ...  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def probe(
     seed: int = 0,
     layers: Sequence[str] = (),
     device: str = "cpu",
-    stack: Callable[[int, int], Stack] | None = None,
+    stack: Any = None,
     against: Factory | str | Path | Reference | None = None,
     first_step: Sequence[str] = (),
     learning_rate: float | None = None,
@@ -197,10 +197,11 @@ def probe(
         seed: root seed.
         layers: globs that name the layers.
         device: where; one module stays where it is.
-        stack: the network of a width and a depth that theory is to predict beside it; built-ins of `torch.nn` and
-            factories with an attribute `stack` have one (and may say by an attribute `roles` what their parameters are
-            called in it, as `checks.models.probe.ROLES` does), and of layers of `torch.nn.TransformerEncoder` it is
-            read.
+        stack: the network that one module is to be, for theory of its growth; or the network of a width and a depth,
+            that theory is to predict beside it. Built-ins of `torch.nn` and factories with an attribute `stack` have
+            one (and may say by an attribute `roles` what their parameters are called in it, as
+            `checks.models.probe.ROLES` does); of layers of `torch.nn.TransformerEncoder`, and of one module of
+            transformers, it is read.
         against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
             own, or a `Reference`, or the file or folder that the command's `--out` wrote.
         first_step: optimizers, of "sgd", "adam", "polar" and "muon", whose first step is measured too: the report has
@@ -230,17 +231,19 @@ def probe(
             f"{optimizer!r} and parametrization {parametrization!r}."
         )
     if alone:
-        if widths or depths or stack or against or first_step or steps is not None:
+        if widths or depths or against or first_step or steps is not None:
             raise ValueError(
-                "widths, depths, stack, against, first_step and steps must stand with a factory of a width and a "
-                "depth, got one module."
+                "widths, depths, against, first_step and steps must stand with a factory of a width and a depth, got "
+                "one module."
             )
         name = "" if is_module(factory) else _name(factory)
         if batch is None and not is_module(factory):
+            maker = load_factory(factory) if isinstance(factory, str) else factory
+            stack = getattr(maker, "stack", None) if stack is None else stack
             factory, batch, loss = made_one(factory, seed, device)
         return one_report(
             factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
-            learning_rate=learning_rate,
+            learning_rate=learning_rate, stack=stack,
         )  # fmt: skip
     if loss is not None or trained:
         raise ValueError("loss and trained must stand with one module and its batch, got a factory.")

@@ -10,6 +10,7 @@ import pandas as pd
 
 from checks.models.alarm import WHOLE_MODEL, Alarm, folded, of_weights, one_a_cause
 from checks.models.exact_alarms import exact_alarms, values, whole
+from checks.models.growth_theory import GrowthTheory, growth_theory, times
 from checks.models.health import alarms as layer_alarms
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals
 from checks.remedy import drawn_smaller, remedy_line
@@ -18,6 +19,7 @@ from simulate.modules.mixing import ROUNDING
 from simulate.modules.one_module import OneModule, batch_and_loss, one_module
 from simulate.modules.one_step import OneStep, one_step
 from simulate.modules.step_optimizers import OptimizerFactory
+from theory import Stack
 
 LOSS = 2.0
 """The loss at the start over ln V, from which it is too large."""
@@ -32,7 +34,6 @@ number of layers, likewise."""
 DTYPE = 0.1
 """How far an output may be from that in single precision."""
 
-_SAME = 0.02
 # Of a mean's weights, where logits are half-precision numbers.
 _ROUNDED = 0.02
 _KINDS = 6
@@ -75,6 +76,7 @@ class OneReport:
         updates: a row for every matrix of a layer: norms of a first step at rate 1 over the matrix's: sgd (of the
             gradient), adam (the root of the number of entries), muon (of the shorter side, which is the most).
         step: what an optimizer's first step was; None where none was given.
+        theory: of the growth over each list of layers, where there is one that is known.
     """
 
     name: str
@@ -85,6 +87,7 @@ class OneReport:
     layers: pd.DataFrame
     updates: pd.DataFrame
     step: OneStep | None = None
+    theory: tuple[GrowthTheory, ...] = ()
 
     def __repr__(self) -> str:
         return f"<OneReport of {self.name}: {len(self.alarms)} alarms>"
@@ -140,6 +143,7 @@ def one_report(
     name: str = "",
     optimizer: OptimizerFactory | str | Any = None,
     learning_rate: float | None = None,
+    stack: Stack | None = None,
 ) -> OneReport:
     """Measure a module that there is, and judge it; it stays as it was.
 
@@ -153,15 +157,23 @@ def one_report(
         name: how it is called; its class if left out.
         optimizer: whose first step is judged too, as `simulate.modules.one_step.one_step` takes it; none if left out.
         learning_rate: of an optimizer by name.
+        stack: the network of theory that it is to be; read from layers of `torch.nn.TransformerEncoder` or a model's
+            configuration if left out.
 
     Raises:
-        ValueError: as `one_module` and `one_step`.
+        ValueError: as `one_module` and `one_step`, or the Stack is none, or of another depth.
     """
+    if stack is not None and not isinstance(stack, Stack):
+        raise ValueError(f"stack must be a Stack, of one module, got {stack!r}.")
     if optimizer is None and learning_rate is not None:
         raise ValueError(f"learning_rate must stand with an optimizer, got {learning_rate!r} and none.")
     measured = one_module(module, batch, loss, seed=seed, layers=layers)
-    exact, notes = exact_alarms(measured.tests, trained=trained)
     frame = measured.frame
+    if stack is not None:
+        depths = [len(_profile(frame, part, "hidden_energy")) for part in _parts(frame)]
+        if stack.depth not in depths:
+            raise ValueError(f"stack must be as deep as a list of layers, {depths}, got depth {stack.depth}.")
+    exact, notes = exact_alarms(measured.tests, trained=trained)
     others = [replace(alarm, where=()) for alarm in layer_alarms(frame)]
     others += _of_the_whole(measured)
     if trained:
@@ -179,8 +191,19 @@ def one_report(
         alarms += [of_weights("optimizer", names, what) for names, what in step.alarms]
         notes += step.notes
     return OneReport(
-        name or type(module).__name__, measured, trained, alarms, notes, _layer_table(measured), _updates(frame), step
+        name or type(module).__name__, measured, trained, alarms, notes, _layer_table(measured), _updates(frame), step,
+        () if trained else _theory(measured, stack),
+    )  # fmt: skip
+
+
+def _theory(measured: OneModule, stack: Stack | None) -> tuple[GrowthTheory, ...]:
+    frame = measured.frame
+    energies, squares = (
+        {part: _profile(frame, part, quantity) for part in _ends(frame)}
+        for quantity in ("hidden_energy", "gradient_sq")
     )
+    theories = [growth_theory(measured, part, energies[part], np.sqrt(squares[part]), stack) for part in energies]
+    return tuple(theory for theory in theories if theory is not None)
 
 
 def _of_the_whole(measured: OneModule) -> list[Alarm]:
@@ -192,7 +215,7 @@ def _of_the_whole(measured: OneModule) -> list[Alarm]:
         for what, growth, limit in limits:
             if max(growth, 1 / growth) > limit:
                 where = "from the first to the last layer" if what != "gradient" else "from the last to the first layer"
-                alarms.append(Alarm(part, WHOLE_MODEL, "growth", f"{what} {_times(growth)} {where}"))
+                alarms.append(Alarm(part, WHOLE_MODEL, "growth", f"{what} {times(growth)} {where}"))
     if measured.dtype_change > DTYPE:
         what = f"in {measured.dtype} its output is {100 * measured.dtype_change:.2g}% from that in float32"
         alarms.append(Alarm("", WHOLE_MODEL, "dtype", what))
@@ -212,12 +235,6 @@ def loss_alarms(tests: ExactTests) -> list[Alarm]:
         )
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     return alarms
-
-
-def _times(growth: float) -> str:
-    if abs(growth - 1) < _SAME:
-        return "stays the same"
-    return f"grows {growth:.3g} times" if growth >= 1 else f"falls {1 / growth:.3g} times"
 
 
 def _profile(frame: pd.DataFrame, part: str, quantity: str) -> np.ndarray:
@@ -246,8 +263,8 @@ def _growths(report: OneReport) -> dict[str, str]:
     for part, (energy, gradient) in _ends(report.measured.frame).items():
         steps = len(_profile(report.measured.frame, part, "hidden_energy")) - 1
         words[part] = (
-            f"over the {steps + 1} layers of {part} the energy of the stream {_times(energy)} "
-            f"({energy ** (1 / steps):.3g} a layer), and the gradient {_times(gradient)} towards the input "
+            f"over the {steps + 1} layers of {part} the energy of the stream {times(energy)} "
+            f"({energy ** (1 / steps):.3g} a layer), and the gradient {times(gradient)} towards the input "
             f"({gradient ** (1 / steps):.3g} a layer)"
         )
     return words
@@ -262,7 +279,8 @@ def _growth_lines(report: OneReport) -> list[str]:
         # As `predict` has it, a remedy does half at least, of logarithms.
         if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] <= energy**0.5:
             change = drawn_smaller(" and ".join(report.measured.ends))
-            lines[-1] += f" {remedy_line(change)}; then the energy {_times(smaller[-1] / smaller[0])}."
+            lines[-1] += f" {remedy_line(change)}; then the energy {times(smaller[-1] / smaller[0])}."
+        lines += [theory.line() for theory in report.theory if theory.part == part]
     return lines
 
 

@@ -45,7 +45,12 @@ class ModuleRecorder:
             if y is None:
                 return
             self.tokens = y.shape[self._axis] if y.ndim >= 2 else 1
-            for name, value in _statistics(x, y, self._axis).items():
+            statistics = _statistics(x, y, self._axis)
+            if number == 1 and x is not None and x.shape == y.shape:
+                given = _energy(x.detach().float(), self._axis)
+                given["tokens"] = torch.tensor(x.numel() / x.shape[-1], device=y.device)
+                statistics |= {f"input_{name}": value for name, value in given.items()}
+            for name, value in statistics.items():
                 self._values[part, number, name] = value
             if y.requires_grad:
                 if self._respond and x is not None:
@@ -126,17 +131,24 @@ def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
     """Of a layer's input and output, whose last axis is the width."""
     after = y.detach().float()
     of_tokens = after.square().mean(-1)
-    statistics = {"hidden_energy": of_tokens.mean()}
+    known = _energy(after, axis)
+    statistics = {f"{'hidden' if name == 'energy' else 'token'}_{name}": value for name, value in known.items()}
     if of_tokens.numel() > 1:
         statistics["energy_spread"] = of_tokens.std() / of_tokens.mean().clamp_min(_TINY)
-    if after.ndim >= 2 and after.shape[axis] > 1:
-        n = after.shape[axis]
-        pairs = after.sum(axis).square().mean() - after.square().sum(axis).mean()
-        statistics["token_correlation"] = pairs / (n * (n - 1))
     if x is not None and x.shape == y.shape:
         before = x.detach().float()
         statistics["stream_cosine"] = nn.functional.cosine_similarity(before, after, dim=-1).mean()
         statistics["stream_coefficient"], statistics["coefficient_error"] = _projection(before, after)
+    return statistics
+
+
+def _energy(y: Tensor, axis: int) -> dict[str, Tensor]:
+    """The mean square of tokens, and that of different tokens with each other, where there are several."""
+    statistics = {"energy": y.square().mean()}
+    if y.ndim >= 2 and y.shape[axis] > 1:
+        n = y.shape[axis]
+        pairs = y.sum(axis).square().mean() - y.square().sum(axis).mean()
+        statistics["correlation"] = pairs / (n * (n - 1))
     return statistics
 
 

@@ -1,6 +1,7 @@
 """The `theory.Stack` that layers of `torch.nn` are, read from the modules and their weights."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,16 @@ def nearest_stack(lists: Sequence[LayerList], tokens: int) -> Stack | None:
     layers = [layer for part in lists for layer in part.layers if isinstance(layer, nn.TransformerEncoderLayer)]
     one_list = len(lists) == 1 and len(layers) == len(lists[0].layers)
     return _of_encoder(layers, tokens) if one_list else None
+
+
+def with_inputs(stack: Stack, energy: float, correlation: float) -> Stack:
+    """The network whose Gaussian inputs have this mean square, and this mean product of two tokens."""
+    if not energy > 0:
+        return stack
+    least = -1.0 / (stack.tokens - 1) if stack.tokens > 1 else 0.0
+    return replace(
+        stack, embedding_scale=energy**0.5, input_correlation=min(max(correlation / energy, least * (1 - 1e-9)), 1.0)
+    )
 
 
 def _of_encoder(layers: Sequence[nn.TransformerEncoderLayer], tokens: int) -> Stack | None:

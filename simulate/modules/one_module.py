@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -17,9 +17,11 @@ from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Loss, Made, ProbeError, arguments_of, moved, seeded, what_happened
 from simulate.modules.kept_state import kept_state
 from simulate.modules.layers import LayerList, layer_lists
+from simulate.modules.nearest_stack import with_inputs
 from simulate.modules.predictions import logits_of
 from simulate.modules.probe import COLUMNS, measured
 from simulate.modules.redrawn import beside_draws
+from theory.stack import Stack
 
 _HALF = (torch.float16, torch.bfloat16)
 _WIDTH, _DEPTH = 0, 0
@@ -40,6 +42,9 @@ class OneModule:
         dtype: of its parameters, as "bfloat16".
         ends: names of the matrices that are smaller in energy_smaller_ends.
         names: of the layers in the module, by list and number.
+        stack: the network that its layers are, with inputs like theirs, where they are of `torch.nn`; else None.
+        config: what its attribute `config` has, as models of transformers do; empty where there is none.
+        words: how long the sequences of words in its inputs are; 0 without any.
     """
 
     frame: pd.DataFrame
@@ -49,6 +54,9 @@ class OneModule:
     dtype: str
     ends: tuple[str, ...]
     names: Mapping[tuple[str, int], str]
+    stack: Stack | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    words: int = 0
 
 
 def one_module(
@@ -100,11 +108,12 @@ def one_module(
         notes.append(f"{name} has no list of layers: layers=['blocks.*'] names them")
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) and not part.training for part in module.modules()):
         notes.append("batch norms are in eval mode: they take statistics that they keep, and not the batch's")
-    built = Made(name, module, *batch_and_loss(module, batch, loss))
+    inputs, own_loss = batch_and_loss(module, batch, loss)
+    built = Made(name, module, inputs, own_loss)
     try:
         # Each begins with the module as it was given.
         with kept_state(module, seed):
-            rows, measured_notes, _ = measured(built.fresh(), lists, asked=True)
+            rows, measured_notes, nearest = measured(built.fresh(), lists, asked=True)
         with kept_state(module, seed):
             tests, said_of_dtype = _tests(built, lists, layers, seed)
             notes += said_of_dtype
@@ -120,7 +129,27 @@ def one_module(
     frame = pd.DataFrame([(_WIDTH, _DEPTH, 0, *row) for row in rows], columns=COLUMNS)
     names = {(part.name, number): name for part in lists for number, name in enumerate(part.names, 1)}
     dtype = str(first.dtype).removeprefix("torch.")
-    return OneModule(frame, tests, (*notes, *measured_notes), change, dtype, ends, names)
+    if nearest is not None:
+        given = {row[3]: row[4] for row in rows if str(row[3]).startswith("input_")}
+        nearest = with_inputs(nearest, given.get("input_energy", 1.0), given.get("input_correlation", 0.0))
+    return OneModule(
+        frame, tests, (*notes, *measured_notes), change, dtype, ends, names, nearest, _config(module), _words(inputs)
+    )
+
+
+def _config(module: nn.Module) -> Mapping[str, Any]:
+    """The fields of a module's attribute `config`."""
+    config: Any = getattr(module, "config", None)
+    if callable(getattr(config, "to_dict", None)):
+        config = config.to_dict()
+    elif is_dataclass(config) and not isinstance(config, type):
+        config = asdict(config)
+    return {str(name): value for name, value in config.items()} if isinstance(config, Mapping) else {}
+
+
+def _words(inputs: Any) -> int:
+    words = [x for x in tree_leaves(inputs) if isinstance(x, Tensor) and not x.is_floating_point() and x.ndim == 2]
+    return words[0].shape[1] if words else 0
 
 
 def batch_and_loss(module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None) -> tuple[Any, Loss]:

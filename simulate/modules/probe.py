@@ -48,11 +48,12 @@ class Probed:
             stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and output,
             each without the mean of its coordinates, over all tokens) with coefficient_error (its standard deviation if
             what the layer adds had a random direction), gradient_sq (squared norm of the loss's gradient; 0 where none
-            arrives), and of one seed scale_response (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of
-            a list: layers (how many). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, entries
-            (how many), frozen (1, where it is), idle (1, of an expert without tokens), and of one seed, where the
-            gradient is 0, gradient_later: what it is once all that begins at 0 and gets a gradient has moved. Of the
-            whole: loss.
+            arrives), of the first layer input_energy and input_correlation (as both of an output, of its input) and
+            input_tokens (how many, of all samples), and of one seed scale_response (d ln |y|^2/d ln |x|^2: 0 behind a
+            norm, 1 of an empty branch). Of a list: layers (how many). Of a parameter: gradient, weight (Frobenius
+            norms), ratio of the two, entries (how many), frozen (1, where it is), idle (1, of an expert without
+            tokens), and of one seed, where the gradient is 0, gradient_later: what it is once all that begins at 0 and
+            gets a gradient has moved. Of the whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
         tests: exact ones of the first module, of the first width and depth.

@@ -1,0 +1,208 @@
+"""Theory's growth over the layers of one module beside its own: of a known network, and of a placement alone."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import gradbounds as gb
+from checks.models import growth_theory as rules
+from gradbounds.cli import main
+from tests.helpers.single_modules import HEALTHY, made
+
+SEEDS = 6
+# Of a test of two means by Student's t; theory is exact at infinite width, and may be off by this part here.
+RATE, WIDE = 1e-4, 0.03
+
+
+def growths(single, seeds=SEEDS, **named):
+    """By seed: energy and gradient of theory, and the module's own."""
+    rows = []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        module, inputs, loss = single()
+        report = gb.probe(module, inputs, loss=loss, **named)
+        (theory,) = report.theory
+        energies = report.layers["energy"].to_numpy()
+        rows.append((theory.energy, energies[-1] / energies[0], theory.gradient, theory.measured))
+        assert theory.line() in report.lines()
+    return np.log(np.array(rows)), theory
+
+
+def same(predicted, measured):
+    """Whether logarithms have the same mean, up to 3%, but for chance of `RATE`."""
+    differences = measured - predicted
+    half = stats.t.isf(RATE / 2, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
+    return abs(differences.mean()) < half + WIDE
+
+
+@pytest.mark.parametrize("name", ["torch.nn, Pre-LN", "torch.nn, Post-LN"])
+def test_layers_of_torch_grow_as_theory_has_it(name):
+    """The network is read from the layers, with the energy of their inputs. False alarms: 2 in 10,000 a test."""
+    logs, theory = growths(lambda: HEALTHY[name](128, 4))
+    assert theory.of == "this network (read from its layers)"
+    assert theory.matrix == "linear2.weight"
+    assert same(*logs.T[:2])
+    assert same(*logs.T[2:])
+    # Of matrices sqrt(2L) smaller theory is another one.
+    assert not same(logs[:, 0] + 0.3, logs[:, 1])
+
+
+def test_copies_of_a_layer_grow_beyond_theory():
+    """`torch.nn.TransformerEncoder` copies its layer, which theory takes for draws of their own."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
+    module = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+    report = gb.probe(module, torch.randn(4, 16, 64), loss=lambda y: (y * y.detach().roll(1, 0)).mean())
+    energies = report.layers["energy"].to_numpy()
+    assert energies[-1] / energies[0] > 2 * report.theory[0].energy
+
+
+class Branches(nn.Module):
+    """y = W2 relu(W1 norm(x)) of energy c²/2 added to x of energy 1, in every layer."""
+
+    def __init__(self, width, depth, gain, *, post=False):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for _ in range(depth):
+            layer = nn.Module()
+            layer.norm, layer.up = nn.LayerNorm(width), nn.Linear(width, 4 * width, bias=False)
+            layer.down = nn.Linear(4 * width, width, bias=False)
+            nn.init.normal_(layer.up.weight, std=width**-0.5)
+            nn.init.normal_(layer.down.weight, std=gain * (4 * width) ** -0.5)
+            layer.forward = self.run(layer, post)
+            self.layers.append(layer)
+
+    @staticmethod
+    def run(layer, post):
+        def forward(x):
+            if post:
+                return layer.norm(x + layer.down(torch.relu(layer.up(x))))
+            return x + layer.down(torch.relu(layer.up(layer.norm(x))))
+
+        return forward
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def with_branches(**named):
+    x = torch.randn(64, 128)
+    return Branches(128, 8, 1.0, **named), x, lambda y: (y * torch.randn_like(y)).sum()
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_a_placement_s_own_growth_where_the_network_is_not_known(post):
+    """False alarms: 2 in 10,000 a test."""
+    logs, theory = growths(lambda: with_branches(post=post))
+    assert theory.of == ("Post-LN" if post else "Pre-LN whose layers all add what the second does")
+    assert same(*logs.T[:2])
+    assert same(*logs.T[2:])
+    # In closed form: 1 + l/2 behind layer l.
+    assert logs[:, 0].mean() == pytest.approx(0.0 if post else np.log(5 / 1.5), abs=0.05)
+
+
+def test_a_stack_may_be_given_and_must_fit():
+    module, words, loss = made("decoder", width=32, depth=4)
+    stack = gb.Stack(placement="pre", width=32, depth=4, tokens=16, vocab=128)
+    (theory,) = gb.probe(module, words, loss=loss, stack=stack).theory
+    assert theory.of == "this network (the Stack given)"
+    predicted = gb.predict(stack)
+    assert theory.energy == pytest.approx(predicted["hidden_energy"][-1] / predicted["hidden_energy"][0])
+    squares = predicted["grad_sq_W2"]
+    assert theory.gradient == pytest.approx((squares[0] / squares[-1]) ** 0.5)
+    assert theory.matrix == "down.weight"
+    norms = [layer.down.weight.grad for layer in module.layers]
+    assert norms == [None] * 4
+    loss(module(words)).backward()
+    first, last = (float(module.layers[k].down.weight.grad.norm()) for k in (0, -1))
+    assert theory.measured == pytest.approx(first / last, rel=1e-4)
+    for given, message in (
+        (replace(stack, depth=5), "stack must be as deep as a list of layers, .4., got depth 5"),
+        (lambda width, depth: stack, "stack must be a Stack, of one module"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gb.probe(module, words, loss=loss, stack=given)
+
+
+@dataclass
+class Config:
+    """The arguments of nanoGPT's `GPTConfig`."""
+
+    n_layer: int = 4
+    n_head: int = 4
+    n_embd: int = 64
+    vocab_size: int = 128
+    block_size: int = 16
+    dropout: float = 0.0
+    bias: bool = True
+
+
+@pytest.mark.parametrize("kind", ["object", "dict", "another depth", "unread"])
+def test_a_configuration_of_the_module_is_read(kind):
+    module, words, loss = made("nanoGPT-like", width=64, depth=4)
+    module.config = {
+        "object": Config(), "dict": vars(Config()), "another depth": Config(n_layer=3), "unread": {"n_layer": 4},
+    }[kind]  # fmt: skip
+    (theory,) = gb.probe(module, words, loss=loss).theory
+    read = kind in ("object", "dict")
+    assert theory.of.startswith("this network (read from its configuration)" if read else "Pre-LN")
+    if read:
+        stack, _ = gb.stack_from_config(vars(Config()), tokens=16)
+        assert theory.energy == pytest.approx(1.0, abs=0.5)
+        assert theory.matrix == "down.weight"
+        assert stack.depth == 4
+
+
+def test_what_theory_says_nothing_of():
+    module, inputs, loss = made("ViT-like")
+    (theory,) = gb.probe(module, inputs, loss=loss).theory
+    assert np.isnan(theory.gradient)
+    assert "gradient" not in theory.line()
+    assert not gb.probe(module, inputs, loss=loss, trained=True).theory
+    plain = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)))
+    assert not gb.probe(plain, torch.randn(64, 16), loss=lambda y: y.square().sum()).theory
+    short, x, of = with_branches()
+    del short.layers[2:]
+    assert not gb.probe(short, x, loss=of).theory
+
+
+def test_many_tokens_are_predicted_at_as_many_as_are_cheap(monkeypatch):
+    asked = []
+
+    def priced(stack, **named):
+        asked.append(stack.tokens)
+        if stack.tokens > 4:
+            raise ValueError("too long")
+        return plain(stack, **named)
+
+    plain = rules.predict
+    monkeypatch.setattr(rules, "predict", priced)
+    module, inputs, loss = made("torch.nn, Pre-LN")
+    assert gb.probe(module, inputs, loss=loss).theory[0].energy > 1
+    assert asked == [16, 8, 4]
+    monkeypatch.setattr(rules, "_SECONDS", 0.0)
+    monkeypatch.setattr(rules, "predict", plain)
+    assert gb.probe(module, inputs, loss=loss).theory[0].of.startswith("Pre-LN whose layers")
+
+
+def test_a_factory_of_one_module_has_its_stack_beside_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "with_stack.py").write_text("""
+import gradbounds as gb
+from tests.helpers.single_modules import made
+
+
+def make():
+    return made("decoder", width=16, depth=3)
+
+
+make.stack = gb.Stack(placement="pre", width=16, depth=3, tokens=16, vocab=128)
+""")
+    monkeypatch.chdir(tmp_path)
+    assert main(["probe", "with_stack.py:make"]) == 0
+    assert "Theory of this network (the Stack given): the energy grows " in capsys.readouterr().out
