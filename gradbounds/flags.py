@@ -25,6 +25,14 @@ def optional(about: str, metavar: str | None, default: str = "") -> Any:
     return Flag(help=about, metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
 
 
+LOGGED_AS = optional(
+    "with --logged: what its numbers are: of the mean over the batch's tokens or the sum (for predict alone), norms or "
+    "squares, before the gradient is clipped or after it, to C",
+    "mean|sum|norm|square|unclipped|clipped:C [...]",
+    default="as its names say, else mean norm unclipped",
+)
+"""The flag of commands that read a log."""
+
 _TYPES = get_type_hints(Stack)
 
 

@@ -5,7 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradbounds.actions.log_records import LOSS, NORM, PARAMETER, STEP, log_records, number_of, plain
+from gradbounds.actions.log_records import (
+    LOSS,
+    NORM,
+    PARAMETER,
+    STEP,
+    bare,
+    is_clipped,
+    is_squared,
+    log_records,
+    number_of,
+    plain,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +28,14 @@ class LogLine:
         norm: of its gradient; None where the log has none.
         step: its number; None where the log has none.
         parameters: norms of the gradients of single parameters, by their names.
+        norm_name: the norm's, if it says more than that: squared, before or after clipping; else "".
     """
 
     loss: float | None
     norm: float | None = None
     step: int | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)
+    norm_name: str = ""
 
 
 def read_log(path: str | Path) -> LogLine:
@@ -39,7 +52,7 @@ def read_log(path: str | Path) -> LogLine:
     first: dict[str, float] = {}  # the record with the loss, and what other records of its step have
     before: dict[str, float] = {}  # of the first step without a loss
     for record in log_records(path):
-        named = {plain(name): value for name, value in record.items()}
+        named = {_short(name): value for name, value in record.items()}
         step, loss = number_of(named, STEP), number_of(named, LOSS)
         norms = {name: value for name, value in record.items() if PARAMETER.search(name)}
         if first and (loss is not None or step not in (None, number_of(first, STEP))):
@@ -47,13 +60,14 @@ def read_log(path: str | Path) -> LogLine:
         if first or loss is not None:
             same = not before or step in (None, number_of(before, STEP))
             first = named | first if first else (before if same else {}) | named
-        elif norms or number_of(named, NORM) is not None:
+        elif norms or _norm_name(named) is not None:
             if before and step not in (None, number_of(before, STEP)):
                 continue
             before = named | before
         parameters = parameters | {name: value for name, value in norms.items() if name not in parameters}
     start = first or (before if parameters else {})
-    loss, norm, step = (number_of(start, names) for names in (LOSS, NORM, STEP))
+    whole = _norm_name(start)
+    loss, norm, step = (number_of(start, names) for names in (LOSS, () if whole is None else (whole,), STEP))
     if not start:
         raise ValueError(
             "logged must have a loss, as loss: 11.0, a column 'loss', or lines of step, loss and norm, or norms of "
@@ -64,4 +78,24 @@ def read_log(path: str | Path) -> LogLine:
     for name, value in (("loss", loss), ("norm", norm)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"logged must have positive finite numbers, got {name} {value:g} in {str(path)!r}.")
-    return LogLine(loss, norm, None if step is None else int(step), parameters)
+    marked = whole if whole is not None and whole not in NORM else ""
+    return LogLine(loss, norm, None if step is None else int(step), parameters, marked)
+
+
+def _short(name: str) -> str:
+    """A name as `plain` has it; that of a norm that says more as it is."""
+    return name if name != bare(name) and plain(bare(name)) in NORM else plain(name)
+
+
+def _norm_name(named: Mapping[str, float]) -> str | None:
+    """The name of the gradient's norm: that before clipping rather than after it, and the norm rather than its square.
+
+    Args:
+        named: by names of `_short`.
+    """
+    names = [name for name in named if plain(bare(name)) in NORM]
+    after = {False: 0, None: 1, True: 2}
+    return min(
+        names, default=None,
+        key=lambda name: (after[is_clipped(name)], is_squared(name), NORM.index(plain(bare(name)))),
+    )  # fmt: skip

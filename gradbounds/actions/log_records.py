@@ -21,8 +21,20 @@ NORM = (
 STEP = ("step", "iteration", "iter", "it", "global step", "train step", "s")
 """Names as `plain` has them, of our own and of Trainer, Lightning, Composer, OLMo, torchtitan and Megatron-LM."""
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
-PARAMETER = re.compile(r"(?:^|[./])(?:(?:layers?|blocks?|h)_?)?\d+[./][a-z]|\.(?:weight|bias)\b", re.IGNORECASE)
+PARAMETER = re.compile(
+    r"(?:^|[./])(?:(?:layers?|blocks?|h)_?)?\d+[./][a-z]|(?:^|[./_])(?:layers?|blocks?|h)_?\d+_[a-z]"
+    r"|\.(?:weight|bias)\b", re.IGNORECASE,
+)  # fmt: skip
 """In the name of a parameter: the number of its layer, or an end that parameters have."""
+
+_SQUARED = re.compile(
+    r"(?:(?<=norm)|(?<=l2))(?:[_ .-]?sq(?:uared?)?(?![a-z0-9])|\^2|\*\*2)"
+    r"|(?<![a-z])sq(?:uared?)?[_ -](?=(?:grad(?:ient)?[_ -])?(?:g?norm|l2))", re.IGNORECASE,
+)  # fmt: skip
+"""In the name of a norm: that it is squared."""
+_CLIP = r"((?:pre|before)[_ -]?clip(?:ping|ped)?|unclipped)|(?:(?:post|after)[_ -]?clip(?:ping|ped)?|clipped)"
+_CLIPPED = re.compile(rf"(?:^|[_ ./(-])(?:{_CLIP})(?![a-z0-9])\)?", re.IGNORECASE)
+"""That it is after clipping, or, in a group, before."""
 
 _NOT_TRAINED = ("val", "valid", "validation", "eval", "test")
 _PAIR = re.compile(rf"([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?\s*[:=]\s*({NUMBER})", re.IGNORECASE)
@@ -53,6 +65,34 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
 def plain(name: str) -> str:
     """A name in small letters, with one space between words."""
     return re.sub(r"[^a-z0-9.]+", " ", name.lower()).strip()
+
+
+def is_squared(name: str) -> bool:
+    """Whether a name says that its number is the square of a norm.
+
+    >>> is_squared("grad_norm^2"), is_squared("layers.3.up.weight/norm_sq"), is_squared("grad_norm")
+    (True, True, False)
+    """
+    return _SQUARED.search(name) is not None
+
+
+def is_clipped(name: str) -> bool | None:
+    """Whether a name says that its number is from after clipping, or from before; None where it says neither.
+
+    >>> is_clipped("grad_norm_clipped"), is_clipped("grad_norm/before_clipping"), is_clipped("grad_norm")
+    (True, False, None)
+    """
+    word = _CLIPPED.search(name)
+    return None if word is None else word[1] is None
+
+
+def bare(name: str) -> str:
+    """A name without what it says of squares and clipping.
+
+    >>> bare("clipped_grad_norm"), bare("layers.3.up.weight/norm_sq")
+    ('grad_norm', 'layers.3.up.weight/norm')
+    """
+    return _CLIPPED.sub("", _SQUARED.sub("", name)).lstrip("_ -")
 
 
 def number_of(record: Mapping[str, float], names: Sequence[str]) -> float | None:
@@ -166,8 +206,8 @@ def _is_head(row: Sequence[str]) -> bool:
     if len(row) < 2 or any(re.search(r"[:=|{]", name) or _is_number(name) for name in row):
         return False
     ends = [name.rpartition(" - ")[2] for name in row]
-    known = {plain(name) for name in ends} & {*LOSS, *NORM}
-    return bool(known) or any(map(PARAMETER.search, ends)) or "value" in names and bool({*STEP, *_TAGS} & set(names))
+    known = any(plain(name) in LOSS or plain(bare(name)) in NORM for name in ends)
+    return known or any(map(PARAMETER.search, ends)) or "value" in names and bool({*STEP, *_TAGS} & set(names))
 
 
 def _of_words(lines: Sequence[str]) -> Iterator[dict[str, float]]:
@@ -199,13 +239,14 @@ def _object(line: str) -> dict[str, float] | None:
 
 
 def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    """Those of an object, and of objects in it by their own names."""
+    """Those of an object, and of objects in it by their own names, behind that of the object if it says how to read."""
     numbers: dict[str, float] = {}
     for name, value in content.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             numbers[name] = float(value)
         elif isinstance(value, dict) and "_type" not in value:  # a histogram of W&B holds no norm
-            numbers |= _numbers(value)
+            marked = is_squared(name) or is_clipped(name) is not None
+            numbers |= {f"{name}/{inner}" if marked else inner: number for inner, number in _numbers(value).items()}
     return numbers
 
 
@@ -213,5 +254,10 @@ def _pairs(line: str) -> Iterator[tuple[str, float]]:
     """Words and the numbers behind them; of two words the second alone, where both are not known."""
     for name, number in _PAIR.findall(line):
         before, _, last = plain(name).rpartition(" ")
-        known = plain(name) in (*LOSS, *NORM, *STEP) or PARAMETER.search(name) or before in _NOT_TRAINED
+        known = (
+            plain(name) in (*LOSS, *STEP)
+            or plain(bare(name)) in NORM
+            or PARAMETER.search(name)
+            or before in _NOT_TRAINED
+        )
         yield (name if known else last or name), float(number)

@@ -1,7 +1,7 @@
 """`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pandas as pd
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
 from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch, zipf_lines
 from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import beside_theory, far_lines, layer_lines
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
@@ -34,7 +35,7 @@ _THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROUND = 1e-3
 """Of a threshold: as a log rounds a norm that was clipped."""
 _FINE = ["Step 1 is what it should be."]
-_ALONE = ["The log has neither the loss nor the norm of step 1: its matrices alone are set beside theory."]
+_ALONE = ["There is neither the loss nor the norm of step 1: its matrices alone are set beside theory."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,17 @@ class Cause:
 
 
 def predict_logged(
-    given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, text: str | None = None,
-    patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "", is_zipf: bool = False,
+    given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
+    text: str | None = None, patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "",
+    is_zipf: bool = False,
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.
 
+    What the log's numbers are is said in words, as `LoggedAs.of` has them.
+
     Raises:
-        ValueError: an argument is outside its range, or the log or a configuration cannot be read.
+        ValueError: an argument is outside its range, the log or a configuration cannot be read, or the log's norms are
+            longer than what they are said to be clipped to.
         NoRuleError: there is no rule for the network.
         OverBudgetError: theory would take more than it may.
     """
@@ -80,8 +85,11 @@ def predict_logged(
     check_count("batch", batch, 1)
     if patterns is not None:
         check_count("patterns", patterns, 2)
-    printed = read_log(logged)
+    asked = LoggedAs.of(logged_as)
+    line = read_log(logged)
     stack, notes = of.read(given)
+    read = reading(line, asked, batch * stack.tokens)
+    printed = read.line
     law = law_of(stack, text)
 
     spent = 0.0
@@ -113,10 +121,11 @@ def predict_logged(
     causes: list[Cause] = []
     missing: list[str] = []
     layers, unmatched = beside_theory(printed.parameters, squares)
+    read.check(layers)
     judged = not (printed.loss is None and printed.norm is None)
-    far = far_lines(layers) if fits and judged else []
+    far = far_lines(layers, _as_it_should_be(printed)) if fits and judged else []
     if not fits:
-        causes = [*_of_one_matrix(healthy.line, layers), *_of_the_log(healthy.line, printed, stack, batch)]
+        causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, batch)]
         others = list(_other_weights(given, of, stack))
         together = sum(seconds_of(other) for _, other, _ in others)
         with shown(f"predicting step 1 of {len(others)} other networks", min(together, budget.seconds)):
@@ -136,13 +145,13 @@ def predict_logged(
             "explains": [cause.explains(printed) for cause in ranked],
         }
     )
-    numbers = {"loss": printed.loss, "gradient norm": printed.norm}
-    has = ", ".join(f"no {name}" if value is None else f"{name} {value:.4g}" for name, value in numbers.items())
+    has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
         title(stack),
         *drawn_lines(notes),
         "",
         f"{logged}: {has}" + ("." if printed.step is None else f", at step {printed.step}."),
+        *read.lines,
         f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
         *(zipf_lines(stack, healthy.line) if is_zipf else []),
         *said_deviations(healthy.line),
@@ -160,6 +169,7 @@ def predict_logged(
             "logged_loss": printed.loss, "logged_norm": printed.norm, "loss": healthy.line.loss,
             "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
             "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
+            "read_as": read.lines,
         },
         lines=lines,
         alarm=not fits or bool(far),
@@ -184,9 +194,15 @@ def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Caus
     ]
 
 
-def _of_one_matrix(line: FirstLine, layers: pd.DataFrame) -> Iterator[Cause]:
+def _as_it_should_be(printed: LogLine) -> str:
+    if printed.loss is not None and printed.norm is not None:
+        return "Loss and norm of step 1 are what they should be"
+    return f"The {'loss' if printed.norm is None else 'norm'} of step 1 is what it should be"
+
+
+def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
     """A gradient in one layer that is furthest from theory, of those that were logged; all others as they should be."""
-    if layers.empty:
+    if layers.empty or not read.is_to_scale:
         return
     matrix = layers.loc[np.log(layers["ratio"]).abs().idxmax()]
     square = line.norm**2 + matrix["logged"] ** 2 - matrix["theory"] ** 2
@@ -195,8 +211,9 @@ def _of_one_matrix(line: FirstLine, layers: pd.DataFrame) -> Iterator[Cause]:
         yield Cause(words, replace(line, norm=math.sqrt(square)))
 
 
-def _of_the_log(line: FirstLine, printed: LogLine, stack: Stack, batch: int) -> Iterator[Cause]:
-    """What a log may do to the numbers of a network that is as it should be."""
+def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
+    """What a log may do to the numbers of a network that is as it should be, but for what is known of it."""
+    printed = read.line
 
     def times(loss: float, norm: float) -> FirstLine:
         return replace(
@@ -210,12 +227,17 @@ def _of_the_log(line: FirstLine, printed: LogLine, stack: Stack, batch: int) -> 
         yield Cause(f"the vocabulary is padded to {vocab}", padded)
     yield Cause("the loss is in bits", times(1.0 / math.log(2.0), 1.0))
     positions = batch * stack.tokens
-    yield Cause(f"the loss is a sum over all {positions} tokens", times(positions, positions))
-    yield Cause(f"the loss is a sum over the {stack.tokens} tokens of a sequence", times(stack.tokens, stack.tokens))
+    sums = {f"all {positions} tokens": positions, f"the {stack.tokens} tokens of a sequence": stack.tokens}
+    if "sum" not in read.settled:
+        for tokens, number in sums.items():
+            yield Cause(f"the loss is a sum over {tokens}", times(number, number))
+            if printed.norm is not None:
+                yield Cause(f"the gradient is of a sum over {tokens}", times(1.0, number))
+    elif read.of.is_sum:
+        yield Cause("the loss is a mean, and the gradient of a sum", times(1.0 / positions, 1.0))
+        yield Cause("the loss is a sum, and the gradient of a mean", times(1.0, 1.0 / positions))
     if printed.norm is None:
         return
-    yield Cause(f"the gradient is of a sum over all {positions} tokens", times(1.0, positions))
-    yield Cause(f"the gradient is of a sum over the {stack.tokens} tokens of a sequence", times(1.0, stack.tokens))
     ratio = printed.norm / line.norm
     divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
     for power, what in ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}")):
@@ -223,9 +245,10 @@ def _of_the_log(line: FirstLine, printed: LogLine, stack: Stack, batch: int) -> 
             k = min(divisors, key=lambda k, power=power: abs(math.log(ratio / k**power)))  # type: ignore[misc]
             yield Cause(f"the gradient is {what.format(k)}", times(1.0, float(k) ** power))
     squared = replace(line, norm=line.norm**2, norm_deviation=2.0 * line.norm * line.norm_deviation)
-    yield Cause("the norm is squared", squared)
+    if "square" not in read.settled:
+        yield Cause("the norm is squared", squared)
     threshold = min(_THRESHOLDS, key=lambda limit: abs(math.log(printed.norm / limit)))  # type: ignore[operator]
-    if line.norm > threshold:
+    if line.norm > threshold and "clipped" not in read.settled:
         clipped = replace(line, norm=threshold, norm_deviation=threshold * _ROUND)
         yield Cause(f"the norm is logged after it was clipped at {threshold:g}", clipped)
 

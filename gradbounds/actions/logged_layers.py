@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gradbounds.actions.log_records import bare
 from gradbounds.network_text import matrix_name
 from simulate.modules.one_module import OneModule
 from theory.mean_field.kernels import Array
@@ -33,6 +34,7 @@ ROLES: dict[str, tuple[str, ...]] = {
 _NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$")
 """What loggers write behind the name of a parameter."""
 _LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
+_NUMBER_OF_LAYER = re.compile(r"((?:^|[./_])(?:layers?|blocks?|h)_?)\d+(?=[./_])|(?<=[./])\d+(?=[./])", re.IGNORECASE)
 FAR = 2.0
 """Times that a matrix's ratio over theory may be the median's; those of a run that its tests read are within 1.25."""
 _SHOWN = 8
@@ -49,7 +51,7 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
     >>> matrix_of("gradients/transformer.h.0.attn.c_attn.weight")
     (0, ('WQ', 'WK', 'WV'))
     """
-    plain = _NORM.sub("", name.lower()).removesuffix(".weight").removesuffix("/weight")
+    plain = _NORM.sub("", bare(name.lower())).removesuffix(".weight").removesuffix("/weight")
     tail = re.split(r"[./]", plain.rpartition("/")[2])
     for parts in (tail, re.split(r"[./]", plain)):
         number = next((k for k, part in enumerate(parts[:-1]) if _LAYER.fullmatch(part)), None)
@@ -143,14 +145,22 @@ def patterns_of(names: Iterable[str]) -> list[str]:
 
     >>> patterns_of(["h.0.ln_1.bias", "h.1.ln_1.bias", "h.1.rotary.weight"])
     ['h.*.ln_1.bias (2)', 'h.1.rotary.weight']
+    >>> patterns_of(["layer0_ln_1_gnorm", "layer1_ln_1_gnorm"])
+    ['layer*_ln_1_gnorm (2)']
     """
     last = dict[str, str]()
     counts: Counter[str] = Counter()
     for name in names:
-        pattern = re.sub(r"(?<=[./])\d+(?=[./])", "*", name)
+        pattern = _NUMBER_OF_LAYER.sub(r"\1*", name)
         last[pattern] = name
         counts[pattern] += 1
     return [f"{pattern} ({count})" if count > 1 else last[pattern] for pattern, count in counts.items()]
+
+
+def names_line(names: Iterable[str]) -> str:
+    """Names by `patterns_of`, of many the first."""
+    patterns = patterns_of(names)
+    return ", ".join(patterns[:_SHOWN]) + ", ..." * (len(patterns) > _SHOWN)
 
 
 def furthest(table: pd.DataFrame) -> tuple[int, float]:
@@ -160,8 +170,13 @@ def furthest(table: pd.DataFrame) -> tuple[int, float]:
     return row, float(table.loc[row, "ratio"]) / middle
 
 
-def far_lines(table: pd.DataFrame) -> list[str]:
-    """That a matrix is not as it should be where loss and norm are; nothing where all are within `FAR` times."""
+def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
+    """That a matrix is not as it should be where loss and norm are; nothing where all are within `FAR` times.
+
+    Args:
+        table: of `beside_theory`.
+        fine: what is as it should be, in words that begin a sentence.
+    """
     if table.empty or not np.isfinite(table["ratio"]).all():
         return []
     row, times = furthest(table)
@@ -169,7 +184,7 @@ def far_lines(table: pd.DataFrame) -> list[str]:
         return []
     role, layer = table.loc[row, ["role", "layer"]]
     return [
-        f"Loss and norm of step 1 are what they should be, and {_called(str(role))} of layer {layer} is not: it is "
+        f"{fine}, and {_called(str(role))} of layer {layer} is not: it is "
         f"{times:.3g} times as large over theory's as the median is."
     ]
 
@@ -190,10 +205,7 @@ def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory
         unmatched: likewise.
         beside: whose norms they stand beside.
     """
-    others = patterns_of(unmatched)
-    lines = [f"Parameters of other names: {', '.join(others[:_SHOWN])}{', ...' * (len(others) > _SHOWN)}."] * bool(
-        others
-    )
+    lines = [f"Parameters of other names: {names_line(unmatched)}."] if unmatched else []
     if table.empty:
         return lines
     middle = float(np.exp(np.log(table["ratio"]).median()))

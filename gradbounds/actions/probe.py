@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from checks.models.one_report import OneReport
 from figures.coordinates import coordinates
 from figures.probe import probe as drawn
 from gradbounds.actions.log_line import read_log
+from gradbounds.actions.logged_as import LoggedAs, Reading, reading
 from gradbounds.actions.logged_layers import beside_module, layer_lines
 from gradbounds.budget import SOON
 from gradbounds.progress import counted
@@ -69,19 +70,29 @@ class Priced:
             print(line, file=sys.stderr, flush=True)
 
 
-def logged_norms(logged: Path) -> Mapping[str, float]:
-    """Norms of single gradients in a training log or an export, by their names.
+def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
+    """Norms of single gradients in a training log or an export.
+
+    Args:
+        logged: its path.
+        logged_as: what its numbers are, as `LoggedAs.of` has it.
 
     Raises:
-        ValueError: the log cannot be read, or has none.
+        ValueError: the log cannot be read, or has none; it is said to be of a mean or of a sum.
     """
-    norms = read_log(logged).parameters
-    if not norms:
+    words = LoggedAs.of(logged_as)
+    if words.is_sum is not None:
+        raise ValueError(
+            "logged_as must be without mean and sum in a probe, whose own loss is what it is: one factor in all norms "
+            "is printed as the median."
+        )
+    line = read_log(logged)
+    if not line.parameters:
         raise ValueError(f"logged must have norms of single gradients, as layers.3.up.weight: 0.12, got {logged}.")
-    return norms
+    return reading(line, words)
 
 
-def one_result(single: OneReport, out: Path | None, norms: Mapping[str, float] | None = None) -> Result:
+def one_result(single: OneReport, out: Path | None, norms: Reading | None = None) -> Result:
     """The report on one module, with its layers and first updates as tables; all that was measured into the folder.
 
     Args:
@@ -90,12 +101,13 @@ def one_result(single: OneReport, out: Path | None, norms: Mapping[str, float] |
         norms: of single gradients, which are set beside the module's own.
 
     Raises:
-        ValueError: the folder cannot be written.
+        ValueError: the folder cannot be written, or norms are longer than what they are said to be clipped to.
     """
     tables, lines = {"layers": single.layers, "updates": single.updates}, single.lines()
     if norms is not None:
-        tables["logged"], unmatched = beside_module(norms, single.measured)
-        lines[-1:-1] = layer_lines(tables["logged"], unmatched, "the module")
+        tables["logged"], unmatched = beside_module(norms.line.parameters, single.measured)
+        norms.check(tables["logged"])
+        lines[-1:-1] = [*norms.lines, *layer_lines(tables["logged"], unmatched, "the module")]
     if single.step is not None:
         tables["step"] = single.step.moves
     below = _kept_table(single.to_frame(), out, "probe.parquet")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.described_network import apply_changes, variants
-from gradbounds.flags import Flag, OfModel, given, network, optional
+from gradbounds.flags import LOGGED_AS, Flag, OfModel, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
@@ -87,6 +87,7 @@ class Predict(OfModel):
             default="none",
         ),
     ] = None
+    logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     optimizer: Annotated[
         tuple[Optimizer, ...],
         Flag(help="with --first-step: the optimizers that step", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
@@ -105,6 +106,8 @@ class Predict(OfModel):
             raise ValueError(
                 f"bound must stand without {', '.join(asked)}; without bound these stand beside theory's gradients."
             )
+        if self.logged_as and self.logged is None:
+            raise ValueError(f"logged_as must stand with logged, got {' '.join(self.logged_as)!r} without.")
         changes = given(self.stack)
         of = self.description
         if self.batch is not None:
@@ -178,8 +181,8 @@ class Predict(OfModel):
             from gradbounds.actions.logged import predict_logged
 
             return predict_logged(
-                asked_of.given, batch, self.description, self.logged, text=asked_of.text,
-                of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
+                asked_of.given, batch, self.description, self.logged, logged_as=self.logged_as,
+                text=asked_of.text, of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
             )  # fmt: skip
         from gradbounds.actions.batch import predict_batch
 

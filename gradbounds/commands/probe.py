@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gradbounds.flags import Flag, Positional, WithJson
+from gradbounds.flags import LOGGED_AS, Flag, Positional, WithJson
 from theory.stack.optimizers import ModuleOptimizer
 from theory.stack.parametrizations import Parametrization
 
@@ -68,6 +68,7 @@ class Probe(WithJson):
         Path | None,
         Flag(help="of one module: a log whose norms of single gradients stand beside its own", metavar="FILE"),
     ] = None
+    logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
     strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
@@ -95,10 +96,12 @@ class Probe(WithJson):
 
         if self.steps is None and (self.dry_run or self.max_time):
             raise ValueError("--dry-run and --max-time must stand with --steps.")
+        if self.logged_as and self.logged is None:
+            raise ValueError(f"logged_as must stand with logged, got {' '.join(self.logged_as)!r} without.")
         if makes_one(self.factory):
             self._check_for_one()
             # A log that cannot be read is said before the module is measured.
-            norms = None if self.logged is None else logged_norms(self.logged)
+            norms = None if self.logged is None else logged_norms(self.logged, self.logged_as)
             single = probe(
                 self.factory,
                 trained=self.trained,

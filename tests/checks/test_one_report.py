@@ -232,6 +232,51 @@ def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsy
         assert message in capsys.readouterr().err
 
 
+def test_logged_squares_and_clipped_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsys):
+    """With the numbers of a plain log, if the flag or a name says what they are; a sum has no meaning there."""
+    (tmp_path / "layered_twice.py").write_text(LAYERED)
+    monkeypatch.chdir(tmp_path)
+    space = {}
+    exec(LAYERED, space)
+    module, x, loss = space["make"]()
+    loss(module(x)).backward()
+    norms = {name: float(weight.grad.norm()) for name, weight in module.named_parameters()}
+    whole = sum(norm**2 for norm in norms.values()) ** 0.5
+
+    def result_of(of, *words):
+        Path("log.jsonl").write_text(json.dumps({"step": 0} | of))
+        code = main(["probe", "layered_twice.py:make", "--logged", "log.jsonl", "--out", "kept", *words])
+        text = capsys.readouterr()
+        return code, text.err if code == 2 else text.out, pd.read_csv("kept/logged.csv")["ratio"].tolist()
+
+    squares = {name: norm**2 for name, norm in norms.items()}
+    clipped = {name: norm / 4 for name, norm in norms.items()}
+    for of, words, line in (
+        (squares, ("--logged-as", "square"), "Read as squares."),
+        ({f"{name}/norm_sq": square for name, square in squares.items()}, (), "Read as squares by name (blocks."),
+        (
+            clipped | {"grad_norm": whole},
+            ("--logged-as", f"clipped:{whole / 4:.17g}"),
+            "Read as the norm from before and",
+        ),
+    ):
+        code, text, ratios = result_of(of, *words)
+        assert code == 0
+        assert ratios == pytest.approx([1.0] * 8, rel=1e-5)
+        assert line in text
+    _, text, ratios = result_of(clipped, "--logged-as", f"clipped:{whole / 4:.17g}")
+    assert ratios == pytest.approx([0.25] * 8, rel=1e-5)
+    assert "matrices are compared with one another alone." in text
+    for words, message in (
+        (("sum",), "--logged-as must be without mean and sum in a probe"),
+        (("clipped:1e-9",), "--logged-as must have what the gradient was clipped to, got clipped:1e-09"),
+    ):
+        code, text, _ = result_of(norms, "--logged-as", *words)
+        assert code == 2
+        assert message in text
+        assert text.count("\n") == 1
+
+
 def test_a_name_is_that_of_the_longest_parameter_in_it():
     rows = [
         (part, 1, name, quantity, value)

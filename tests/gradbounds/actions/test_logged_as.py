@@ -1,0 +1,273 @@
+"""`--logged-as`, and what names of columns say: a log of sums, squares or clipped norms gives a plain log's numbers."""
+
+import json
+
+import pytest
+
+from gradbounds.actions import logged
+from gradbounds.actions.first_line import first_line, scale_of_batch
+from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.actions.log_records import bare, is_clipped, is_squared
+from gradbounds.actions.logged import predict_logged
+from gradbounds.cli import main
+from gradbounds.described_network import Description
+from theory import Stack
+from theory.first_step.noise_scale import noise_scale
+
+FIELDS = {"placement": "pre", "width": 64, "depth": 2, "tokens": 4, "vocab": 16, "mask": "causal"}
+BATCH = 6
+TOKENS = BATCH * FIELDS["tokens"]
+ROLES = {"self_attn.v_proj": "WV", "mlp.fc1": "W1", "mlp.fc2": "W2"}
+TINY = ("predict", "--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16", "--batch", "6")
+
+
+@pytest.fixture(scope="module")
+def scale():
+    return noise_scale(Stack(**FIELDS))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _predicted_once(scale):
+    """Every network is, also those that may be a cause."""
+    kept = {Stack(**FIELDS): scale}
+
+    def once(stack, law, patterns, budget):
+        if stack not in kept:
+            kept[stack] = scale_of_batch(stack, law, patterns, budget)
+        return kept[stack]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logged, "scale_of_batch", once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def healthy(scale):
+    """Loss, norm, and norms of matrices by name, as theory has them."""
+    line, squares = first_line(scale, BATCH, (), None), scale.grad_sq(BATCH)
+    norms = {
+        f"layers.{layer}.{name}.weight": float(squares[role][layer]) ** 0.5
+        for name, role in ROLES.items()
+        for layer in range(2)
+    }
+    return line.loss, line.norm, norms
+
+
+def judged(folder, record, *words):
+    file = folder / "log.jsonl"
+    file.write_text(json.dumps({"step": 0} | record) + "\n")
+    return predict_logged(FIELDS, BATCH, Description(), file, logged_as=words, patterns=None, max_time="1m")
+
+
+def record_of(loss, norm, norms):
+    return {"loss": loss, "grad_norm": norm} | norms
+
+
+def check_plain(result, loss, norm, norms):
+    """Every number is what the plain log has."""
+    assert result.values["logged_loss"] == pytest.approx(loss, rel=1e-12)
+    assert result.values["logged_norm"] == pytest.approx(norm, rel=1e-12)
+    layers = result.to_frame("layers")
+    assert layers["logged"].tolist() == pytest.approx(list(norms.values()), rel=1e-12)
+    assert layers["ratio"].tolist() == pytest.approx([1.0] * len(norms), rel=1e-9)
+    assert result.values["as_it_should_be"]
+
+
+@pytest.mark.parametrize(
+    ("words", "power", "line"),
+    [
+        ("", 1, None),
+        ("mean norm unclipped", 1, "Read as means over tokens, norms, before clipping."),
+        ("square", 2, "Read as squares: gradient norm "),
+        ("sum", 1, f"Read as sums over {TOKENS} tokens: loss "),
+        ("sum square", 2, f"Read as sums over {TOKENS} tokens, squares: loss "),
+        ("square sum sum", 2, f"Read as sums over {TOKENS} tokens, squares: loss "),
+    ],
+)
+def test_sums_and_squares(tmp_path, healthy, words, power, line):
+    loss, norm, norms = healthy
+    number = TOKENS if "sum" in words else 1
+    written = {name: (number * value) ** power for name, value in norms.items()}
+    result = judged(tmp_path, record_of(number * loss, (number * norm) ** power, written), *words.split())
+    check_plain(result, loss, norm, norms)
+    assert ("Read as" in str(result)) == (line is not None)
+    assert line is None or line in str(result)
+
+
+@pytest.mark.parametrize(("words", "number", "power"), [("", 1, 1), ("sum square", TOKENS, 2)])
+def test_norms_after_clipping(tmp_path, healthy, words, number, power):
+    """Below the threshold nothing was clipped, and a norm above it is from before; at it the factor is lost."""
+    loss, norm, norms = healthy
+
+    def result(threshold, whole, times=1.0):
+        written = {name: (number * times * value) ** power for name, value in norms.items()}
+        record = record_of(number * loss, (number * whole) ** power, written)
+        return judged(tmp_path, record, *words.split(), f"clipped:{number * threshold:.17g}")
+
+    over = result(2 * norm, norm)
+    check_plain(over, loss, norm, norms)
+    assert "not clipped, as the norm is below " in str(over)
+    before = result(norm / 4, norm, times=0.25)
+    check_plain(before, loss, norm, norms)
+    assert "the norm from before and the others from after clipping to " in str(before)
+    lost = result(norm / 4, norm / 4 * 0.995, times=0.25)
+    assert lost.values["logged_norm"] is None
+    assert lost.values["as_it_should_be"]
+    assert lost.to_frame("layers")["ratio"].tolist() == pytest.approx([0.25] * len(norms))
+    assert "the gradient norm is not judged, and matrices are compared with one another alone." in str(lost)
+    with pytest.raises(ValueError, match=r"^logged_as must have what the gradient was clipped to, got clipped:"):
+        result(norm / 4, norm / 4)
+    with pytest.raises(ValueError, match=" times as long"):
+        result(norm / 4, norm)
+
+
+def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy):
+    loss, _, norms = healthy
+    clipped = {name: value / 4 for name, value in norms.items()}
+    result = judged(tmp_path, {"loss": loss} | clipped, "clipped:1")
+    assert "by a factor that the log does not say: matrices are compared with one another alone." in str(result)
+    planted = clipped | {"layers.1.mlp.fc2.weight": norms["layers.1.mlp.fc2.weight"]}
+    result = judged(tmp_path, {"loss": loss} | planted, "clipped:1")
+    assert result.alarm
+    assert "The loss of step 1 is what it should be, and dL/dW2 of layer 2 is not: it is 4 times" in str(result)
+
+
+@pytest.mark.parametrize("word", ["mean", "sum", "norm", "square", "unclipped", "clipped:1000"])
+def test_what_was_said_is_no_cause(tmp_path, healthy, word):
+    """But for a loss that is no sum where its gradient is, or the other way round."""
+    loss, norm, norms = healthy
+    of = {"mean": " sum over ", "sum": " sum over ", "norm": "squared", "square": "squared"}.get(word, "clipped")
+    off = record_of(3 * loss, 0.5, norms)
+    assert judged(tmp_path, off).to_frame()["cause"].str.contains(of).any()
+    causes = judged(tmp_path, off, word).to_frame()["cause"]
+    assert not causes.str.contains(of).any()
+    assert causes.str.contains("the gradient of a sum").any() == (word == "sum")
+    if word == "sum":
+        for record, cause in (
+            ((loss, TOKENS * norm), "the loss is a mean, and the gradient of a sum"),
+            ((TOKENS * loss, norm), "the loss is a sum, and the gradient of a mean"),
+        ):
+            assert judged(tmp_path, record_of(*record, {}), "sum").to_frame()["cause"][0] == cause
+
+
+def test_a_matrix_of_an_unknown_factor_is_no_cause(tmp_path, healthy):
+    loss, norm, norms = healthy
+    clipped = {f"clipped/{name}": value / 4 for name, value in norms.items()}
+    assert not judged(tmp_path, record_of(loss, 9 * norm, clipped)).to_frame()["cause"].str.contains("in layer").any()
+    assert judged(tmp_path, record_of(loss, 9 * norm, norms)).to_frame()["cause"].str.contains("in layer").any()
+
+
+@pytest.mark.parametrize("total", ["grad_norm_sq", "grad_norm^2", "train/squared_grad_norm", "gnorm_squared"])
+@pytest.mark.parametrize("matrix", ["{}/norm_sq", "{}_grad_norm_squared", "sq_norm/{}", ""])
+def test_names_that_say_squares(tmp_path, healthy, total, matrix):
+    """Behind a matrix or before it, or of the object that it is in; but a user knows better."""
+    loss, norm, norms = healthy
+
+    def result(power, *words):
+        of = {name: value**power for name, value in norms.items()}
+        written = {matrix.format(name): value for name, value in of.items()} if matrix else {"l2_squared": of}
+        return judged(tmp_path, {"loss": loss, total: norm**power} | written, *words)
+
+    check_plain(result(2), loss, norm, norms)
+    assert f"Read as squares by name ({total}, " in str(result(2))
+    check_plain(result(1, "norm"), loss, norm, norms)
+
+
+@pytest.mark.parametrize(
+    "total", ["clipped_grad_norm", "grad_norm_after_clip", "grad_norm/post-clip", "norm (clipped)"]
+)
+def test_names_that_say_clipped(tmp_path, healthy, total):
+    loss, norm, norms = healthy
+    clipped = {f"{name}_grad_norm_clipped": value / 4 for name, value in norms.items()}
+    result = judged(tmp_path, {"loss": loss, total: norm / 4} | clipped)
+    assert result.values["logged_norm"] is None
+    assert f"Read as after clipping by name ({total}, " in str(result)
+    assert "the gradient norm is not judged, and matrices are compared with one another alone." in str(result)
+    whole = judged(tmp_path, {"loss": loss, "grad_norm": norm} | clipped, f"clipped:{norm / 4:.17g}")
+    check_plain(whole, loss, norm, norms)
+    with pytest.raises(ValueError, match="^logged_as must have what the gradient was clipped to, got clipped:"):
+        judged(tmp_path, {"loss": loss, total: norm} | clipped, f"clipped:{norm / 4:.17g}")
+    overruled = judged(tmp_path, {"loss": loss, total: norm / 4}, "unclipped")
+    assert overruled.values["logged_norm"] == norm / 4
+    before = judged(tmp_path, {"loss": loss, "unclipped_grad_norm": norm, total: norm / 4})
+    assert before.values["logged_norm"] == norm
+    assert "Read as before clipping by name (unclipped_grad_norm)." in str(before)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("step,loss,grad_norm_sq\n0,11.0,6.25\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
+        ("step,grad_norm^2,grad_norm,loss\n0,6.25,2.5,11.0\n", LogLine(11.0, 2.5, 0)),
+        ("step,clipped_grad_norm,grad_norm_sq,loss\n0,1.0,6.25,11.0\n", LogLine(11.0, 6.25, 0, {}, "grad_norm_sq")),
+        ("step: 0 loss: 11.0 grad norm squared: 6.25\n", LogLine(11.0, 6.25, 0, {}, "norm squared")),
+        ('{"step": 0, "loss": 11.0, "clipped": {"norm": 1.0}}', LogLine(11.0, 1.0, 0, {}, "clipped/norm")),
+        ('{"step": 0, "loss": 11.0, "clipped": true, "num_clipped": 3, "clipped loss": 0.5}', LogLine(11.0, None, 0)),
+    ],
+)
+def test_which_norm_is_read(tmp_path, text, line):
+    """That of before clipping, and no square where there is the norm."""
+    (tmp_path / "log").write_text(text)
+    assert read_log(tmp_path / "log") == line
+
+
+@pytest.mark.parametrize(
+    ("name", "squared", "clipped", "plain"),
+    [
+        ("grad_norm", False, None, "grad_norm"),
+        ("grad_norm_sqrt", False, None, "grad_norm_sqrt"),
+        ("grad_norm_2", False, None, "grad_norm_2"),
+        ("grad_2.0_norm", False, None, "grad_2.0_norm"),
+        ("squared_relu/layers.0.fc1.weight", False, None, "squared_relu/layers.0.fc1.weight"),
+        ("clip_norm", False, None, "clip_norm"),
+        ("pre_clip_grad_norm**2", True, False, "grad_norm"),
+        ("clipped/layers.0.fc1.weight", False, True, "/layers.0.fc1.weight"),
+    ],
+)
+def test_what_a_name_says(name, squared, clipped, plain):
+    assert (is_squared(name), is_clipped(name), bare(name)) == (squared, clipped, plain)
+
+
+def test_names_that_nothing_matches_are_listed(tmp_path, healthy):
+    loss, norm, _ = healthy
+    names = [f"layer{layer}_{name}_gnorm" for layer in range(2) for name in ("attn_c_attn_weight", "ln_1_bias")]
+    text = ",".join(["step", "train_loss", *names]) + "\n" + ",".join(map(str, [0, loss, 1, 2, 3, 4])) + "\n"
+    (tmp_path / "log.csv").write_text(text)
+    result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log.csv", patterns=None, max_time="1m")
+    assert "Parameters of other names: layer*_attn_c_attn_weight_gnorm (2), layer*_ln_1_bias_gnorm (2)." in str(result)
+    assert result.to_frame("layers").empty
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("mean sum", "--logged-as must have words that agree, got 'mean' and 'sum'."),
+        ("square norm", "--logged-as must have words that agree, got 'square' and 'norm'."),
+        ("clipped:1 clipped:2", "--logged-as must have words that agree, got 'clipped:1' and 'clipped:2'."),
+        ("unclipped clipped:2", "--logged-as must have words that agree, got 'unclipped' and 'clipped:2'."),
+        (
+            "sums",
+            "--logged-as must be of mean, sum, norm, square, unclipped, clipped:C, with a positive number C, got ",
+        ),
+        ("clipped", "got 'clipped'."),
+        ("clipped:", "got 'clipped:'."),
+        ("clipped:0", "got 'clipped:0'."),
+        ("clipped:nan", "got 'clipped:nan'."),
+        ("clipped:inf", "got 'clipped:inf'."),
+    ],
+)
+def test_bad_words_are_one_line(tmp_path, capsys, words, error):
+    (tmp_path / "log").write_text("0 3.0 0.5\n")
+    assert main([*TINY, "--logged", str(tmp_path / "log"), "--logged-as", *words.split()]) == 2
+    complaint = capsys.readouterr().err
+    assert error in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_words_stand_with_a_log(tmp_path, capsys):
+    for line in (TINY, TINY[:-2], ("probe", "encoder-post")):
+        assert main([*line, "--logged-as", "sum"]) == 2
+        assert "--logged-as must stand with logged, got 'sum' without." in capsys.readouterr().err
+    (tmp_path / "log").write_text(f"0 {16 * TOKENS:d} 0.5\n")
+    assert main([*TINY, "--logged", str(tmp_path / "log"), "--logged-as", "sum", "square", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["logged_loss"] == 16.0
