@@ -206,8 +206,8 @@ def _is_head(row: Sequence[str]) -> bool:
     if len(row) < 2 or any(re.search(r"[:=|{]", name) or _is_number(name) for name in row):
         return False
     ends = [name.rpartition(" - ")[2] for name in row]
-    known = any(plain(name) in LOSS or plain(bare(name)) in NORM for name in ends)
-    return known or any(map(PARAMETER.search, ends)) or "value" in names and bool({*STEP, *_TAGS} & set(names))
+    known = {plain(name) for name in ends} & {*LOSS, *NORM}
+    return bool(known) or any(map(PARAMETER.search, ends)) or "value" in names and bool({*STEP, *_TAGS} & set(names))
 
 
 def _of_words(lines: Sequence[str]) -> Iterator[dict[str, float]]:

@@ -121,6 +121,20 @@ def test_norms_after_clipping(tmp_path, healthy, words, number, power):
         result(norm / 4, norm)
 
 
+def test_what_is_no_square_and_what_stands_there_twice(tmp_path, healthy):
+    """Numbers that are no square are named as they are; a matrix of two names is clipped once."""
+    loss, norm, norms = healthy
+    squares = {name: value**2 for name, value in norms.items()}
+    bad = {"layers.0.mlp.fc1.weight": -1.0, "layers.0.mlp.fc2.weight": 0.0, "layers.1.mlp.fc2.weight": float("nan")}
+    result = judged(tmp_path, record_of(loss, norm**2, squares | bad), "square")
+    assert len(result.to_frame("layers")) == len(norms) - len(bad)
+    assert all(f"{name}, which is {value:g}" in str(result) for name, value in bad.items())
+    length = sum(value**2 for value in norms.values()) ** 0.5
+    twice = norms | {f"model.{name}": value for name, value in norms.items()}
+    result = judged(tmp_path, {"loss": loss} | twice, f"clipped:{length:.17g}")
+    assert len(result.to_frame("layers")) == 2 * len(norms)
+
+
 def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy):
     loss, _, norms = healthy
     clipped = {name: value / 4 for name, value in norms.items()}
@@ -147,7 +161,8 @@ def test_what_was_said_is_no_cause(tmp_path, healthy, word):
             ((loss, TOKENS * norm), "the loss is a mean, and the gradient of a sum"),
             ((TOKENS * loss, norm), "the loss is a sum, and the gradient of a mean"),
         ):
-            assert judged(tmp_path, record_of(*record, {}), "sum").to_frame()["cause"][0] == cause
+            causes = judged(tmp_path, record_of(*record, {}), "sum").to_frame()
+            assert causes["cause"][causes["explains"]].tolist()[0] == cause
 
 
 def test_a_matrix_of_an_unknown_factor_is_no_cause(tmp_path, healthy):
