@@ -157,7 +157,7 @@ def probe(
 def probe(
     factory: Any, batch: Any = ..., *, loss: Callable[[Any], Any] | None = ..., trained: bool = ..., seed: int = ...,
     layers: Sequence[str] = ..., device: str = ..., optimizer: OptimizerFactory | str | Any = ...,
-    learning_rate: float | None = ..., stack: Stack | None = ...,
+    learning_rate: float | None = ..., stack: Stack | None = ..., on_module: Callable[[int, int], None] | None = ...,
 ) -> OneReport: ...  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def probe(
             parameters, or its name; it gives a torch.optim.Optimizer, several, or (optimizer, schedule). Of one module
             also what it gives.
         parametrization: of steps: "sp", "mup", "mean-field" or "completep".
-        on_module: called with how many modules are done, and of how many, after each.
+        on_module: called with how many modules are done, and of how many, after each; of one module with its parts.
 
     Raises:
         ValueError: what belongs to a factory stands with one module, or the other way round; a factory or a reference
@@ -243,7 +243,7 @@ def probe(
             factory, batch, loss = made_one(factory, seed, device)
         return one_report(
             factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
-            learning_rate=learning_rate, stack=stack,
+            learning_rate=learning_rate, stack=stack, on_part=on_module,
         )  # fmt: skip
     if loss is not None or trained:
         raise ValueError("loss and trained must stand with one module and its batch, got a factory.")

@@ -144,6 +144,7 @@ def one_report(
     optimizer: OptimizerFactory | str | Any = None,
     learning_rate: float | None = None,
     stack: Stack | None = None,
+    on_part: Callable[[int, int], None] | None = None,
 ) -> OneReport:
     """Measure a module that there is, and judge it; it stays as it was.
 
@@ -159,6 +160,7 @@ def one_report(
         learning_rate: of an optimizer by name.
         stack: the network of theory that it is to be; read from layers of `torch.nn.TransformerEncoder` or a model's
             configuration if left out.
+        on_part: called with how many parts are done, and of how many, after each.
 
     Raises:
         ValueError: as `one_module` and `one_step`, or the Stack is none, or of another depth.
@@ -167,7 +169,7 @@ def one_report(
         raise ValueError(f"stack must be a Stack, of one module, got {stack!r}.")
     if optimizer is None and learning_rate is not None:
         raise ValueError(f"learning_rate must stand with an optimizer, got {learning_rate!r} and none.")
-    measured = one_module(module, batch, loss, seed=seed, layers=layers)
+    measured = one_module(module, batch, loss, seed=seed, layers=layers, on_part=on_part)
     frame = measured.frame
     if stack is not None:
         depths = [len(_profile(frame, part, "hidden_energy")) for part in _parts(frame)]

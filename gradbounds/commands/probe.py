@@ -102,15 +102,17 @@ class Probe(WithJson):
             self._check_for_one()
             # A log that cannot be read is said before the module is measured.
             norms = None if self.logged is None else logged_norms(self.logged, self.logged_as)
-            single = probe(
-                self.factory,
-                trained=self.trained,
-                seed=self.seed,
-                layers=self.layers,
-                device=self.device,
-                optimizer=self.optimizer,
-                learning_rate=self.learning_rate,
-            )
+            with counted("measuring") as on_module:
+                single = probe(
+                    self.factory,
+                    trained=self.trained,
+                    seed=self.seed,
+                    layers=self.layers,
+                    device=self.device,
+                    optimizer=self.optimizer,
+                    learning_rate=self.learning_rate,
+                    on_module=on_module,
+                )
             return one_result(single, self.out, norms)
         if self.trained or self.logged:
             raise ValueError(

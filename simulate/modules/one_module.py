@@ -24,6 +24,8 @@ from simulate.modules.redrawn import beside_draws
 from theory.stack import Stack
 
 _HALF = (torch.float16, torch.bfloat16)
+PARTS = 4
+"""Of the work: a pass forward and backward, exact tests, copies drawn anew, and other dtypes and branch ends."""
 _WIDTH, _DEPTH = 0, 0
 """Stand in the table where a grid has its widths and depths."""
 
@@ -66,6 +68,7 @@ def one_module(
     *,
     seed: int = 0,
     layers: Sequence[str] = (),
+    on_part: Callable[[int, int], None] | None = None,
 ) -> OneModule:
     """Measure a module that there is, on the device where it is.
 
@@ -79,6 +82,7 @@ def one_module(
         loss: from its output to a scalar; the output's own `.loss` if left out.
         seed: of what module and loss draw.
         layers: globs that name the layers; found by themselves if there are none.
+        on_part: called with how many parts are done, and of how many, after each.
 
     Raises:
         ValueError: an argument is no such thing; there are no parameters, or globs name nothing.
@@ -110,17 +114,22 @@ def one_module(
         notes.append("batch norms are in eval mode: they take statistics that they keep, and not the batch's")
     inputs, own_loss = batch_and_loss(module, batch, loss)
     built = Made(name, module, inputs, own_loss)
+    done = (lambda number: None) if on_part is None else (lambda number: on_part(number, PARTS))
     try:
         # Each begins with the module as it was given.
         with kept_state(module, seed):
             rows, measured_notes, nearest = measured(built.fresh(), lists, asked=True)
+        done(1)
         with kept_state(module, seed):
             tests, said_of_dtype = _tests(built, lists, layers, seed)
             notes += said_of_dtype
+        done(2)
         tests = replace(tests, rows=(*tests.rows, *beside_draws(built, lists, seed)))
+        done(3)
         with kept_state(module, seed):
             change = _dtype_change(built, first.dtype)
             smaller = [(part, smaller_ends(built, part)) for part in lists[:1]]
+        done(PARTS)
     except ProbeError as error:
         raise ProbeError(f"{str(error).rstrip('.')}.") from error.__cause__
     rows += [(*key, "shortest", float(min(parameter.shape))) for key, parameter in _matrices(module, lists)]

@@ -191,3 +191,16 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert "ALARM optimizer: " in capsys.readouterr().out
     assert main([*line, "--learning-rate", "0.1"]) == 2
     assert "--learning-rate must stand with an optimizer" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
+def test_a_step_on_a_gpu_is_that_of_a_cpu(name):
+    module, words, loss = decoder()
+    here = gb.probe(module, words, loss=loss, optimizer=name, learning_rate=1e-2)
+    there = gb.probe(module.to("cuda"), words, loss=loss, optimizer=name, learning_rate=1e-2)
+    assert there.step.loss_after == pytest.approx(here.step.loss_after, rel=1e-3)
+    np.testing.assert_allclose(there.step.moves["moved"], here.step.moves["moved"], rtol=0.01, atol=1e-6)
+    assert there.theory[0].energy == pytest.approx(here.theory[0].energy, rel=1e-3)
+    assert not there.alarms
