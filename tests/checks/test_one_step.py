@@ -197,7 +197,7 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 def test_a_step_on_a_gpu_is_that_of_a_cpu(name):
-    module, words, loss = decoder()
+    module, words, loss = decoder(depth=3)
     here = gb.probe(module, words, loss=loss, optimizer=name, learning_rate=1e-2)
     there = gb.probe(module.to("cuda"), words, loss=loss, optimizer=name, learning_rate=1e-2)
     assert there.step.loss_after == pytest.approx(here.step.loss_after, rel=1e-3)

@@ -24,6 +24,17 @@ def test_the_numbers_are_the_committed_ones():
         for tokens in (16, 512)
     }
     assert says("probe.md", *sorted(added[512], key=len), *sorted(added[16]))
+    cpu, gpu = (
+        json.loads((ROOT / "bench" / "results" / f"one-module-{machine}.json").read_text(encoding="utf-8"))
+        for machine in ("xeon-2cores", "h200")
+    )
+    few, many = (cpu[f"31 million parameters, {tokens} tokens"] for tokens in (128, 1024))
+    ratios = sorted(f"{of['report over both passes']:.0f}" for of in (few, many))
+    there = gpu["32 million parameters, 8192 tokens"]["report, seconds"]
+    seconds = *(f"{of['report, seconds']:.0f}" for of in (few, many)), f"{there:.1f}"
+    assert says(
+        "probe.md", *ratios, "times its forward", seconds[0], "128 tokens", seconds[1], "1024", seconds[2], "8192"
+    )
     folder = ROOT / "tests" / "evidence"
     found = json.loads((folder / "probing-exponents.json").read_text(encoding="utf-8"))["exponents"]
     post, pre = (found[f"encoder-{placement}, W2"] for placement in ("post", "pre"))
