@@ -80,11 +80,20 @@ def _named(module: nn.Module, glob: str) -> LayerList:
 
 @contextmanager
 def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, tuple[str, int, str]]]:
-    """While layers run: then by parameter the list, layer and name of the member of a list in it that did not run.
+    """While layers run and gradients are taken: then by parameter the list, layer and name of a member without tokens.
 
-    Of lists of modules of one class, within a layer, of which another member ran: an expert that no token was sent to.
+    Of lists of modules of one class, within a layer: a member that did not run, while another did; or one that ran for
+    nothing, as its gradient is 0, while another's is not. An output that is cut off from gradients is no such thing.
     """
     ran: set[nn.Module] = set()
+    asked: set[nn.Module] = set()
+
+    def runs(member: nn.Module, _: Any, output: Any) -> None:
+        ran.add(member)
+        y = tensor_of(output)
+        if y is not None and y.requires_grad:
+            asked.add(member)
+
     members = {
         (part.name, number, f"{name}.{place}"): (member, siblings)
         for part in lists
@@ -93,16 +102,26 @@ def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, t
         if name and isinstance(siblings, nn.ModuleList) and len(set(map(type, siblings))) == 1
         for place, member in siblings.named_children()
     }
-    handles = [member.register_forward_pre_hook(lambda member, _: ran.add(member)) for member, _ in members.values()]
+    handles = [member.register_forward_hook(runs) for member, _ in members.values()]
     idle: dict[nn.Parameter, tuple[str, int, str]] = {}
     try:
         yield idle
     finally:
         for handle in handles:
             handle.remove()
+        counts = {member for member, _ in members.values() if any(_has_gradient(p) for p in member.parameters())}
         for where, (member, siblings) in members.items():
-            if member not in ran and any(sibling in ran for sibling in siblings):
+            silent = member not in ran and not ran.isdisjoint(siblings)
+            nowhere = member in asked - counts and not counts.isdisjoint(siblings)
+            if silent or nowhere:
                 idle |= dict.fromkeys(member.parameters(), where)
+
+
+def _has_gradient(parameter: nn.Parameter) -> bool:
+    gradient = parameter.grad
+    if gradient is None:
+        return False
+    return bool((gradient.coalesce().values() if gradient.is_sparse else gradient).any())
 
 
 def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:

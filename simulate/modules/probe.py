@@ -65,7 +65,10 @@ class Probed:
     tests: ExactTests
 
 
-_ENDS = {"unused": " has no gradient", "idle": " did not run on this batch, and others of its list did"}
+_ENDS = {
+    "unused": " has no gradient", "idle": " did not run on this batch, and others of its list did",
+    "without tokens": " ran on this batch, and its output counts nowhere, while others' of its list do",
+}  # fmt: skip
 
 
 def probe(
@@ -201,8 +204,9 @@ def _parameters(
         if not parameter.requires_grad:
             silent.setdefault(("frozen", place[0], place[2]), []).append(place[1])
             rows.append((*place, "frozen", torch.ones_like(weights[key])))
-        elif key not in of_gradient and parameter in idle:
-            silent.setdefault(("idle", idle[parameter][0], idle[parameter][2]), []).append(idle[parameter][1])
+        elif parameter in idle and not (key in of_gradient and bool(of_gradient[key] > 0)):
+            what = "idle" if key not in of_gradient else "without tokens"
+            silent.setdefault((what, idle[parameter][0], idle[parameter][2]), []).append(idle[parameter][1])
             rows.append((*place, "idle", torch.ones_like(weights[key])))
         elif key not in of_gradient:
             silent.setdefault(("unused", place[0], place[2]), []).append(place[1])

@@ -188,6 +188,34 @@ def test_an_expert_without_tokens_is_a_note():
     assert [(alarm.kind, alarm.layer) for alarm in gb.probe(module, batch).alarms] == [("no gradient", 2)]
 
 
+class Weighed(nn.Module):
+    """All experts run on all tokens, and a mask says whose output counts."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(3))
+        self.register_buffer("mask", torch.tensor([1.0, 1.0, last]))
+
+    def forward(self, x):
+        return x + sum(weight * expert(x) for weight, expert in zip(self.mask, self.experts, strict=True))
+
+
+def test_an_expert_that_runs_and_counts_for_no_token_is_a_note():
+    """In one layer, where most others' counts; an output that is cut off is an alarm still."""
+    torch.manual_seed(0)
+    module = nn.Sequential(*(Weighed(float(k != 2)) for k in range(4)))
+    report = gb.probe(module, torch.randn(6, 8), loss=lambda y: y.square().mean())
+    report.assert_healthy()
+    (note,) = [note for note in report.notes if "counts" in note]
+    assert note.startswith("without tokens: experts.2 of layer 3 of Sequential ran on this batch, and its output")
+    frame = report.to_frame()
+    idle = frame[frame["quantity"] == "idle"]
+    assert set(zip(idle["layer"], idle["parameter"], strict=True)) == {(3, "experts.2.weight")}
+    module[1].experts[0].forward = lambda x: x.detach() * 0.0  # cut off, which no mask does
+    alarms = gb.probe(module, torch.randn(6, 8), loss=lambda y: y.square().mean()).alarms
+    assert [(alarm.kind, alarm.layer) for alarm in alarms] == [("no gradient", 2)]
+
+
 def exactly(module, inputs, loss, layers=()):
     """Alarms, notes and lines of exact tests alone."""
     try:
