@@ -20,6 +20,9 @@ _KEPT = 0.5
 _NEAR = 4
 # Tokens behind a norm have the same energy but for its epsilon, and so have layers.
 _SAME = 1e-3
+# A gradient, times the size of what it is of, is rounding below this part of the largest of its layer: the spacing of
+# single precision. Of experts' gates that cannot learn it is 1e-8, and of the weakest that learn 1e-4.
+_ROUNDED = 2.0**-23
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -183,6 +186,23 @@ def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
     ):
         if names:
             yield Finding(WHOLE_MODEL, "no gradient", f"{words} {escaped(', '.join(names))}")
+    yield from _rounding(table, alike, half)
+
+
+def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Finding]:
+    """Weights whose gradient is rounding in every layer, as that of a gate whose output is divided by itself.
+
+    Sizes count beside gradients: behind a small factor gradients are small, and what its own makes of the loss is not.
+    Biases are left out: that of keys has no gradient but rounding.
+    """
+    effect = table["gradient"] * table["weight"]
+    share = effect / effect.groupby("layer").transform("max")
+    judged = (effect > 0) & ~alike.str.contains(r"bias[^.]*$")
+    for name, of in share[judged].groupby(alike[judged]):
+        if of.index.get_level_values("layer").nunique() >= half and of.max() < _ROUNDED:
+            what = f"in every layer the gradient of {escaped(name)} is rounding ({{}} of the layer's largest)"
+            what += ": is what it makes divided by itself?"
+            yield Finding(WHOLE_MODEL, "no gradient", what, (float(of.max()),), digits=1)
 
 
 def learning_later(frame: pd.DataFrame) -> list[str]:

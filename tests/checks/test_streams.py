@@ -1,5 +1,6 @@
 """What a probe says of the stream and of the whole: residual connections, gradients, depth, a reference, a Stack."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -293,6 +294,37 @@ def test_what_never_learns_is_one_alarm_and_what_learns_later_none(zeros, said):
     assert found == ([("no gradient", 0, said)] if said else [])
     later = "note: all layers of layers get gradient 0 at the first step: head.weight is 0 and moves first"
     assert (later in report.lines()) == ("head" in zeros)
+
+
+class Routed(nn.Module):
+    """A layer with a gate that picks one of two maps, and weighs it by its probability, or by that over itself."""
+
+    def __init__(self, width, kind):
+        super().__init__()
+        self.gate, self.norm = nn.Linear(width, 2, bias=False), nn.LayerNorm(width)
+        self.key, self.query = nn.Linear(width, width), nn.Linear(width, width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.small = nn.Parameter(torch.full((width,), 1e-8 if kind == "a small factor" else 1.0))
+        self.divided = kind == "divided by itself"
+
+    def forward(self, x):
+        y = self.norm(x)
+        weight, place = self.gate(y).softmax(-1).max(-1, keepdim=True)
+        weight = weight / weight.sum(-1, keepdim=True) if self.divided else weight
+        mixed = (self.query(y) @ self.key(y).mT).softmax(-1) @ y  # the bias of keys has a gradient that is rounding
+        return x + self.small * weight * (torch.where(place == 0, self.first(y), self.second(y)) + mixed)
+
+
+@pytest.mark.parametrize("kind", ["", "a small factor", "divided by itself"])
+def test_a_gate_that_is_divided_by_itself_is_named(kind):
+    def factory(width, depth):
+        layers = nn.Sequential(*(Routed(width, kind) for _ in range(depth)))
+        return layers, lambda _: (torch.randn(4, 65, width), lambda y: y.square().mean())
+
+    report = probe(factory, widths=[8], depths=[4], seeds=1)
+    found = [(alarm.kind, alarm.layer, re.sub(r"[\d.]+e-\d+", "#", alarm.what)) for alarm in report.alarms]
+    what = "in every layer the gradient of gate.weight is rounding (# of the layer's largest): is what it makes divided"
+    assert found == [("no gradient", 0, f"{what} by itself?")] * (kind == "divided by itself")
 
 
 def test_what_all_layers_lack_beside_a_reference_is_said_once():
