@@ -72,6 +72,12 @@ def test_the_numbers_of_one_model_are_the_committed_ones():
     assert says("probe.md", f"up to {100 * high:.1f}%")
     named, runs = (sum(of[what] for of in faults["power"].values()) for what in ("named", "runs"))
     assert says("probe.md", f"Of {len(faults['power'])} kinds", f"{named} of {runs} runs were named")
+    public = json.loads((ROOT / "tests" / "evidence" / "probe-public.json").read_text(encoding="utf-8"))
+    assert says(
+        "probe.md", f"Of {public['kinds']} kinds", f"{public['right answers']} of {public['runs']} runs were answered",
+        f"{public['by alarm']} by an alarm", f"{public['healthy runs']} healthy counterparts raised",
+        f"{public['healthy runs with an alarm']} alarms",
+    )  # fmt: skip
     furthest = {what: of["furthest"] for what, of in thresholds.items() if isinstance(of, dict)}
     columns = re.findall(r"^\| .* \| (?:above|below|from) [\d.]+ \| ([\d.e-]+) \|$", PAGE, re.M)
     in_order = ("loss over ln V", "labels' entropy over loss", "energy growth over L", "gradient growth over root L",
