@@ -417,6 +417,15 @@ def test_a_sum_near_1_has_its_digits():
     assert abs(float(total) - 1) > 0.02
 
 
+def test_copies_within_a_layer_and_outside_of_all_have_their_places():
+    module, words, loss = made("decoder", width=32)
+    for layer in (module.layers[1], module.layers[3]):
+        layer.up.weight.data.copy_(module.words.weight)
+    (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("copies")]
+    names = "words.weight and up.weight of layer 2 of layers and up.weight"
+    assert what == f"copies: layer 4 of layers: the same numbers are in {names}"
+
+
 def test_a_note_on_copies_says_what_they_change():
     """Branches of one draw add up along one direction; of draws of their own, in all. Beside layers drawn anew."""
     layer = partial(nn.TransformerEncoderLayer, 64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)

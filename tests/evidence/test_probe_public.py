@@ -1,6 +1,8 @@
 """Kinds of faults that public problems had, planted with code of our own: what the report on one module says of each.
 
-Kinds, families, sizes, seeds and bars were chosen before the first of these runs, and no threshold was set on them.
+Kinds, families, sizes and bars were chosen before the first run, whose seeds began at 61,000: on it an epsilon of what
+a norm divides was silent, and sums over keys within 0.02 of 1 were. The rules of both were changed then; these seeds
+are others.
 """
 
 from functools import partial
@@ -16,13 +18,10 @@ from tests.helpers.evidence_file import kept_cases, record, rounded
 from tests.helpers.public_faults import KINDS, divided_by_norm
 
 pytestmark = pytest.mark.evidence
-RUNS, FIRST_SEED, DEPTH, WIDTHS, BAR = 20, 61_000, 4, (32, 64), 0.9
+RUNS, FIRST_SEED, DEPTH, WIDTHS, BAR = 20, 62_000, 4, (32, 64), 0.9
 EPSILON = "epsilon of 1, one layer"
 ANSWERS = ("alarm", "note", "fact")
 SHORT = {
-    EPSILON: "said from twice what the norm divides by on, and nothing is said of a smaller one",
-    "softmax over queries, all layers": "at d = 32 weights of std 0.02 make softmax nearly uniform over either axis: "
-    "sums over keys are within 0.02 of 1",
     "key biases of 1000": "BERT's stands by itself and all its entries are equal, which is a note, as it may be meant",
 }
 """Kinds that miss the bar, and why."""
