@@ -19,6 +19,8 @@ REPEATED = 0.1
 """The share of rows of a matrix that repeat others from which that is an alarm."""
 LOGITS = 4.0
 """The standard deviation of attention's logits from which softmax is one key's."""
+ONE_KEY = 0.5
+"""The largest weight of a query, in the mean over queries, from which attention is to one key."""
 LOGITS_BESIDE = 3.0
 """The factor to the median of the other layers from which a layer's logits differ."""
 SCALE_BESIDE = 1.5
@@ -281,16 +283,19 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             yield Fact(at[0], at[1], "attention", what, furthest, digits=4)
     if trained:
         return
-    sizes = values(tests, "logit_std")
+    sizes, peaks = values(tests, "logit_std"), values(tests, "attention_peak")
     yield from _scales(tests, sizes)
     for at, size in sizes.items():
         others = [value for other, value in sizes.items() if other[0] == at[0] and other != at]
         usual = float(np.median(others)) if len(others) > 1 else float("nan")
-        if size > LOGITS:
+        # Slopes over positions make logits large, and none of them a key's alone.
+        if size > LOGITS and peaks.get(at, 1.0) > ONE_KEY:
             yield Fact(at[0], at[1], "attention", "logits have the standard deviation {}: softmax is one key's", size)
         elif usual > 0 and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE:
             what = "{} times" if size > usual else "1/{} of"
-            yield Fact(at[0], at[1], "attention", f"logits of attention are {what} the other layers'", factor)
+            # The first layer may be given a weaker stream than the others give.
+            alarm = at[1] > 1 or size > usual
+            yield Fact(at[0], at[1], "attention", f"logits of attention are {what} the other layers'", factor, alarm)
 
 
 def _scales(tests: ExactTests, deviations: dict[Place, float]) -> Iterator[Fact]:

@@ -171,8 +171,12 @@ def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding
 
 
 def _structure(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Parameters that a layer lacks and most others have."""
-    yield from _lacking(rows[rows["quantity"] == "weight"], layers, "structure", "lacks", None)
+    """Parameters that a layer lacks and most others have, and whether an Identity stands there, as one may choose."""
+    identities = rows[rows["quantity"] == "identity"]
+    for finding in _lacking(rows[rows["quantity"] == "weight"], layers, "structure", "lacks", None):
+        names = identities.loc[identities["layer"] == finding.layer, "parameter"].unique()
+        there = [escaped(name) for name in names if f"{escaped(name)}." in finding.what]
+        yield replace(finding, what=finding.what + f": {', '.join(there)} is an Identity there") if there else finding
 
 
 def _lacking(

@@ -50,10 +50,10 @@ class Probed:
             what the layer adds had a random direction), gradient_sq (squared norm of the loss's gradient; 0 where none
             arrives), of the first layer input_energy and input_correlation (as both of an output, of its input) and
             input_tokens (how many, of all samples), and of one seed scale_response (d ln |y|^2/d ln |x|^2: 0 behind a
-            norm, 1 of an empty branch). Of a list: layers (how many). Of a parameter: gradient, weight (Frobenius
-            norms), ratio of the two, entries (how many), frozen (1, where it is), idle (1, of an expert without
-            tokens), and of one seed, where the gradient is 0, gradient_later: what it is once all that begins at 0 and
-            gets a gradient has moved. Of the whole: loss.
+            norm, 1 of an empty branch). Of a list: layers (how many). Of a module: identity (1, where it is an
+            nn.Identity). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, entries (how many),
+            frozen (1, where it is), idle (1, of an expert without tokens), and of one seed, where the gradient is 0,
+            gradient_later: what it is once all that begins at 0 and gets a gradient has moved. Of the whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
         tests: exact ones of the first module, of the first width and depth.
@@ -153,6 +153,13 @@ def measured(
         loss = built.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]
     rows += [(part.name, 0, "", "layers", loss.new_tensor(len(part.layers)).float()) for part in lists]
+    rows += [
+        (part.name, number, name, "identity", loss.new_ones(()).float())
+        for part in lists
+        for number, layer in enumerate(part.layers, 1)
+        for name, inner in layer.named_modules()
+        if isinstance(inner, nn.Identity) and name
+    ]
     weights, notes = _parameters(module, lists, idle)
     rows += weights
     if asked:
