@@ -118,7 +118,7 @@ def times(growth: float) -> str:
 
 
 def _of_stack(measured: OneModule, part: str, stack: Stack, words: str) -> GrowthTheory | None:
-    prediction = _predicted(stack)
+    prediction, tokens = _predicted(stack)
     frame = measured.frame[(measured.frame["part"] == part) & (measured.frame["quantity"] == "gradient")]
     # Of matrices that end a branch, that of the feed-forward one has the most entries.
     sizes = measured.frame[(measured.frame["part"] == part) & (measured.frame["quantity"] == "entries")]
@@ -133,18 +133,19 @@ def _of_stack(measured: OneModule, part: str, stack: Stack, words: str) -> Growt
     energies = np.asarray(prediction["hidden_energy"], float)
     if stack.composition.stream_norm:
         energies = energies / (energies + stack.norm_epsilon)
+    at = "" if tokens == stack.tokens else f" at {tokens} tokens"
     return GrowthTheory(
-        part, f"this network ({words})", float(energies[-1] / energies[0]), matrix,
+        part, f"this network{at} ({words})", float(energies[-1] / energies[0]), matrix,
         float(squares[0] / squares[-1]) ** 0.5, float(norms[0] / norms[-1]),
     )  # fmt: skip
 
 
-def _predicted(stack: Stack) -> Prediction | None:
-    """At its tokens, or at half of them so often as it takes too long; None where there is no rule."""
+def _predicted(stack: Stack) -> tuple[Prediction | None, int]:
+    """At its tokens, or at half of them so often as it takes too long, and how many; None where there is no rule."""
     tokens = stack.tokens
     while tokens:
         try:
-            return predict(replace(stack, tokens=tokens), patterns=_PATTERNS, max_time=_SECONDS)
+            return predict(replace(stack, tokens=tokens), patterns=_PATTERNS, max_time=_SECONDS), tokens
         except ValueError:
             tokens //= 2
-    return None
+    return None, 0

@@ -25,10 +25,11 @@ LOSS = 2.0
 """The loss at the start over ln V, from which it is too large."""
 KNOWN = 0.9
 """The loss over the entropy of the batch's labels below which a module knows them."""
-STREAM = 3.0
+STREAM = 10.0
 """The energy of the last layer's output over the first one's, either way and over the number of layers, from which the
-stream grows too much. Branches of one energy behind norms give at most 1."""
-GRADIENT = 3.0
+stream grows too much. Branches of one energy behind norms give at most 1; those of attention grow, from a mean over
+many tokens in the first layer to what tokens that have become alike have in common."""
+GRADIENT = 5.0
 """The norm of the loss's gradient at the first layer's output over the last one's, either way and over the root of the
 number of layers, likewise."""
 DTYPE = 0.1

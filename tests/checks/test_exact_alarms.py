@@ -4,7 +4,6 @@ import re
 from collections import UserDict
 from functools import partial
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -14,11 +13,9 @@ import gradbounds as gb
 from checks.models.exact_alarms import exact_alarms
 from checks.models.exact_alarms import whole as whole_number
 from checks.models.health import alarms as layer_alarms
-from checks.models.one_report import one_report, sight_lines
-from simulate.modules.exact_tests import exact_tests
-from simulate.modules.factories import Made
-from simulate.modules.layers import layer_lists
+from checks.models.one_report import one_report
 from simulate.modules.one_module import one_module
+from tests.helpers.exact_lines import exactly
 from tests.helpers.single_modules import Decoder, made, planted
 
 
@@ -54,61 +51,6 @@ def test_copies_of_torch_are_a_note_and_frozen_layers_too():
     assert "layers 1, 2, 3 hold the same numbers" in notes
     assert "frozen: " in notes
     assert "... and" in report.lines()[-2], "notes are folded"
-
-
-def test_what_logits_are_multiplied_by():
-    """Exactly: with nothing where 1/sqrt(d_k) belongs it is an alarm; a smaller power than asked is a note."""
-    module, words, loss = made("decoder", width=64, depth=2)
-
-    def scaled(scale):
-        for layer in module.layers:
-            layer.attention.scale = scale
-        report = one_report(module, words, loss)
-        return [str(alarm) for alarm in report.alarms], [note for note in report.notes if "q.k" in note]
-
-    (alarm,), _ = scaled(1.0)
-    assert alarm.startswith("attention: layers: logits are q.k times 1; 1/sqrt(d_k) would be 0.25, as d_k = 16")
-    assert scaled(1 / 16) == scaled(1 / 4) == ([], [])
-    alarms, (note,) = scaled(1 / 8)
-    assert not alarms
-    assert "logits are q.k times 0.12; 1/sqrt(d_k) would be 0.25" in note
-    # Queries may be drawn that much smaller instead, as T5's are.
-    for layer in module.layers:
-        layer.attention.q.weight.data.div_(4)
-    alarms, (note,) = scaled(1.0)
-    assert not alarms
-    assert "logits are q.k times 1; 1/sqrt(d_k) would be 0.25" in note
-
-
-class Mixed(nn.Module):
-    """Vectors of positions, mixed in every layer by a module of one's own, or not mixed."""
-
-    def __init__(self, *parts):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), part) for part in parts)
-
-    def forward(self, x):
-        for layer in self.layers:
-            y = layer(x)
-            x = x + (y[0] if isinstance(y, tuple) else y)
-        return x
-
-
-def test_without_attention_what_is_there_is_said():
-    def said(module):
-        lines = gb.probe(module, torch.randn(2, 6, 8), loss=lambda y: y.square().mean()).lines()
-        return [line for line in lines if line.startswith(("attention", "no attention"))]
-
-    assert said(Mixed(nn.GRU(8, 8, batch_first=True), nn.GRU(8, 8, batch_first=True))) == [
-        "no attention at softmax or scaled_dot_product_attention, and positions see one another by something else: "
-        "layers hold LayerNorm, GRU"
-    ]
-    assert said(Mixed(nn.Linear(8, 8), nn.Linear(8, 8))) == [
-        "no attention: in no layer does a position see another; layers hold LayerNorm, Linear"
-    ]
-    assert said(nn.Linear(8, 8)) == ["attention: it is looked for in layers, and there is no list of them"]
-    module, words, loss = made("decoder")
-    assert not any("no attention" in line for line in gb.probe(module, words, loss=loss).lines())
 
 
 def test_labels_that_are_the_input_itself():
@@ -214,17 +156,6 @@ def test_an_expert_that_runs_and_counts_for_no_token_is_a_note():
     module[1].experts[0].forward = lambda x: x.detach() * 0.0  # cut off, which no mask does
     alarms = gb.probe(module, torch.randn(6, 8), loss=lambda y: y.square().mean()).alarms
     assert [(alarm.kind, alarm.layer) for alarm in alarms] == [("no gradient", 2)]
-
-
-def exactly(module, inputs, loss, layers=()):
-    """Alarms, notes and lines of exact tests alone."""
-    try:
-        lists = layer_lists(module, layers, 0)
-    except ValueError:
-        lists = []
-    tests = exact_tests(Made("it", module, inputs, loss), lists)
-    alarms, notes = exact_alarms(tests)
-    return [str(alarm) for alarm in alarms], notes, sight_lines(pd.DataFrame(columns=["part", "layer"]), tests)
 
 
 class Hidden(nn.Module):
@@ -356,65 +287,6 @@ def test_an_own_label_of_the_second_input_is_seen(mask):
     source, words = torch.randint(16, (3, 6)), torch.randint(16, (3, 7))
     alarms = exactly(Both(), (source, words[:, :-1]), lambda y: functional.cross_entropy(y.mT, words[:, 1:]))[0]
     assert ["sees its own label" in alarm for alarm in alarms] == [True] * (not mask)
-
-
-@pytest.mark.parametrize("scales", [(1.0, 0.25), (0.25, 1.0), (0.25, 0.25)])
-def test_every_attention_of_a_layer_has_a_factor(scales):
-    """As one within a decoder and one to an encoder: what is right of the last one is not of all."""
-
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.LayerNorm(16)
-
-        def forward(self, x):
-            for scale in scales:
-                y = self.norm(x)
-                x = x + (y @ y.mT * scale).softmax(-1) @ y
-            return x
-
-    torch.manual_seed(2)
-    module = nn.Sequential(Twice(), Twice(), Twice())
-    alarms, notes, _ = exactly(module, torch.randn(3, 5, 16), lambda y: (y * torch.randn_like(y)).sum())
-    factors = ["logits are q.k times 1; 1/sqrt(d_k) would be 0.25" in line for line in (*alarms, *notes)]
-    assert sum(factors) == (1.0 in scales)
-
-
-def test_what_logits_are_multiplied_by_under_a_bias():
-    """One that all samples share, as ALiBi's, is not in their differences; what is seen of no other is a note."""
-
-    class Biased(nn.Module):
-        def __init__(self, samples):
-            super().__init__()
-            self.norm, self.samples = nn.LayerNorm(8), samples
-
-        def forward(self, x):
-            y = self.norm(x)
-            i = torch.arange(float(x.shape[1]))
-            bias = (i[:, None] - i).abs() * (torch.ones(len(x), 1, 1) if not self.samples else torch.rand(len(x), 1, 1))
-            return x + (y @ y.mT * 0.25 - bias).softmax(-1) @ y
-
-    def notes(samples):
-        layers = nn.ModuleList(Biased(samples) for _ in range(2))
-        module = nn.Sequential(nn.Linear(8, 8), *layers)
-        notes = exactly(module, torch.randn(3, 5, 8), lambda y: y.square().mean(), ["[12]"])[1]
-        return [note for note in notes if "q.k" in note]
-
-    torch.manual_seed(7)
-    (note,) = notes(False)
-    assert "q.k times 0.25; 1/sqrt(d_k) would be 0.354, as d_k = 8 [all layers]" in note
-    (note,) = notes(True)
-    assert "what q.k is multiplied by is not seen" in note
-
-
-def test_a_sum_near_1_has_its_digits():
-    module, words, loss = planted("decoder", "softmax over queries", 2, 16, 3)
-    for layer in module.layers:
-        layer.attention.causal = False
-        layer.attention.q.weight.data.mul_(0.1)
-    (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("attention")]
-    (total,) = re.findall(r"but to ([0-9.]+): is softmax over the keys\?", what)
-    assert abs(float(total) - 1) > 0.02
 
 
 def test_copies_within_a_layer_and_outside_of_all_have_their_places():

@@ -184,7 +184,9 @@ def test_many_tokens_are_predicted_at_as_many_as_are_cheap(monkeypatch):
     plain = rules.predict
     monkeypatch.setattr(rules, "predict", priced)
     module, inputs, loss = made("torch.nn, Pre-LN")
-    assert gb.probe(module, inputs, loss=loss).theory[0].energy > 1
+    (theory,) = gb.probe(module, inputs, loss=loss).theory
+    assert theory.energy > 1
+    assert theory.of == "this network at 4 tokens (read from its layers)"
     assert asked == [16, 8, 4]
     monkeypatch.setattr(rules, "_SECONDS", 0.0)
     monkeypatch.setattr(rules, "predict", plain)
@@ -206,3 +208,35 @@ make.stack = gb.Stack(placement="pre", width=16, depth=3, tokens=16, vocab=128)
     monkeypatch.chdir(tmp_path)
     assert main(["probe", "with_stack.py:make"]) == 0
     assert "Theory of this network (the Stack given): the energy grows " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("factor", "said"), [
+    (2.2, []), (2.4, ["energy of the stream grows 79.6 times from the first to the last layer"]),
+    (1 / 2.4, ["energy of the stream falls 79.6 times from the first to the last layer"]),
+])  # fmt: skip
+def test_a_stream_that_grows_beyond_what_its_layers_may_add_is_an_alarm(factor, said):
+    """Of 6 layers that multiply the energy, 52 and 80 times, where 60 are ten times as many as layers."""
+    linears = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64, bias=False)) for _ in range(6)))
+    for (linear,) in linears:
+        nn.init.orthogonal_(linear.weight, gain=factor**0.5)
+    report = gb.probe(linears, torch.randn(64, 64), loss=lambda y: y.square().sum())
+    assert [(alarm.kind, alarm.what) for alarm in report.alarms] == [("growth", what) for what in said]
+
+
+@pytest.mark.parametrize(("factor", "named"), [(2.4, False), (2.8, True)])
+def test_a_gradient_that_grows_beyond_that_is_an_alarm(factor, named):
+    """Behind norms; its norm grows 9 and 13 times, where 5 sqrt(6) is 12.2."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 64, bias=False)
+            nn.init.orthogonal_(self.linear.weight)
+
+        def forward(self, x):
+            y = self.linear(x)
+            return y.detach() + factor**0.5 * (y - y.detach())
+
+    layers = nn.Sequential(*(Scaled() for _ in range(6)))
+    alarms = gb.probe(layers, torch.randn(64, 64), loss=lambda y: y.square().sum()).alarms
+    assert [alarm.kind for alarm in alarms] == ["growth"] * named

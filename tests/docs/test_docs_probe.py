@@ -78,6 +78,9 @@ def test_the_numbers_of_one_model_are_the_committed_ones():
         f"{public['by alarm']} by an alarm", f"{public['healthy runs']} healthy counterparts raised",
         f"{public['healthy runs with an alarm']} alarms",
     )  # fmt: skip
+    sizes = json.loads((ROOT / "tests" / "evidence" / "probe-sizes.json").read_text(encoding="utf-8"))
+    assert says("probe.md", f"Of {sizes['models']} models", f"{len(sizes['with an alarm'])} did")
+    assert sizes["with an alarm"] == ["ModernBertForMaskedLM"]
     furthest = {what: of["furthest"] for what, of in thresholds.items() if isinstance(of, dict)}
     columns = re.findall(r"^\| .* \| (?:above|below|from) [\d.]+ \| ([\d.e-]+) \|$", PAGE, re.M)
     in_order = ("loss over ln V", "labels' entropy over loss", "energy growth over L", "gradient growth over root L",
@@ -165,6 +168,4 @@ def test_the_numbers_of_steps_are_the_committed_ones():
     times = (costs[f"width {width}: measured over not"] for width in (512, 128))
     assert says("probe.md", *(f"{number:.0f} times" for number in times))
     seconds, millions = costs["CPU seconds of a report"], int(costs["million parameters"])
-    assert says(
-        "probe.md", f"{millions} million parameters took {seconds:.0f} CPU seconds with {costs['tokens']} tokens"
-    )
+    assert says("probe.md", f"{millions} million parameters {seconds:.0f} CPU seconds with {costs['tokens']} tokens")
