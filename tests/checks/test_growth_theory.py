@@ -51,6 +51,18 @@ def test_layers_of_torch_grow_as_theory_has_it(name):
     assert not same(logs[:, 0] + 0.3, logs[:, 1])
 
 
+def test_theory_has_the_inputs_of_the_layers():
+    """Of inputs three times as large branches are a ninth of the stream."""
+    module, x, loss = made("torch.nn, Pre-LN", width=128, depth=8)
+    growth = {}
+    for scale in (1.0, 3.0):
+        report = gb.probe(module, scale * x, loss=loss)
+        growth[scale] = report.theory[0].energy - 1
+        energies = report.layers["energy"].to_numpy()
+        assert growth[scale] == pytest.approx(energies[-1] / energies[0] - 1, rel=0.3)
+    assert growth[3.0] < 0.2 * growth[1.0]
+
+
 def test_copies_of_a_layer_grow_beyond_theory():
     """`torch.nn.TransformerEncoder` copies its layer, which theory takes for draws of their own."""
     torch.manual_seed(0)

@@ -115,9 +115,9 @@ def test_weights_too_coarse_for_their_step_stay_where_they_are():
     assert any("stays where it is in step 1 (bfloat16)" in str(alarm) for alarm in report.alarms)
 
 
-def scheduled(rates):
+def scheduled(rates, **named):
     def optimizer(module):
-        plain = torch.optim.SGD(module.parameters(), lr=1.0)
+        plain = torch.optim.SGD(module.parameters(), lr=1.0, **named)
         return plain, torch.optim.lr_scheduler.LambdaLR(plain, lambda step: rates[min(step, len(rates) - 1)])
 
     return optimizer
@@ -130,6 +130,8 @@ def test_a_first_rate_of_zero_is_a_note_and_the_next_step_is_judged():
     assert "the rate of step 1 is 0, as schedules with a warm-up may begin" in report.notes
     assert report.step.loss_after < report.step.loss_before
     assert any(line.startswith("Step 2, the first with a rate, of ") for line in report.lines())
+    uphill = gb.probe(module, words, loss=loss, optimizer=scheduled([0.0, 0.1], maximize=True))
+    assert ["maximize is set" in str(alarm) for alarm in uphill.alarms] == [True]
     none = gb.probe(module, words, loss=loss, optimizer=scheduled([0.0]))
     assert any(line.endswith("the first 3 have the rate 0.") for line in none.lines())
     assert not none.alarms
