@@ -233,6 +233,17 @@ def test_numbers_are_the_same_again_and_random_numbers_stay():
     np.testing.assert_array_equal(frames[0]["value"], frames[1]["value"])
 
 
+def test_frozen_weights_are_a_note():
+    def frozen(module):
+        module.inner.weight.requires_grad_(False)
+        return torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
+
+    stepped = steps(optimizer=frozen, widths=(4,))
+    assert "frozen: inner.weight" in stepped.notes
+    assert not stepped.alarms
+    assert not any(note.startswith("frozen") for note in steps(widths=(4,)).notes)
+
+
 def test_what_is_wrong_with_an_optimizer():
     def without_head(module):
         return torch.optim.Adam([p for name, p in module.named_parameters() if "head" not in name], lr=0.1)
