@@ -53,7 +53,7 @@ def growth_theory(
     """Theory's growth over a list of layers.
 
     Where the network is known, it is that of a Stack of the same shape and initialization, at the same tokens or as
-    many as take a second: energies of the stream, and gradients of the matrix that ends the feed-forward branch.
+    many as take half a second: energies of the stream, and gradients of the matrix that ends the feed-forward branch.
     Where it is not, that of a placement: behind norms stream and gradient stay as they are (Post-LN); where every layer
     adds a branch behind a norm, of the energy that the second layer adds, that of the stream rises by as much in each,
     and the squared gradient towards the input in the same proportion (Pre-LN; of branches like ReLU's, whose derivative
@@ -76,11 +76,15 @@ def growth_theory(
 
 
 def _network(measured: OneModule, depth: int, given: Stack | None) -> tuple[Stack | None, str]:
-    """The network of theory, and where it is from, in words; of another depth it is not this list's."""
+    """The network of theory, and where it is from, in words; of another depth it is not this list's.
+
+    A configuration of several lists, as of an encoder and a decoder, does not say which is meant.
+    """
     if given is not None:
         return (given if given.depth == depth else None), "the Stack given"
+    lists = measured.frame.loc[measured.frame["layer"] > 0, "part"].nunique()
     with suppress(ValueError):
-        if measured.config and measured.words:
+        if measured.config and measured.words and lists == 1:
             described, _ = stack_from_config(measured.config, tokens=measured.words)
             return (described if described.depth == depth else None), "read from its configuration"
     return measured.stack, "read from its layers"

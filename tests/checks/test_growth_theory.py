@@ -171,6 +171,24 @@ def test_a_configuration_of_the_module_is_read(kind):
         assert stack.depth == 4
 
 
+def test_a_configuration_of_two_lists_is_of_neither():
+    """As of an encoder and a decoder of one depth, of which it describes one."""
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (made("nanoGPT-like", width=64, depth=4)[0] for _ in range(2))
+            self.config = vars(Config())
+
+        def forward(self, words):
+            return self.first(words) + self.second(words)
+
+    _, words, loss = made("nanoGPT-like", width=64, depth=4)
+    theories = gb.probe(Two(), words, loss=loss).theory
+    assert len(theories) == 2
+    assert all(theory.of.startswith("Pre-LN whose layers") for theory in theories)
+
+
 def test_what_theory_says_nothing_of():
     module, inputs, loss = made("ViT-like")
     (theory,) = gb.probe(module, inputs, loss=loss).theory
