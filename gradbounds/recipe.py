@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradbounds.grid import FIELDS, OWN_WORD, field_values, stacks
+from simulate.runs.manifests import check_seal
 from simulate.text import TEXTS
 from theory import Stack
 from theory.stack.documents import parsed, read_document
@@ -78,6 +79,7 @@ def read_recipe(path: Path) -> Recipe:
         ValueError: the file is missing, no TOML, has keys that a recipe has not, or networks that no recipe describes.
     """
     content = read_document(path, "file", "TOML")
+    check_seal(path)
     if isinstance(content.get("networks"), list):
         return _of_networks(content, path)
     is_manifest = isinstance(content.get("recipe"), dict)

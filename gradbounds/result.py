@@ -32,6 +32,7 @@ class Result:
         figures: what draws each figure, by name.
         differences: where theory and samples differ, or a verdict is not the committed one, a line each.
         alarm: whether something else is wrong, which the lines say.
+        not_finite: whether numbers of a run are infinite or NaN, which is an error without being asked for.
     """
 
     about: str
@@ -43,6 +44,7 @@ class Result:
     figures: Mapping[str, Callable[..., "Figure"]] = field(default_factory=dict)
     differences: Sequence[str] = ()
     alarm: bool = False
+    not_finite: bool = False
 
     def __repr__(self) -> str:
         parts = [f"{name} of {len(table)} rows" for name, table in self.tables.items()]
@@ -99,7 +101,7 @@ def deliver(
         strict: whether differences and alarms are an error.
 
     Returns:
-        Exit code: 1 where something differs and that is an error, else 0.
+        Exit code: 1 where something differs and that is an error, or numbers are not finite, else 0.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -114,7 +116,7 @@ def deliver(
             print(line if line.startswith("  ") and not line.startswith(_INDENT) else folded(line, indent=_INDENT))
         for line in result.differences:
             print(line)
-    return int(strict and (result.alarm or bool(result.differences)))
+    return int(result.not_finite or (strict and (result.alarm or bool(result.differences))))
 
 
 def _written(result: Result, out: Path) -> list[str]:

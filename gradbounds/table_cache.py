@@ -28,13 +28,32 @@ def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.D
     file = file_of(out, key, version)
     if file.is_file():
         try:
-            return pd.read_parquet(file), False
+            return read_frame(file), False
         except (OSError, ValueError, KeyError) as error:
             raise ValueError(f"out must hold whole tables, but {str(file)!r} is damaged; move it away.") from error
-    table, content = make(), io.BytesIO()
-    table.to_parquet(content, index=False)
-    write_whole(file, content.getvalue())
+    table = make()
+    write_frame(file, table)
     return table, True
+
+
+def write_frame(file: Path, frame: pd.DataFrame) -> None:
+    """Write a data frame as a Parquet file whose pages have checksums, whole or not at all.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    content = io.BytesIO()
+    frame.to_parquet(content, index=False, write_page_checksum=True)
+    write_whole(file, content.getvalue())
+
+
+def read_frame(file: Path) -> pd.DataFrame:
+    """Read what `write_frame` has written, or an earlier version, whose pages have no checksums.
+
+    Raises:
+        OSError: the file cannot be read, or its bytes are not those that were written.
+    """
+    return pd.read_parquet(file, page_checksum_verification=True)
 
 
 def file_of(out: Path, key: dict[str, Any], version: int) -> Path:

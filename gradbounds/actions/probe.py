@@ -1,6 +1,5 @@
 """`gradbounds probe`: what the report on a module prints and writes."""
 
-import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from gradbounds.actions.logged_layers import beside_module, layer_lines
 from gradbounds.budget import SOON
 from gradbounds.progress import counted
 from gradbounds.result import Result
+from gradbounds.table_cache import write_frame
 from gradbounds.units import duration
 from simulate.modules.step_price import StepPrice
-from simulate.runs.files import write_whole
 
 __all__ = ["OnlyPricedError", "Priced", "counted", "logged_norms", "one_result", "report", "steps_result"]
 
@@ -122,9 +121,7 @@ def _kept_table(frame: pd.DataFrame, out: Path | None, name: str) -> list[str]:
     """Write a table into the folder, if there is one, and say where it is."""
     if out is None:
         return []
-    table = io.BytesIO()
-    frame.to_parquet(table, index=False)
-    write_whole(out / name, table.getvalue())
+    write_frame(out / name, frame)
     return [f"Table   {out / name}"]
 
 

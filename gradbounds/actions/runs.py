@@ -129,7 +129,7 @@ def merge(folders: Sequence[Path], out: Path) -> int:
                 keys = list(zip(*(rows[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
                 fresh = [key not in landed for key in keys]
                 if any(fresh):
-                    merged.append_rows(rows.filter(pa.array(fresh)), label=repr([k for k in keys if k not in landed]))
+                    merged.append_rows(rows.filter(pa.array(fresh)))
                     landed.update(keys)
     print(f"{about['cells']} cells in {len(landed)} blocks of {len(runs)} runs in {out}")
     print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")

@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from checks import Verdict, comparison, verdicts
@@ -90,7 +92,7 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
 
     Returns:
         Table `comparison`: a row per network, quantity and layer. It differs where a verdict is another than the
-        committed one, or samples from theory.
+        committed one, or samples from theory, or numbers are not finite.
 
     Raises:
         ValueError: there is no run, or no cell of it has the two draws that an error takes.
@@ -98,13 +100,15 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
     run = run if isinstance(run, Run) else Run.open(Path(run))
     sampled = judged_samples(run)
     committed = [v for results in committed_results() for v in results.verdicts]
-    result = _judged(sampled, committed, about=f"check of {run.folder}")
-    lines: list[str] = []
-    for samples in sampled if layers else ():
-        table = layer_table(prediction_of(samples), samples)
-        lines += [*network_lines(samples.stack, table, "there is no rule for this network."), ""]
-    shown = lines if layers else [*_network_tables(sampled), *[""] * bool(result.verdicts)]
-    below = [*result.below, *_without_rule(sampled)]
+    # What is not finite is counted and said; NumPy would warn of it once more.
+    with np.errstate(invalid="ignore", over="ignore") if any(map(_not_finite, sampled)) else nullcontext():
+        result = _judged(sampled, committed, about=f"check of {run.folder}")
+        lines: list[str] = []
+        for samples in sampled if layers else ():
+            table = layer_table(prediction_of(samples), samples)
+            lines += [*network_lines(samples.stack, table, "there is no rule for this network."), ""]
+        shown = lines if layers else [*_network_tables(sampled), *[""] * bool(result.verdicts)]
+    below = [*result.below, *_without_rule(sampled), *run.without_checksums()]
     if result.verdicts:
         compared = len(common(result.verdicts, committed))
         sentence = f"{compared} of these {len(result.verdicts)} verdicts were compared with committed ones."
@@ -126,10 +130,11 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
         f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
         for now, old in changed_verdicts(judged, committed)
     ]
-    differences = [*_differences(judged, table), *changes]
+    without = [line for samples in sampled for line in _not_finite(samples)]
+    differences = [*_differences(judged, table), *changes, *without]
     return Result(
         about=about, tables={"comparison": table}, values={"wrong": differences}, verdicts=judged, below=below,
-        differences=differences,
+        differences=differences, not_finite=bool(without),
     )  # fmt: skip
 
 
@@ -171,6 +176,25 @@ def _differences(judged: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
         f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
         for v in judged
         if v.agreement == "differs"
+    ]
+
+
+def _not_finite(samples: Samples) -> list[str]:
+    """Each quantity of a network that is infinite or NaN in some draws, a line each.
+
+    The correlation of one token with others, which there are none of, is NaN in all.
+    """
+    s = samples.stack
+    defined = {"token_correlation": s.tokens > 1, "encoder_token_correlation": s.source_tokens > 1}
+    counts = {
+        name: int((~np.isfinite(values)).reshape(samples.draws, -1).any(axis=1).sum())
+        for name, values in samples.items()
+        if defined.get(name, True)
+    }
+    return [
+        f"NOT FINITE {name} at {s.placement}, d = {s.width}, L = {s.depth}: in {count} of {samples.draws} draws"
+        for name, count in counts.items()
+        if count
     ]
 
 

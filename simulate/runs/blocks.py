@@ -1,21 +1,25 @@
 """The Parquet files of draws in a run folder: whole, named by a sweep, and each draw in one of them alone."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from simulate.runs.parquet import open_parquet
 from simulate.runs.tables import with_nulls
 from theory.stack.quantities import QUANTITIES
 
-_NAMES = re.compile(r"(\d{6,})-[0-9a-f]{16}\.parquet")
+_NAMES = re.compile(r"(\d{6,})-(?:[0-9a-f]{16}){1,2}\.parquet")
 KEY = ["cell", "seed", "draw"]
 """What tells any two draws apart."""
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
+_SIZES = {name for name in QUANTITIES if any(part in name for part in ("_sq", "energy", "norm"))}
+"""Squares and norms, which are at least 0; rounding may put a loss or an entropy below it."""
 
 
 def block_files(folder: Path) -> list[Path]:
@@ -45,17 +49,70 @@ def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
 
     Raises:
         TypeError: they are of something else: columns are missing, of other types, or have gaps; or there are none.
+        OSError: the file is damaged.
+        ValueError: it has numbers that no draw has.
     """
-    about = pq.read_metadata(file)
-    schema = about.schema.to_arrow_schema()
+    opened = open_parquet(file)
+    about, schema = opened.metadata, opened.schema_arrow
     kinds = {name: schema.field(name).type for name in (*_WORDS, *_NUMBERS)}
-    rows = pq.ParquetFile(file).read(columns)  # read_table takes three times as long to find that it is one file
+    rows = opened.read(columns)
     gaps = [name for name in rows.column_names if name in kinds and rows[name].null_count]
     strange = any(pa.types.is_integer(kind) == (name in _WORDS) for name, kind in kinds.items())
     strange = strange or not all(_of_numbers(field.type) for field in schema if field.name in QUANTITIES)
     if gaps or strange or not about.num_rows or _without_loss(about):
         raise TypeError("these are no draws")
+    _check_numbers(rows)
     return with_nulls(rows)
+
+
+def _check_numbers(rows: pa.Table) -> None:
+    """Refuse numbers that no draw has; lists are looked at where the depth was read with them.
+
+    Raises:
+        ValueError: a square or a norm is below 0, or a list has not a number for each layer and step.
+    """
+    lists = [name for name in rows.column_names if pa.types.is_list(rows.schema.field(name).type)]
+    for name in _SIZES & set(rows.column_names):
+        if pc.any(pc.less(pc.list_flatten(rows[name]) if name in lists else rows[name], 0.0)).as_py():
+            raise ValueError(f"{name} is a square or a norm, and below 0 in a draw")
+    if "depth" not in rows.column_names:
+        return
+    depth = rows["depth"].to_numpy()
+    other = pc.fill_null(rows["encoder_depth"], 0).to_numpy() if "encoder_depth" in rows.column_names else 0
+    steps = pc.list_value_length(rows["loss"]).to_numpy() if "loss" in lists else 1
+    for name in lists:
+        quantity = QUANTITIES.get(name)
+        layers = np.where(other, other, depth) if quantity and quantity.of_encoder else depth
+        # What training alone has besides may be of a layer or of the network.
+        allowed = [steps * layers] if quantity and quantity.per_layer else [np.broadcast_to(steps, depth.shape)]
+        allowed += [] if quantity else [steps * layers]
+        lengths = pc.fill_null(pc.list_value_length(rows[name]), -1).to_numpy()
+        if not np.logical_or.reduce([lengths == -1, *(lengths == count for count in allowed)]).all():
+            raise ValueError(f"{name} has not a number for each layer of each draw")
+
+
+def check_whole_blocks(file: Path, rows: pa.Table, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """The blocks in a file by cell name, root seed and index, which have all their draws.
+
+    Args:
+        file: their file.
+        rows: the columns cell, seed, block and draw, at least.
+        sizes: draws in a block of each cell, by its name; blocks of other cells are not looked into.
+
+    Raises:
+        ValueError: a block has not the draws of its cell's blocks.
+    """
+    draws = rows.group_by(["cell", "seed", "block"]).aggregate([("draw", each) for each in ("count", "min", "max")])
+    names, seeds, blocks, counts, first, last = (draws[name].to_pylist() for name in draws.column_names)
+    for name, block, *there in zip(names, blocks, counts, first, last, strict=True):
+        size = sizes.get(name)
+        if size is not None and there != [size, block * size, block * size + size - 1]:
+            raise ValueError(
+                f"run must hold whole blocks, but block {block} of cell {name} has {there[0]} draws from {there[1]} to "
+                f"{there[2]} in {str(file)!r}, and not {size} from {block * size} on; move it away, and the same sweep "
+                "samples its blocks again."
+            )
+    return list(zip(names, seeds, blocks, strict=True))
 
 
 def _of_numbers(kind: pa.DataType) -> bool:
@@ -117,7 +174,8 @@ def readable(read: Any, file: Path) -> Any:
     try:
         return read()
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        reason = f" ({error})" if type(error) is ValueError else ""
         raise ValueError(
-            f"run must hold whole Parquet files, but {str(file)!r} is damaged; move it away, and the same sweep "
-            "samples its blocks again."
+            f"run must hold whole Parquet files, but {str(file)!r} is damaged{reason}; move it away, and the same "
+            "sweep samples its blocks again."
         ) from error

@@ -1,7 +1,12 @@
 """A run folder's manifest, read without torch: a folder that is no run is said at once."""
 
+import hashlib
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from theory.stack.documents import read_document
 
@@ -21,12 +26,35 @@ _KINDS: dict[str, type] = {
 # Of a session.
 _WORDS = ("started", "command")
 
+_DIGEST = re.compile(rb'digest = "([0-9a-f]{64})"\n')
+
+
+def sealed(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest as TOML, after a first line with the SHA-256 of what follows it."""
+    content = tomli_w.dumps(manifest).encode()
+    return f'digest = "{hashlib.sha256(content).hexdigest()}"\n'.encode() + content
+
+
+def check_seal(path: Path) -> None:
+    """Refuse a manifest that is not as it was written; those of earlier versions have no digest, and pass.
+
+    Raises:
+        ValueError: its first line is a digest, and not that of the other lines.
+    """
+    content = path.read_bytes() if path.is_file() else b""
+    digest = _DIGEST.match(content)
+    if digest and hashlib.sha256(content[digest.end() :]).hexdigest().encode() != digest[1]:
+        raise ValueError(
+            f"run must have its {MANIFEST} as it was written, but {str(path)!r} was changed or is damaged; where it "
+            "was changed on purpose, remove its first line."
+        )
+
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What a run's manifest.toml holds.
 
     Raises:
-        ValueError: the folder holds no run, or one of another format.
+        ValueError: the folder holds no run, one of another format, or a manifest that was changed.
     """
     try:
         manifest: dict[str, Any] = read_document(folder / MANIFEST, MANIFEST, "TOML")
@@ -34,6 +62,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"run must be a folder that `gradbounds sweep` wrote, but {str(folder)!r} has no readable {MANIFEST}."
         ) from error
+    check_seal(folder / MANIFEST)
+    manifest.pop("digest", None)
     if manifest.get("format") != FORMAT:
         raise ValueError(
             f"run must have format {FORMAT}, but {str(folder)!r} has {manifest.get('format')!r}; sweep again into "

@@ -192,7 +192,7 @@ def last_layer_moments(
         Counts; means, NaN without draws; variances over squared means, infinite with fewer than two draws.
     """
     parts = [pd.DataFrame({"cell": [], "last": []})]
-    for rows in run.tables(["cell", "seed", "draw", "grad_sq_W2"], since=since):
+    for rows in run.tables(["cell", "seed", "draw", "depth", "grad_sq_W2"], since=since):
         frame = pd.DataFrame({name: rows[name].to_numpy() for name in ("cell", "seed", "draw")})
         layers = rows["grad_sq_W2"].combine_chunks()
         frame["last"] = layers.flatten().to_numpy()[layers.offsets.to_numpy()[1:] - layers.offsets.to_numpy()[0] - 1]

@@ -8,7 +8,6 @@
 Every file but the log is written whole or not at all. One process at a time may write into a folder.
 """
 
-import hashlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,12 +18,20 @@ from typing import TYPE_CHECKING, Any
 import filelock
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import tomli_w
 
-from simulate.runs.blocks import KEY, block_files, check_distinct, next_number, readable, rows_of, tables_of
+from simulate.runs.blocks import (
+    KEY,
+    block_files,
+    check_distinct,
+    check_whole_blocks,
+    next_number,
+    readable,
+    rows_of,
+    tables_of,
+)
 from simulate.runs.files import remove_temporaries, write_whole
-from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest
+from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest, sealed
+from simulate.runs.parquet import has_checksum, open_parquet, write_parquet
 from simulate.runs.tables import (
     Block,
     block_rows,
@@ -118,7 +125,7 @@ class Run:
         with run.hold():
             for sub in ("blocks", "windows") if replace else ():
                 shutil.rmtree(path / sub, ignore_errors=True)
-            write_whole(path / MANIFEST, tomli_w.dumps(complete).encode())
+            write_whole(path / MANIFEST, sealed(complete))
         return run
 
     @property
@@ -160,27 +167,23 @@ class Run:
             lock.release()
 
     def append(self, blocks: Sequence[Block]) -> None:
-        """Land blocks in one new file, named by its place in the order of landing and a digest of what it holds.
+        """Land blocks in one new file, named by its place in the order of landing and a digest of its bytes.
 
         Raises:
             ValueError: as `append_rows`.
         """
         if blocks:
-            label = ";".join(f"{b.cell.name}:{b.seed}:{b.index}" for b in blocks)
-            self.append_rows(block_rows(blocks), label)
+            self.append_rows(block_rows(blocks))
 
-    def append_rows(self, rows: pa.Table, label: str) -> None:
-        """Land rows that `block_rows` made; equal labels stand for equal rows.
+    def append_rows(self, rows: pa.Table) -> None:
+        """Land rows that `block_rows` made.
 
         Raises:
             ValueError: the folder is gone, or the file cannot be written.
         """
         self.check_there()
-        number = next_number(self.folder / "blocks")
-        sink = pa.BufferOutputStream()
-        pq.write_table(marked(rows), sink, compression="zstd")
-        digest = hashlib.sha256(label.encode()).hexdigest()[:16]
-        write_whole(self.folder / "blocks" / f"{number:06}-{digest}.parquet", sink.getvalue().to_pybytes())
+        folder = self.folder / "blocks"
+        write_parquet(folder, f"{next_number(folder):06}", marked(rows))
 
     def check_there(self) -> None:
         """Refuse to go on where the folder was deleted or moved: files alone are no run.
@@ -194,17 +197,18 @@ class Run:
                 f"meanwhile (there is no {MANIFEST}), and what had not landed is lost; give the command again."
             )
 
-    def landed(self) -> set[Landed]:
+    def landed(self, cells: "Sequence[Cell]" = ()) -> set[Landed]:
         """The blocks on disk.
 
+        Args:
+            cells: of which every block must have all its draws.
+
         Raises:
-            ValueError: a file is damaged or not of a sweep, or a draw stands there twice.
+            ValueError: a file is damaged or not of a sweep, a draw stands there twice, or a block lacks draws.
         """
-        landed: set[Landed] = set()
-        for rows in self._held([*KEY, "block"]):
-            blocks = rows.group_by(["cell", "seed", "block"]).aggregate([])
-            landed.update(zip(*(blocks[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
-        return landed
+        sizes = {cell.name: cell.draws_per_block for cell in cells}
+        tables = self._held([*KEY, "block"])
+        return {block for file, rows in tables for block in check_whole_blocks(file, rows, sizes)}
 
     def samples(self) -> "list[Samples]":
         """Every cell of the run with all its draws, in the order of their Stack's fields.
@@ -213,20 +217,23 @@ class Run:
 
         Raises:
             ValueError: no draws yet, a run of training, a file is damaged or not of a sweep, a draw stands there twice,
-                or a cell is of a later version.
+                a block lacks draws, or a cell is of a later version.
         """
         from simulate.runs.sample import Samples  # late: it loads torch
 
         tables = self._held(None)
         if not tables:
             raise ValueError(f"run must hold draws, but {str(self.folder)!r} has none; sweep into it first.")
-        table = self._sampled(pa.concat_tables(tables, promote_options="permissive"))
+        table = self._sampled(pa.concat_tables([rows for _, rows in tables], promote_options="permissive"))
         table = table.sort_by([(name, "ascending") for name in ("cell", "seed", "draw")])
         names = table["cell"].to_numpy(zero_copy_only=False)
         starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(names)]
         constants = [name for name in table.column_names if name not in QUANTITIES]
         rows = table.select(constants).take(starts[:-1]).to_pylist()
         described = [cell_of(row, self._windows) for row in rows]
+        sizes = {cell.name: cell.draws_per_block for cell in described}
+        for file, part in tables:
+            check_whole_blocks(file, part, sizes)
         values = quantity_arrays(table, starts, [cell.stack for cell in described])
         seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
         cells = [Samples(*parts) for parts in zip(described, seeds, values, strict=True)]
@@ -247,7 +254,7 @@ class Run:
             ValueError: a file is damaged or not of a sweep, a draw stands there twice, or the run is of training.
         """
         sources: dict[str, str] = {}
-        for file in (self.folder / "windows").glob("*.parquet"):
+        for file in self._parquet("windows"):
             sources |= readable(lambda f=file: _source_of(f), file)
         for rows in self.tables():
             yield rows_frame(self._sampled(rows), sources)
@@ -278,8 +285,8 @@ class Run:
             if file.stat().st_mtime >= since:
                 yield readable(lambda f=file: rows_of(f, columns), file)
 
-    def _held(self, columns: list[str] | None) -> list[pa.Table]:
-        """All tables at once, read once; columns are those of `KEY` and more, or all.
+    def _held(self, columns: list[str] | None) -> list[tuple[Path, pa.Table]]:
+        """All files with their tables, read once; columns are those of `KEY` and more, or all.
 
         Raises:
             ValueError: as `tables`.
@@ -287,7 +294,7 @@ class Run:
         files = self.files()
         tables = tables_of(files, columns)
         check_distinct(files, tables)
-        return tables
+        return list(zip(files, tables, strict=True))
 
     def files(self) -> list[Path]:
         """The paths of the files of draws, in the order in which they landed.
@@ -297,36 +304,56 @@ class Run:
         """
         return block_files(self.folder / "blocks")
 
-    def _windows_file(self, digest: str, stack: Stack) -> Path:
-        return self.folder / "windows" / f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}.parquet"
+    def without_checksums(self) -> list[str]:
+        """A line that says how many Parquet files of the run have no checksums; none where all have."""
+        files = [file for sub in ("blocks", "windows") for file in self._parquet(sub)]
+        without = sum(not has_checksum(file) for file in files)
+        if not without:
+            return []
+        return [
+            f"{without} of {len(files)} Parquet files are of an earlier version and have no checksums; a flipped bit "
+            "in one is not noticed."
+        ]
+
+    def _parquet(self, sub: str) -> list[Path]:
+        return sorted((self.folder / sub).glob("*.parquet"))
+
+    def _windows_file(self, digest: str, stack: Stack) -> Path | None:
+        """Where the windows of a text are, if they are kept; earlier versions had no digest of bytes in the name."""
+        stem = _windows_stem(digest, stack)
+        return next((file for file in self._parquet("windows") if f"{file.stem}-".startswith(f"{stem}-")), None)
 
     def keep_windows(self, cells: "Iterable[Cell]") -> None:
         """Keep the windows of text of cells that have one, once for every text, tokens and vocabulary."""
         for cell in cells:
-            if cell.text is None or (file := self._windows_file(cell.text.digest, cell.stack)).exists():
+            if cell.text is None or self._windows_file(cell.text.digest, cell.stack):
                 continue
             about = {"digest": cell.text.digest, "source": cell.text.source}
-            sink = pa.BufferOutputStream()
-            pq.write_table(pa.table({"ids": pa.array(list(cell.text.ids))}, metadata=about), sink, compression="zstd")
-            write_whole(file, sink.getvalue().to_pybytes())
+            table = pa.table({"ids": pa.array(list(cell.text.ids))}, metadata=about)
+            write_parquet(self.folder / "windows", _windows_stem(cell.text.digest, cell.stack), table)
 
     def _windows(self, digest: str, stack: Stack) -> TextWindows:
         file = self._windows_file(digest, stack)
-        if not file.exists():
+        if file is None:
+            gone = self.folder / "windows" / f"{_windows_stem(digest, stack)}-*.parquet"
             raise ValueError(
-                f"run must hold the windows of its texts, but {str(file)!r} is gone; the same sweep writes it anew."
+                f"run must hold the windows of its texts, but {str(gone)!r} is gone; the same sweep writes it anew."
             )
         return readable(lambda: _windows_of(file, digest, stack.tokens), file)
 
 
+def _windows_stem(digest: str, stack: Stack) -> str:
+    return f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}"
+
+
 def _source_of(file: Path) -> dict[str, str]:
     """The name of a text's file by its digest."""
-    about = pq.read_schema(file).metadata
+    about = open_parquet(file).schema_arrow.metadata
     return {about[b"digest"].decode(): about[b"source"].decode()}
 
 
 def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:
-    table = pq.read_table(file)
+    table = open_parquet(file).read()
     ids = table["ids"].combine_chunks().flatten().to_numpy().reshape(-1, tokens + 1)
     return TextWindows(ids=ids, digest=digest, source=table.schema.metadata[b"source"].decode())
 

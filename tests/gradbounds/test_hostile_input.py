@@ -63,6 +63,11 @@ HOSTILE = [
     (("runs", "watch", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
     (("runs", "STARTED"), "but 'STARTED/manifest.toml' has sessions of another kind."),
+    (
+        ("runs", "CHANGED"),
+        "but 'CHANGED/manifest.toml' was changed or is damaged; where it was changed on purpose, remo",
+    ),
+    (("sweep", "--file", "CHANGED/manifest.toml", "--dry-run"), "but 'CHANGED/manifest.toml' was changed or is dam"),
     (("check", "NEGATIVE"), "but 'NEGATIVE/manifest.toml' has draws of another kind."),
     (("check", "VARIANCE.json", "--against", "VARIANCE.json"), "variances are of at least 0, and seeds of at least 1"),
     (("sweep", "--file", "INF.toml", "--dry-run"), "it has a number that is not finite, inf."),
@@ -82,10 +87,14 @@ def folders(tmp_path_factory):
         pa.table({"cell": ["a"], "x": [1]}), place / "FOREIGN" / "blocks" / "000009-aaaaaaaaaaaaaaaa.parquet"
     )
     shutil.copytree(place / "OLD", place / "SESSIONS")
-    manifest = (place / "OLD" / "manifest.toml").read_text()
+    manifest = (place / "OLD" / "manifest.toml").read_text().partition("\n")[2]  # without its digest
     for name, was, now in (("STARTED", "started = .*", "started = 7"), ("NEGATIVE", "(?m)^draws = 1$", "draws = -3")):
         (place / name).mkdir()
         (place / name / "manifest.toml").write_text(re.sub(was, now, manifest))
+    shutil.copytree(place / "OLD", place / "CHANGED")
+    (place / "CHANGED" / "manifest.toml").write_text(
+        (place / "OLD" / "manifest.toml").read_text().replace("draws = 1\n", "draws = 2\n")
+    )
     columns = ["width", "depth", "part", "layer", "parameter", "quantity", "mean", "variance", "seeds"]
     kept = {"format": 1, "name": "one", "columns": columns, "rows": [[8, 1, "", 0, "", "loss", 0.0, -1.0, 2]]}
     (place / "VARIANCE.json").write_text(json.dumps(kept))

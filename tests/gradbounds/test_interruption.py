@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -135,6 +136,27 @@ def test_sigterm_ends_any_command(monkeypatch, capsys):
             assert entry.main() == 143
         assert capsys.readouterr().err.startswith("gradbounds: interrupted")
         assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_when_the_work_is_done_changes_nothing():
+    """While the interpreter takes itself apart, after it has given signals their meaning back."""
+    leaving = """
+import os, sys, time
+class Last:
+    def __del__(self, write=os.write, sleep=time.sleep):
+        write(1, b"leaving\\n")
+        sleep(0.1)
+sys.last, sys.argv = Last(), ["gradbounds", "--version"]
+from gradbounds.__main__ import program
+program()
+"""
+    with subprocess.Popen([sys.executable, "-c", leaving], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("gradbounds ")
+        assert process.stdout.readline() == "leaving\n"
+        for which in (signal.SIGINT, signal.SIGTERM):
+            process.send_signal(which)
+        assert process.wait(30) == 0
 
 
 @pytest.mark.quick

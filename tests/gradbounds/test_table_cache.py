@@ -1,6 +1,8 @@
 """Tables kept by key: made once, again under another version, and whole."""
 
+import numpy as np
 import pandas as pd
+import pytest
 
 from gradbounds.actions.hessian_subjects import of_stack
 from gradbounds.table_cache import cached
@@ -14,6 +16,21 @@ def test_a_table_is_made_once_for_a_key_and_a_version(tmp_path):
     found = [cached(tmp_path, key, version, lambda: next(tables)) for key, version in asked]
     assert [(int(table["value"].iloc[0]), new) for table, new in found] == [(0, True), (0, False), (1, True), (2, True)]
     assert len(list((tmp_path / "models").iterdir())) == 3
+
+
+def test_a_flipped_bit_in_a_table_is_refused(tmp_path):
+    """In each tenth byte of the pages; a table of an earlier version has no checksums and is read."""
+    table = pd.DataFrame({"value": np.random.default_rng(0).normal(size=64)})
+    cached(tmp_path, {}, 1, lambda: table)
+    (file,) = (tmp_path / "models").iterdir()
+    content = file.read_bytes()
+    place = content.index(table["value"].to_numpy().tobytes()[:8])
+    for at in range(place, place + 512, 10):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(ValueError, match=f"^out must hold whole tables, but .*{file.name}' is damaged"):
+            cached(tmp_path, {}, 1, pytest.fail)
+    table.to_parquet(file, index=False)
+    pd.testing.assert_frame_equal(cached(tmp_path, {}, 1, pytest.fail)[0], table)
 
 
 def test_keys_hold_what_differs_from_defaults():

@@ -63,13 +63,52 @@ def test_folders_that_are_no_run(tmp_path):
         Run.open(tmp_path / "empty")
 
 
-def test_a_damaged_file_is_named(tmp_path, cells):
+def damaged(content: bytes, rng: np.random.Generator) -> dict[str, bytes]:
+    """A file with one bit flipped, and with 64 bytes that a disk has lost."""
+    bit, start = rng.integers(8 * len(content)), rng.integers(max(1, len(content) - 64))
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return {f"bit {bit}": bytes(flipped), f"zeros from {start}": content[:start] + bytes(64) + content[start + 64 :]}
+
+
+def test_damage_is_refused_with_the_files_name(tmp_path, cells):
+    """Anywhere in a block, in windows of a text and in the manifest; a flip in the word `digest` changes no number."""
     run = Run.create(tmp_path / "run", REQUEST)
-    sample_into(cells[:1], draws=1, seed=3, run=run)
-    (file,) = (run.folder / "blocks").glob("*.parquet")
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="^run must hold whole Parquet files, but .* is damaged; move it away"):
+    sample_into(cells, draws=1, seed=3, run=run)
+    files, rng = [*run.folder.rglob("*.parquet"), run.folder / "manifest.toml"], np.random.default_rng(0)
+    assert len(files) == 3
+    for file in files:
+        content = file.read_bytes()
+        for what, other in [one for _ in range(20) for one in damaged(content, rng).items()]:
+            file.write_bytes(other)
+            try:
+                opened = Run.open(run.folder)
+                assert opened.manifest.items() >= run.manifest.items(), (file, what)
+                opened.samples()
+                assert other.partition(b"\n")[0] != content.partition(b"\n")[0], (file, what)
+                assert other.partition(b"\n")[2] == content.partition(b"\n")[2], (file, what)
+            except ValueError as error:
+                assert str(file if file.suffix == ".parquet" else run.folder) in str(error)
+        file.write_bytes(content)
+    run.samples()
+
+
+@pytest.mark.parametrize(("edit", "reason"), [
+    (lambda v: {"loss_gradient_sq": np.where(np.arange(64) == 9, -5, v["loss_gradient_sq"])}, "loss_gradient_sq is a"),
+    (lambda v: {"hidden_energy": v["hidden_energy"][:, 1:]}, "hidden_energy has not a number for each layer"),
+    (lambda v: {name: value[:32] for name, value in v.items()}, "and not 64 from 0 on"),
+])  # fmt: skip
+def test_rows_that_no_network_has_are_refused(tmp_path, edit, reason):
+    """Whoever wrote them: the file is whole, and its digest fits. A sweep does not continue half a block."""
+    run, cell = Run.create(tmp_path / "run", REQUEST), Cell(Stack(width=8, depth=2))
+    values = sample(cell.stack, draws=64, seed=0).arrays
+    run.append([Block(cell, 0, 0, values | edit(values))])
+    said = f"^run must hold whole .*{run.files()[0].name}.*{reason}"
+    with pytest.raises(ValueError, match=said):
         run.samples()
+    if len(next(iter(edit(values).values()))) < 64:
+        with pytest.raises(ValueError, match=said):
+            sample_into([cell], draws=64, seed=0, run=run)
 
 
 def test_an_empty_file_is_never_written(tmp_path):
@@ -188,8 +227,9 @@ def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
         with pytest.raises(ValueError, match=COPIED.format(file.name, copy.name)):
             read()
     copy.unlink()
-    pq.write_table(pa.concat_tables([rows, rows.slice(3, 1)]), file)
-    with pytest.raises(ValueError, match=f"but 1 stand there again, the first of them twice in '.*{file.name}'"):
+    file.unlink()
+    pq.write_table(pa.concat_tables([rows, rows.slice(3, 1)]), copy)
+    with pytest.raises(ValueError, match=f"but 1 stand there again, the first of them twice in '.*{copy.name}'"):
         run.samples()
 
 

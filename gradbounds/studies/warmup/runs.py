@@ -1,6 +1,5 @@
 """The runs of a grid in processes; each that has finished is a file of the folder, and is never run again."""
 
-import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from pathlib import Path
@@ -12,9 +11,8 @@ from gradbounds.studies.trained_step import step_rates
 from gradbounds.studies.trainer import train
 from gradbounds.studies.training import MEASURED, Trained
 from gradbounds.studies.warmup.grid import Planned
-from gradbounds.table_cache import cached, file_of
+from gradbounds.table_cache import cached, file_of, read_frame, write_frame
 from simulate.runs.execution import Execution
-from simulate.runs.files import write_whole
 from simulate.runs.sample import one_thread
 from simulate.translation.parallel_text import ParallelText
 
@@ -100,7 +98,7 @@ def one_run(
             trained = train(
                 planned.training, *texts, checkpoint=checkpoint, device=device,
                 at_step=step_rates if planned.rates else None, on_update=on_update,
-                on_measure=lambda shown: _write(record, _table(shown)),
+                on_measure=lambda shown: write_frame(record, _table(shown)),
             )  # fmt: skip
         return _table(trained)
 
@@ -118,19 +116,13 @@ def cut_off(planned: Planned, texts: Texts, out: Path) -> pd.DataFrame | None:
     """
     record = _record(out, name_of(planned, texts))
     try:
-        return pd.read_parquet(record) if record.is_file() else None
+        return read_frame(record) if record.is_file() else None
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"out must hold whole records, but {str(record)!r} is damaged; move it away.") from error
 
 
 def _record(out: Path, name: str) -> Path:
     return out / "records" / f"{name}.parquet"
-
-
-def _write(record: Path, table: pd.DataFrame) -> None:
-    content = io.BytesIO()
-    table.to_parquet(content, index=False)
-    write_whole(record, content.getvalue())
 
 
 def _table(trained: Trained) -> pd.DataFrame:

@@ -5,11 +5,13 @@ import sys
 import numpy as np
 import pytest
 
+import gradbounds as gb
 from gradbounds.cli import main
 from gradbounds.recipe import read_recipe
-from simulate import Run, read_windows
+from simulate import Cell, Run, read_windows, sample
 from simulate.runs import cell
-from theory import predict
+from simulate.runs.tables import Block
+from theory import Stack, predict
 
 SMALL = ["--depth", "3", "--tokens", "4", "--vocab", "16"]
 
@@ -80,6 +82,23 @@ def test_a_network_without_a_rule_has_its_measured_numbers(capsys):
     assert main(["check", "run"]) == 0
     (table,) = rows_of(capsys.readouterr().out)
     assert ("dL/dW2", 3) in table
+
+
+def test_draws_that_are_not_finite_are_counted(capsys):
+    """An error without --strict; one token's correlation with others is defined nowhere, and none."""
+    stack = Stack(width=16, depth=2, tokens=1, vocab=4)
+    assert np.isnan(sample(stack, draws=16, seed=0)["token_correlation"]).all()
+    run = gb.sweep([stack], draws=16, seed=0, out="run")
+    assert main(["check", "run"]) == 0
+    values = sample(stack, draws=32, seed=0).arrays
+    values = {name: value[16:].copy() for name, value in values.items()}
+    values["grad_sq_W2"][[3, 5], 1], values["loss"][7] = [np.nan, np.inf], np.inf
+    run.append([Block(Cell(stack), 0, 1, values)])
+    capsys.readouterr()
+    assert main(["check", "run"]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("NOT FINITE")]
+    where = "at post, d = 16, L = 2: in"
+    assert lines == [f"NOT FINITE loss {where} 1 of 32 draws", f"NOT FINITE grad_sq_W2 {where} 2 of 32 draws"]
 
 
 def test_the_name_of_a_text_is_no_path(tmp_path):
