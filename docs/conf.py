@@ -69,6 +69,7 @@ sphinx_gallery_conf = {
 html_theme = "furo"
 html_title = "gradbounds"
 html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -1,6 +1,6 @@
 """Answers for a page without a server: published models, networks around the paper's, and each of its choices changed.
 
-Numbers have five digits, which is within 0.1%; what has no answer has the message that says why.
+Numbers of tables have five digits, which is within 0.1%; what has no answer has the message that says why.
 """
 
 import io
@@ -168,17 +168,20 @@ def _answer(kind: str, question: Mapping[str, Any]) -> Any:
         content = content | {
             "stack": {name: said(name, value) for name, value in content["stack"].non_default().items()}
         }
-    return _rounded(content)
+    # The page rounds the loss and the norm itself, to the digits of the command's sentence beside them.
+    return _rounded(content) | _rounded(
+        {name: content[name] for name in ("loss", "gradient_norm") if name in content}, 17
+    )
 
 
-def _rounded(value: Any) -> Any:
-    """To few digits; what is not finite is null."""
+def _rounded(value: Any, digits: int = _DIGITS) -> Any:
+    """To so many digits, of which 17 are all; what is not finite is null."""
     if isinstance(value, Mapping):
-        return {name: _rounded(entry) for name, entry in value.items()}
+        return {name: _rounded(entry, digits) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(entry) for entry in value]
+        return [_rounded(entry, digits) for entry in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value

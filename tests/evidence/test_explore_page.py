@@ -33,7 +33,19 @@ from theory.stack.placements import COMPOSITIONS
 
 pytestmark = pytest.mark.evidence
 
-PARTS = ("live", "samples", "run", "parts", "latency", "hostile", "offline", "numbers", "public_run", "pictures")
+PARTS = (
+    "live",
+    "samples",
+    "run",
+    "parts",
+    "latency",
+    "hostile",
+    "offline",
+    "numbers",
+    "public_run",
+    "pictures",
+    "current",
+)
 """Of the script, each in a browser of its own; what a stopped run has is kept."""
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "explore_page.js"
@@ -206,6 +218,10 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     assert "letters" in found["hostile"]["1 MB"]["message"]
     assert found["file"]["asked"] == ["null"] and "loss" in found["file"]["first_line"]
     assert "--width 77" in found["file"]["not_in_it"]
+    assert found["file"]["tokens"] == "What stands out at 8 tokens, all different"
+    current = found["current"]
+    assert (current["waiting"], current["predicted"], current["settled"]) == ([], ["predict"], ["batch", "predict"])
+    assert current["caret"] == ["field_tokens", "4"]
     assert found["cancelled"] == "Cancelled."
     assert max(found["beyond"].values()) <= 0
     assert len(numbers["served"]) == len(numbers["file"]) == 20

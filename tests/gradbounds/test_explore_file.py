@@ -51,6 +51,13 @@ def test_numbers_of_a_file_are_those_of_theory(few):
             assert norms == pytest.approx([float(known[f"grad_sq_{name}"].sum()) ** 0.5], rel=1e-3)
 
 
+def test_a_file_has_all_digits_of_the_line_of_a_log(few):
+    """Which the page rounds to four beside the command's sentence: of five, 10.9653 would be 10.965 and then 10.96."""
+    network = {"fields": {"depth": "1", "width": "64"}, "batch": precomputed.BATCH}
+    content, kept = answer("batch", network), few["given"]["batch?batch=512&depth=1&width=64"]
+    assert [kept[name] for name in ("loss", "gradient_norm")] == [content["loss"], content["gradient_norm"]]
+
+
 def test_a_file_has_gated_networks_with_all_that_the_page_asks_of_them(monkeypatch):
     """By the page's own names, which leave defaults out: two clicks from the paper's setting lead to them."""
     monkeypatch.setattr(precomputed, "_answer", lambda kind, question: answer(kind, question))

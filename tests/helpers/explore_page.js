@@ -251,16 +251,48 @@ async function offline(browser) {
   await shown(page, "placement=post");
   await page.locator("#chips input[value=pre]").check({ force: true });
   await shown(page, "placement=pre");
-  const title = await text(page, "title");
+  const title = await text(page, "title"), tokens = await text(page, "standing");
   await fill(page, "width", "77");
   await shown(page, "placement=pre&width=77");
-  found.file = { first_line: first, title, not_in_it: (await text(page, "message")).slice(-60), asked: [...new Set(found.requests.slice(before))] };
+  found.file = { first_line: first, title, tokens, not_in_it: (await text(page, "message")).slice(-60), asked: [...new Set(found.requests.slice(before))] };
   found.requests.length = before;
   await page.close();
 }
+// While answers are held back: which parts can be used that answer another question than the address asks. Then the
+// field with the caret, which follows the history.
+async function current(browser) {
+  const page = await open(browser, `${address}#${SMALL}`), held = [];
+  await settled(page, SMALL);
+  const hold = (kind) => page.route(`**/api/${kind}`, (route) => held.push(route));
+  const release = async (kind) => {
+    await page.unroute(`**/api/${kind}`);
+    while (held.length) await held.pop().continue();
+  };
+  const used = () => page.evaluate(() => [...new Set([...document.querySelectorAll("[data-of]")].filter((each) => each.offsetParent
+    && !each.closest("[inert]")).map((each) => each.dataset.of))].sort());
+  for (const kind of ["predict", "batch"]) await hold(kind);
+  await page.evaluate(() => { location.hash = "placement=pre&width=128"; });
+  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Predicting"));
+  found.current = { waiting: await used() };
+  await page.unroute("**/api/predict");
+  await held.pop().continue();
+  await shown(page, "placement=pre&width=128");
+  found.current.predicted = await used();
+  await release("batch");
+  await settled(page, "placement=pre&width=128");
+  found.current.settled = (await used()).filter((kind) => kind !== "sizes");
+  await page.locator("#field_tokens").fill("4");
+  await settled(page, "placement=pre&width=128&tokens=4");
+  await page.locator("#field_tokens").fill("6");
+  await settled(page, "placement=pre&width=128&tokens=6");
+  await page.goBack();
+  await settled(page, "placement=pre&width=128&tokens=4");
+  found.current.caret = await page.evaluate(() => [document.activeElement.id, document.activeElement.value]);
+  await page.context().close();
+}
 (async () => {
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
-  await { live, samples, run, parts, public_run, latency, hostile, offline, numbers, pictures }[asked](browser);
+  await { live, samples, run, parts, public_run, latency, hostile, offline, numbers, pictures, current }[asked](browser);
   found.requests = [...new Set(found.requests)];
   found.chromium = browser.version();
   await browser.close();

@@ -17,6 +17,10 @@
   const kept = new Map();
   const hidden = new Set();
   const charts = new Map(), widths = new Map();
+  // What each part of the page answers, by the key of its question.
+  const answered = {};
+  // The address that a control has set, and whether the page shows it: then the field with the caret is left alone.
+  let ownAddress = null, isTyped = false, focused = null;
   let state = null, networks = [], batchOf = null, sizesOf = [], running = null, stepping = null;
   // What was drawn or lies in the run folder, of which network, and what draws now.
   let sampled = null, sampledOf = "", sampling = null, drawnSeed = null;
@@ -55,7 +59,7 @@
   // What is there already is not set again, which would cost a layout.
   const set = (element, name, value) => { if (element[name] !== value) element[name] = value; };
   function say(text) {
-    $("message").replaceChildren(text, ...longer(text));
+    $("message").replaceChildren(text, ...longer(text), ...without(text));
     $("message").hidden = !text;
   }
   // A button where theory has an answer that takes longer than it may, and no more memory: by the command's own words.
@@ -65,6 +69,15 @@
     if (!(seconds <= 600)) return [];
     return [" ", make("button", { type: "button", onclick: () => change((next) => { next.max_time = `${seconds}s`; }) },
       `Take longer (about ${time} ${unit})`)];
+  }
+  // A button for the flag of which a message about a config.json says that it leaves a key out.
+  function without(text) {
+    const [, name] = (state?.network.config && text.match(/--ignore (\w+) leaves it out/)) || [];
+    if (!name || !Object.hasOwn(JSON.parse(state.network.config), name)) return [];
+    return [" ", make("button", { type: "button", onclick: () => change((next) => {
+      const { [name]: _, ...others } = JSON.parse(next.network.config);
+      next.network.config = JSON.stringify(others);
+    }) }, `Leave ${name} out`)];
   }
   // Says every second how many have passed, until what it returns is called.
   function clock(write) {
@@ -123,15 +136,16 @@
     edit(next);
     const address = write(next);
     if (address.length > LONGEST) return say(`This is too long for an address of ${LONGEST} letters.`);
-    if (address !== now()) location.hash = address;
+    if (address !== now()) location.hash = ownAddress = address;
   }
-  function setField(name, value) {
-    change((next) => {
-      const plain = !next.network.like && !next.network.config && value === FIELDS.get(name).default;
-      if (value === "" || plain) next.network.fields.delete(name);
-      else next.network.fields.set(name, value);
-    });
+  function withField(network, name, value) {
+    const fields = new Map(network.fields);
+    const plain = !network.like && !network.config && value === FIELDS.get(name).default;
+    if (value === "" || plain) fields.delete(name);
+    else fields.set(name, value);
+    return { ...network, fields };
   }
+  const setField = (name, value) => change((next) => { next.network = withField(next.network, name, value); });
 
   // ---- questions
 
@@ -148,6 +162,24 @@
     if (kind === "batch") shown.push(["batch", batch], ...(zipf ? [["zipf", zipf]] : []), ...(LIVE && state.max_time ? [["max_time", state.max_time]] : []));
     return `${kind}?${shown.map(([name, value]) => `${name}=${value}`).sort().join("&")}`;
   }
+  const wanted = (kind) => [key(kind === "sizes" ? "depth" : kind, state.network, state.batch, state.zipf),
+    ...(kind === "batch" ? [] : state.pins.map((pin) => key("pin", pin.network)))].join("&");
+  const isCurrent = (kind) => answered[kind] === wanted(kind);
+  // What does not answer the question of the address is dimmed and cannot be used; `kind` has been answered now.
+  function mark(kind) {
+    if (kind) answered[kind] = wanted(kind);
+    for (const part of document.querySelectorAll("[data-of]")) {
+      const isStale = !isCurrent(part.dataset.of);
+      if (isStale && part.contains(document.activeElement)) focused = document.activeElement;
+      part.inert = isStale;
+      part.classList.toggle("stale", isStale);
+    }
+    if (!focused || focused.closest("[inert]")) return;
+    if (document.activeElement === document.body) focused.focus({ preventScroll: true });
+    focused = null;
+  }
+  // Whether there is an answer: a file has some, and a server tries.
+  const has = (network) => LIVE || Object.hasOwn(DATA.answers.given, key("predict", network));
   async function post(kind, asked, signal) {
     const reply = await fetch(`api/${kind}`, { method: "POST", signal, headers: { "Content-Type": "application/json" },
       body: JSON.stringify(asked) });
@@ -216,6 +248,8 @@
   }
   function buildControls() {
     select($("like"), [["", "none: the fields below alone"], ...DATA.models.map((name) => [name, name])]);
+    for (const option of $("like").options) option.disabled = option.value !== "" && !has({ ...empty(), like: option.value });
+    $("file").disabled = !LIVE;
     select($("drawn_by"), DATA.drawers.map((name) => [name, name === "hf" ? "hf, its class in transformers" : name]));
     $("chips").append(...FIELDS.get("placement").choices.map((name) => make("label", { className: "chip" },
       make("input", { type: "radio", name: "placement", value: name, onchange: () => setField("placement", name) }), name)));
@@ -274,26 +308,32 @@
     }
   }
   const isChanged = ({ like, config, fields }, field) => fields.has(field.name) && (!!like || !!config || fields.get(field.name) !== field.default);
-  function showControls(stack) {
-    const { like, config, drawn_by, fields } = state.network;
+  function showControls() {
+    const { like, config, drawn_by, fields } = state.network, isModel = like || config;
+    const stack = isCurrent("predict") ? networks[0].content.stack : null;
     $("like").value = like;
     $("drawn_by").value = drawn_by;
     $("drawn").hidden = !like && !config;
     $("configured").hidden = !config;
+    if (!config) $("file").value = "";
     $("configured").textContent = config ? `A config.json of ${config.length} letters describes the network.` : "";
-    for (const [id, value] of [["batch", state.batch], ["zipf", state.zipf], ["tokens", fields.get("tokens") ?? (like || config ? "" : FIELDS.get("tokens").default)]]) {
-      if (document.activeElement !== $(id)) $(id).value = value;
+    for (const [id, value] of [["batch", state.batch], ["zipf", state.zipf], ["tokens", fields.get("tokens") ?? (isModel ? "" : FIELDS.get("tokens").default)]]) {
+      if (!isTyped || document.activeElement !== $(id)) $(id).value = value;
     }
-    const placement = fields.get("placement") ?? stack?.placement ?? FIELDS.get("placement").default;
-    for (const chip of $("chips").querySelectorAll("input")) chip.checked = chip.value === placement;
+    const placement = fields.get("placement") ?? (stack || !isModel ? stack?.placement ?? FIELDS.get("placement").default : "");
+    for (const chip of $("chips").querySelectorAll("input")) {
+      chip.checked = chip.value === placement;
+      chip.disabled = !chip.checked && !has(withField(state.network, "placement", chip.value));
+    }
     for (const field of FIELDS.values()) {
       const input = $(`field_${field.name}`);
       if (!input) continue;
-      const value = stack && field.name in stack ? stack[field.name] ?? "own" : field.default, shown = typeof value === "number" ? number(value, 7) : String(value);
-      const own = fields.has(field.name) ? "" : like || config ? " (the model’s)" : " (the paper’s)", given = fields.get(field.name) ?? "";
+      const value = stack && field.name in stack ? stack[field.name] ?? "own" : stack || !isModel ? field.default : "", shown = typeof value === "number" ? number(value, 7) : String(value);
+      const own = fields.has(field.name) ? "" : isModel ? " (the model’s)" : " (the paper’s)", given = fields.get(field.name) ?? "";
       if (!field.choices.length) set(input, "placeholder", shown);
       else set(input.options[0], "textContent", shown + own);
-      if (document.activeElement !== input || input.value === "" || field.choices.length) set(input, "value", given);
+      if (!LIVE) for (const option of input.options ?? []) option.disabled = option.value !== given && !has(withField(state.network, field.name, option.value));
+      if (!isTyped || document.activeElement !== input || input.value === "" || field.choices.length) set(input, "value", given);
       input.parentElement.classList.toggle("changed", isChanged(state.network, field));
     }
     DATA.groups.forEach((group, k) => {
@@ -355,25 +395,30 @@
     set($(id), "ariaLabel", `${about}. Arrow keys read values; the table below has all.`);
   }
   function options(chart, width) {
-    const { series, xlabel, xlog = false, ylog = true, xs } = chart.given, text = css("--text"), line = css("--grid");
+    const { series, xlabel, ylabel, xlog = false, ylog = true, xs } = chart.given, text = css("--text"), line = css("--grid");
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
-    const labels = (u, ticks) => ticks.map((tick) => number(tick, 3));
+    const labels = (u, ticks) => {
+      const texts = ticks.map((tick) => number(tick, 3)), isWide = ylog && texts.some((each) => each.includes("e"));
+      return isWide ? ticks.map((tick) => tick.toExponential()) : texts;
+    };
+    const read = (u, value) => value === null || value === undefined ? "" : number(value);
     const sparse = (u) => u.data[0].filter((_, k) => k % Math.max(1, Math.ceil(u.data[0].length / (width / 60))) === 0);
     return {
       width, height: Math.round(Math.min(340, Math.max(230, width * 0.5))),
-      cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true, markers: { dash: (u, k) => !u.series[k].dash?.length ? "solid" : u.series[k].dash[0] > 3 ? "dashed" : "dotted" } },
+      // A mark that is read is filled with its colour; uPlot would fill it with the page's, and the curve would have a hole.
+      cursor: { y: false, drag: { x: false, y: false }, points: { fill: (u, k) => u.series[k].points.stroke(u, k) } }, legend: { live: true, markers: { dash: (u, k) => !u.series[k].dash?.length ? "solid" : u.series[k].dash[0] > 3 ? "dashed" : "dotted" } },
       scales: { x: { time: false, distr: xlog ? 3 : 1, log: 2, range: (u, low, high) => xlog ? [low / 1.1, high * 1.1]
         : [low - 0.3, high + 0.3] },
       y: ylog ? { distr: 3, range: (u, low, high) => logRange(low, high) } : { range: [0, 1] } },
       axes: [{ ...axis, label: xlabel, labelSize: 20, size: 34, splits: xlog ? sparse
         : (u, k, low, high) => whole(low, high, width), filter: (u, ticks) => ticks, values: (u, ticks) => ticks.map(String) },
-      { ...axis, size: 58, filter: (u, ticks) => ticks, values: labels,
+      { ...axis, label: ylabel, labelSize: 18, size: 54, filter: (u, ticks) => ticks, values: labels,
         ...(ylog ? { splits: (u, k, low, high) => decades(low, high) } : {}) }],
-      series: [{ label: xlabel, value: (u, value) => number(value) }, ...series.map((each) => ({
+      series: [{ label: xlabel, value: read }, ...series.map((each) => ({
         label: each.label, stroke: seen(each.color), width: each.width ?? 2, dash: each.dash,
-        points: { show: xs.length < 2 || !!each.points, size: 6 }, spanGaps: true, value: (u, value) => number(value) })),
+        points: { show: xs.length < 2 || !!each.points, size: 6 }, spanGaps: true, value: read })),
       ...chart.marks.map((each) => ({ label: each.label, stroke: seen(each.color), paths: () => null,
-        points: { show: true, size: 7, width: 1.5, fill: css("--back") }, value: (u, value) => number(value) }))],
+        points: { show: true, size: 7, width: 1.5, fill: css("--back") }, value: read }))],
       hooks: { draw: [(u) => chart.marks.forEach((each) => bars(u, u.data[0], each))] },
     };
   }
@@ -387,6 +432,8 @@
       event.preventDefault();
       const xs = plot.data[0], at = Math.min(xs.length - 1, Math.max(0, (plot.cursor.idx ?? (by > 0 ? -1 : xs.length)) + by));
       plot.setCursor({ left: plot.valToPos(xs[at], "x"), top: 10 });
+      const read = [...holder.querySelectorAll(".u-series")].map((row) => [...row.cells].map((cell) => cell.textContent));
+      $("spoken").textContent = read.filter(([, value]) => value).map((each) => each.join(" ")).join(", ");
     });
   }
   function bars(u, xs, { color, values, errors }) {
@@ -441,10 +488,10 @@
       values: onLayers(points.get(one.quantity), count, "mean"), errors: onLayers(points.get(one.quantity), count, "sem") }] : [];
     const marks = networks[0].content.series.filter((one) => one.matrix && !hidden.has(one.quantity)).flatMap((one) =>
       mark(one, `${one.head}${one.quantity.startsWith("encoder_") ? ", encoder" : ""}, samples`, color(one.quantity)));
-    draw("gradients", { about: "Norm of every matrix's gradient in each layer", xs, series, marks, xlabel: "layer" });
-    for (const [id, quantity, ylog] of [["energy", "hidden_energy", true], ["cosine", "cosine", false]]) {
+    draw("gradients", { about: "Norm of every matrix's gradient in each layer", xs, series, marks, xlabel: "layer", ylabel: "norm" });
+    for (const [id, quantity, ylog, ylabel] of [["energy", "hidden_energy", true, "|x|²/d"], ["cosine", "cosine", false, "cosine"]]) {
       const streams = networks.map((each, k) => [each.content.series.find((one) => one.quantity === quantity), k]);
-      draw(id, { about: quantity.replace("_", " "), xs, ylog, xlabel: "layer", series: streams.filter(([one]) => one).map(([one, k]) => ({
+      draw(id, { about: quantity.replace("_", " "), xs, ylog, xlabel: "layer", ylabel, series: streams.filter(([one]) => one).map(([one, k]) => ({
         label: named(one.head, k), color: DATA.curves[k], dash: DASHES[k], values: onLayers(one, count) })),
       marks: streams[0][0] ? mark(streams[0][0], `${streams[0][0].head}, samples`, DATA.curves[0]) : [] });
     }
@@ -476,6 +523,7 @@
     } catch { /* theory has no more to say of the network */ }
   }
   async function showLines() {
+    $("lines").textContent = "";
     if (!$("all").open) return;
     try {
       const { lines: texts } = networks[0].content.lines ? networks[0].content : await ask("lines", state.network, { signal: running.signal });
@@ -517,7 +565,7 @@
         if (answers[0].paper[0].appendix_f) series.push({ label: "appendix F, first layer", color: "#777777", dash: [2, 3],
           values: xs.map((size) => paper.get(size)?.appendix_f ?? null) });
       }
-      draw(id, { about: `First and last layer against the ${kind}`, xs, series, xlog: true, xlabel: kind });
+      draw(id, { about: `First and last layer against the ${kind}`, xs, series, xlog: true, xlabel: kind, ylabel: "norm" });
       xs.forEach((size, at) => series.forEach((one) => {
         if (one.values[at] !== null) rows.push([kind, String(size), one.label, number(one.values[at])]);
       }));
@@ -532,7 +580,7 @@
     $("answer").hidden = false;
     $("title").textContent = content.title;
     const sequences = Number(content.stack.sequences ?? 1);
-    const { tokens } = content.stack, long = `${tokens} token${tokens > 1 ? "s, all different" : ""}`;
+    const tokens = tokensOf(content), long = `${tokens} token${tokens > 1 ? "s, all different" : ""}`;
     $("of_sequences").textContent = `${sequences > 1 ? `of a batch of ${sequences} sequences` : "of one sequence"} of ${long}`;
     $("standing").textContent = `What stands out at ${long}`;
     lines("drawn_lines", content.drawn);
@@ -563,9 +611,11 @@
       make("button", { type: "button", onclick: () => change((next) => next.pins.splice(k, 1)) }, `Remove ${pin.name}`))));
     $("pin").disabled = state.pins.length >= MOST_PINS;
   }
+  // A file has only what differs from the defaults.
+  const tokensOf = (content) => Number(content.stack.tokens ?? FIELDS.get("tokens").default);
   // Of a model the first line of its log comes first, else the curves do.
   function placeLog() {
-    const before = $(state.network.like || state.network.config ? "standing" : "sampling");
+    const before = $(state.network.like || state.network.config ? "over_layers" : "sampling");
     if ($("log").nextElementSibling !== before) before.before($("log"));
   }
   // The end of the command's own sentence, as ", at 512 sequences of 16 tokens".
@@ -577,12 +627,14 @@
     .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/(?<=exponent 1) \(--text FILE.*?\)/, "");
   function showBatch(content, error) {
     batchOf = content;
-    $("log").ariaBusy = "false";
     const law = content && exponent(content);
     $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}, ` +
       (law ? `words by Zipf’s law, exponent ${law}` : "all words different") : "";
     $("zipf").placeholder = law ?? "all differ";
     $("tokens").placeholder = content ? String(content.tokens) : "";
+    const tokens = tokensOf(networks[0].content);
+    $("log_tokens").textContent = content && content.tokens !== tokens ? `This line is of ${content.tokens} tokens in a sequence, and the ` +
+      `curves are of ${tokens}; a number in the field of tokens sets both.` : "";
     $("log_command").textContent = command(state.network, "batch", state.batch, state.zipf);
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
@@ -593,6 +645,7 @@
       (content?.shares ?? []).map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`])]);
     showPublic();
     compareMine();
+    mark("batch");
   }
   const ofRun = ({ question: { like = "", config, drawn_by, fields } }) => ({ like, config: config === '""' ? "" : config, drawn_by,
     fields: new Map(Object.entries(fields)) });
@@ -720,7 +773,7 @@
   function giveUp() {
     running?.abort();
     notBusy();
-    $("status").textContent = "Cancelled. What is below is of the network before.";
+    $("status").textContent = "Cancelled. What is dimmed is of the network before.";
   }
   async function load() {
     running?.abort();
@@ -728,6 +781,8 @@
     stopClock();
     const controller = running = new AbortController(), { signal } = controller, begun = performance.now(), isFirst = state === null;
     say("");
+    isTyped = now() === ownAddress;
+    if (!isTyped) ownAddress = null;
     try {
       state = read(now());
     } catch (error) {
@@ -740,9 +795,11 @@
       [sampled, sampledOf] = [null, ""];
       $("sample_words").textContent = "";
     }
-    showControls(networks[0]?.content.stack);
-    $("status").textContent = "Predicting …";
-    stopClock = clock((passed) => { $("status").textContent = `Predicting … ${passed}`; });
+    mark();
+    showControls();
+    const before = networks.length && !isCurrent("predict") ? " What is dimmed is of the network before." : "";
+    $("status").textContent = `Predicting …${before}`;
+    stopClock = clock((passed) => { $("status").textContent = `Predicting … ${passed}${before}`; });
     clearTimeout(waiting);
     waiting = setTimeout(() => { $("busy").hidden = false; }, 400);
     for (const id of ["rate", "sizes_words", "compared"]) $(id).textContent = "";
@@ -762,11 +819,12 @@
       }
       if (signal.aborted) return;
       networks = answers;
-      const answered = performance.now();
-      showControls(first.stack);
+      const start = performance.now();
+      mark("predict");
+      showControls();
       showAnswer();
       performance.clearMeasures("show");
-      performance.measure("show", { start: answered });
+      performance.measure("show", { start });
       const predicted = LIVE ? `Predicted in ${number(took / 1000, 2)} s.` : "Predicted when this file was written.";
       $("status").textContent = predicted;
       stopClock();
@@ -777,7 +835,6 @@
       if (signal.aborted) return;
       batchOf = null;
       $("first_line").textContent ||= "Predicting …";
-      $("log").ariaBusy = "true"; // what it says is of the network before
       const logged = ask("batch", state.network, { batch: state.batch, zipf: state.zipf, signal }).then(
         (content) => { if (!signal.aborted) showBatch(content, ""); }, (error) => { if (!signal.aborted) showBatch(null, error.message); });
       showEvened();
@@ -797,8 +854,8 @@
     } catch (error) {
       if (signal.aborted) return;
       notBusy();
-      $("status").textContent = networks.length ? "What is below is of the network before." : "";
-      showControls(networks[0]?.content.stack ?? null);
+      $("status").textContent = networks.length && !isCurrent("predict") ? "What is dimmed is of the network before." : "";
+      showControls();
       say(error.message);
       document.body.dataset.shown = now();
     }
@@ -827,6 +884,7 @@
       if (signal.aborted) return;
       sizesOf = answers;
       drawSizes();
+      mark("sizes");
       $("sizes_words").textContent = [...new Set(answers.flatMap((one) => [one.depth, one.width].filter((each) => each.left_out)
         .map((each) => `Against the ${each.along}: ${each.left_out}`)))].join(" ");
     } catch (error) {
@@ -938,6 +996,7 @@
 
   buildControls();
   buildSampling();
+  $("skip").addEventListener("click", () => $("answer").focus());
   $("where").textContent = LIVE ? "It asks this machine alone." : `This file asks nobody: it has ${DATA.answers.about}`;
   for (const id of ["my_norm", "my_loss"]) $(id).addEventListener("input", compareMine);
   $("matrix").addEventListener("change", drawSizes);
