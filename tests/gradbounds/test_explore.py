@@ -4,8 +4,9 @@ import http.client
 import json
 import random
 import re
+import socket
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,13 @@ def served():
         yield one
         one.shutdown()
         thread.join()
+
+
+def test_many_connections_at_once_wait_for_their_turn():
+    """Nobody accepts them yet; beyond the queue of five that is Python's default, some would be reset or time out."""
+    with Server(0, page()) as one, ExitStack() as opened:
+        for _ in range(60):
+            opened.enter_context(socket.create_connection(("127.0.0.1", one.server_port), timeout=0.5))
 
 
 def request(served, path="/", *, body=None, method=None, **headers):
