@@ -132,6 +132,9 @@ def merge(folders: Sequence[Path], out: Path) -> int:
                     merged.append_rows(rows.filter(pa.array(fresh)))
                     landed.update(keys)
     print(f"{about['cells']} cells in {len(landed)} blocks of {len(runs)} runs in {out}")
+    for run in runs:
+        for line in run.without_checksums():
+            print(f"{run.folder}: {line}")
     print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
     return 0
 

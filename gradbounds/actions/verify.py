@@ -180,9 +180,9 @@ def _differences(judged: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
 
 
 def _not_finite(samples: Samples) -> list[str]:
-    """Each quantity of a network that is infinite or NaN in some draws, a line each.
+    """Name each quantity of a network that is infinite or NaN in some draws, a line each.
 
-    The correlation of one token with others, which there are none of, is NaN in all.
+    With one token the correlation of two tokens is undefined, and NaN in every draw.
     """
     s = samples.stack
     defined = {"token_correlation": s.tokens > 1, "encoder_token_correlation": s.source_tokens > 1}

@@ -49,7 +49,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = 128  # five connections, the default, are fewer than some pages open at once
+    request_queue_size = 128  # Python's default of 5 resets some of 20 connections that come at once
 
     def __init__(self, port: int, page: str, run: RunSamples | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)

@@ -19,7 +19,7 @@ KEY = ["cell", "seed", "draw"]
 """What tells any two draws apart."""
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
 _SIZES = {name for name in QUANTITIES if any(part in name for part in ("_sq", "energy", "norm"))}
-"""Squares and norms, which are at least 0; rounding may put a loss or an entropy below it."""
+"""Squares and norms, which are at least 0; rounding may put a loss or an entropy slightly below 0."""
 
 
 def block_files(folder: Path) -> list[Path]:
@@ -66,15 +66,15 @@ def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
 
 
 def _check_numbers(rows: pa.Table) -> None:
-    """Refuse numbers that no draw has; lists are looked at where the depth was read with them.
+    """Refuse numbers that no draw can have; lists are checked where the depth was read with them.
 
     Raises:
-        ValueError: a square or a norm is below 0, or a list has not a number for each layer and step.
+        ValueError: a square or a norm is below 0, or a list does not have one number for each layer and step.
     """
     lists = [name for name in rows.column_names if pa.types.is_list(rows.schema.field(name).type)]
     for name in _SIZES & set(rows.column_names):
         if pc.any(pc.less(pc.list_flatten(rows[name]) if name in lists else rows[name], 0.0)).as_py():
-            raise ValueError(f"{name} is a square or a norm, and below 0 in a draw")
+            raise ValueError(f"{name} is below 0 in a draw, which no square or norm can be")
     if "depth" not in rows.column_names:
         return
     depth = rows["depth"].to_numpy()
@@ -88,19 +88,19 @@ def _check_numbers(rows: pa.Table) -> None:
         allowed += [] if quantity else [steps * layers]
         lengths = pc.fill_null(pc.list_value_length(rows[name]), -1).to_numpy()
         if not np.logical_or.reduce([lengths == -1, *(lengths == count for count in allowed)]).all():
-            raise ValueError(f"{name} has not a number for each layer of each draw")
+            raise ValueError(f"{name} does not have one number for each layer in every draw")
 
 
 def check_whole_blocks(file: Path, rows: pa.Table, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """The blocks in a file by cell name, root seed and index, which have all their draws.
+    """List the blocks in a file by cell name, root seed and index; each has all its draws.
 
     Args:
         file: their file.
         rows: the columns cell, seed, block and draw, at least.
-        sizes: draws in a block of each cell, by its name; blocks of other cells are not looked into.
+        sizes: draws in a block of each cell, by its name; blocks of other cells are not checked.
 
     Raises:
-        ValueError: a block has not the draws of its cell's blocks.
+        ValueError: a block lacks draws, or has others.
     """
     draws = rows.group_by(["cell", "seed", "block"]).aggregate([("draw", each) for each in ("count", "min", "max")])
     names, seeds, blocks, counts, first, last = (draws[name].to_pylist() for name in draws.column_names)

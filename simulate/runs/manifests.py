@@ -30,7 +30,7 @@ _DIGEST = re.compile(rb'digest = "([0-9a-f]{64})"\n')
 
 
 def sealed(manifest: Mapping[str, Any]) -> bytes:
-    """A manifest as TOML, after a first line with the SHA-256 of what follows it."""
+    """Write a manifest as TOML, after a first line with the SHA-256 of what follows."""
     content = tomli_w.dumps(manifest).encode()
     return f'digest = "{hashlib.sha256(content).hexdigest()}"\n'.encode() + content
 
@@ -39,7 +39,7 @@ def check_seal(path: Path) -> None:
     """Refuse a manifest that is not as it was written; those of earlier versions have no digest, and pass.
 
     Raises:
-        ValueError: its first line is a digest, and not that of the other lines.
+        ValueError: its first line is the digest of other content.
     """
     content = path.read_bytes() if path.is_file() else b""
     digest = _DIGEST.match(content)

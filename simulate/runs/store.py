@@ -201,7 +201,7 @@ class Run:
         """The blocks on disk.
 
         Args:
-            cells: of which every block must have all its draws.
+            cells: networks whose blocks must have all their draws.
 
         Raises:
             ValueError: a file is damaged or not of a sweep, a draw stands there twice, or a block lacks draws.

@@ -94,8 +94,8 @@ def test_damage_is_refused_with_the_files_name(tmp_path, cells):
 
 
 @pytest.mark.parametrize(("edit", "reason"), [
-    (lambda v: {"loss_gradient_sq": np.where(np.arange(64) == 9, -5, v["loss_gradient_sq"])}, "loss_gradient_sq is a"),
-    (lambda v: {"hidden_energy": v["hidden_energy"][:, 1:]}, "hidden_energy has not a number for each layer"),
+    (lambda v: {"loss_gradient_sq": np.where(np.arange(64) == 9, -5, v["loss_gradient_sq"])}, "loss_gradient_sq is b"),
+    (lambda v: {"hidden_energy": v["hidden_energy"][:, 1:]}, "hidden_energy does not have one number for each"),
     (lambda v: {name: value[:32] for name, value in v.items()}, "and not 64 from 0 on"),
 ])  # fmt: skip
 def test_rows_that_no_network_has_are_refused(tmp_path, edit, reason):
