@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from simulate.runs.files import write_whole
 
@@ -27,33 +28,43 @@ def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.D
     """
     file = file_of(out, key, version)
     if file.is_file():
-        try:
-            return read_frame(file), False
-        except (OSError, ValueError, KeyError) as error:
-            raise ValueError(f"out must hold whole tables, but {str(file)!r} is damaged; move it away.") from error
+        return read_frame(file), False
     table = make()
     write_frame(file, table)
     return table, True
 
 
 def write_frame(file: Path, frame: pd.DataFrame) -> None:
-    """Write a data frame as a Parquet file whose pages have checksums, whole or not at all.
+    """Write a data frame as a Parquet file, whole or not at all, with checksums of its pages and of its values.
 
     Raises:
         ValueError: the file cannot be written.
     """
-    content = io.BytesIO()
-    frame.to_parquet(content, index=False, write_page_checksum=True)
+    content, sealed = io.BytesIO(), frame.copy(deep=False)
+    sealed.attrs = {"digest": _digest(frame)}
+    sealed.to_parquet(content, index=False, write_page_checksum=True)
     write_whole(file, content.getvalue())
 
 
 def read_frame(file: Path) -> pd.DataFrame:
-    """Read what `write_frame` has written, or an earlier version, whose pages have no checksums.
+    """Read what `write_frame` has written, or an earlier version, whose files have no checksums.
 
     Raises:
-        OSError: the file cannot be read, or its bytes are not those that were written.
+        ValueError: the file is damaged.
     """
-    return pd.read_parquet(file, page_checksum_verification=True)
+    try:
+        frame = pd.read_parquet(file, page_checksum_verification=True)
+        whole = frame.attrs.pop("digest", None) in (None, _digest(frame))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException):
+        whole = False
+    if not whole:
+        raise ValueError(f"out must hold whole tables, but {str(file)!r} is damaged; move it away.")
+    return frame
+
+
+def _digest(frame: pd.DataFrame) -> str:
+    """Of names and values: the checksums of pages hold no names of columns."""
+    return hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
 
 
 def file_of(out: Path, key: dict[str, Any], version: int) -> Path:
