@@ -180,22 +180,23 @@ def _differences(judged: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
 
 
 def _not_finite(samples: Samples) -> list[str]:
-    """Name each quantity of a network that is infinite or NaN in some draws, a line each.
+    """Say in how many draws of a network which quantities are infinite or NaN; nothing where all are finite.
 
     With one token the correlation of two tokens is undefined, and NaN in every draw.
     """
     s = samples.stack
     defined = {"token_correlation": s.tokens > 1, "encoder_token_correlation": s.source_tokens > 1}
-    counts = {
-        name: int((~np.isfinite(values)).reshape(samples.draws, -1).any(axis=1).sum())
+    damaged = {
+        name: (~np.isfinite(values)).reshape(samples.draws, -1).any(axis=1)
         for name, values in samples.items()
-        if defined.get(name, True)
+        if defined.get(name, True) and not np.isfinite(values).all()
     }
-    return [
-        f"NOT FINITE {name} at {s.placement}, d = {s.width}, L = {s.depth}: in {count} of {samples.draws} draws"
-        for name, count in counts.items()
-        if count
-    ]
+    if not damaged:
+        return []
+    names = [*damaged][:3] + ([f"{len(damaged) - 3} more"] if len(damaged) > 3 else [])
+    count = int(np.any([*damaged.values()], axis=0).sum())
+    where = f"{s.placement}, d = {s.width}, L = {s.depth}"
+    return [f"NOT FINITE {', '.join(names)} at {where}: in {count} of {samples.draws} draws"]
 
 
 def _cores() -> int:
