@@ -282,13 +282,13 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
         )  # fmt: skip
         if has_experts(stack):
             # Rows of tokens that are followed, on the way up.
-            more, rows_more = (followed**0.5 - r) * r / stack.sequences, (followed**0.5 - r) * width
+            weights, vectors = (followed**0.5 - r) * r / stack.sequences, (followed**0.5 - r) * width
             sample += Cost(
-                entries=35.0 * more + (16.0 + 24.0 * rotary) * rows_more + 4.0 * (followed - square) / heads**0.5,
-                slow=1.2 * more, products=(3.0 + 2.0 * rotary) * more * width + (1.0 + 2.0 * rotary) * width
+                entries=35.0 * weights + (16.0 + 24.0 * rotary) * vectors + 4.0 * (followed - square) / heads**0.5,
+                slow=1.2 * weights, products=(3.0 + 2.0 * rotary) * weights * width + (1.0 + 2.0 * rotary) * width
                 * (followed - square) / SAMPLES + 3.0 * (followed - square) * r / stack.sequences,
             )  # fmt: skip
-            passing += heads * SAMPLES * (8.0 * more + 3.0 * rows_more)
+            passing += heads * SAMPLES * (8.0 * weights + 3.0 * vectors)
         layer = sample.times(heads * SAMPLES) + Cost(entries=(140.0 + 40.0 * tracked) * square + smooth, matrices=11.5)
         kept += heads * (SAMPLES * ((2.0 + text) * blocks + 2.0 * rows) + 2.0 * rows)
         passing += heads * SAMPLES * (12.0 * blocks + 4.0 * rows)
