@@ -48,7 +48,7 @@ COSTS: dict[str, tuple[Stack, int | None]] = {
 }
 """Networks and patterns whose estimated costs are held against measured ones."""
 
-_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 
 def measured(call: str) -> dict[str, float]:
@@ -62,7 +62,7 @@ def measured(call: str) -> dict[str, float]:
         "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "print(seconds, busy, int(peak) / 1024)"
     )
-    environment = dict(os.environ) | _ONE_THREAD
+    environment = dict(os.environ) | ONE_THREAD
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     seconds, busy, peak = map(float, done.stdout.split())
     return {"seconds": round(seconds, 2), "CPU seconds": round(busy, 2), "peak MiB": round(peak)}

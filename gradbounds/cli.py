@@ -9,9 +9,11 @@ import importlib
 import io
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -83,11 +85,27 @@ def _code(given: list[str]) -> int:
         write_no_more(sys.stdout)
         return FINE
     except Exception as error:
-        if not (complaint := _complaint(error)):
+        if not (complaint := _failed_calculation(error, given) or _complaint(error)):
             raise
         print(f"gradbounds: {_with_flags(one_line(complaint), given, command)}", file=sys.stderr)
         Unfailing(sys.stdout).flush()  # of a full disk this is the second try, and the last
         return BAD_INPUT
+
+
+def _failed_calculation(error: Exception, given: list[str]) -> str:
+    """What to say where a matrix could not be factorized or a number not be had; "" of other errors.
+
+    The error of numpy and scipy is a ValueError and torch's a RuntimeError, of one name: torch is not loaded for it.
+    """
+    if not isinstance(error, FloatingPointError) and "LinAlgError" not in type(error).__name__:
+        return ""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [name for name in frames if name.partition(".")[0] in ("gradbounds", "theory", "simulate", "checks")]
+    words = str(error).strip().rstrip(".") or type(error).__name__
+    return (
+        f"the calculation failed for the network of `gradbounds {shlex.join(given)}`: in {ours[-1]}, {words}. Numbers "
+        "less extreme may avoid it; if yours are usual, please report this line."
+    )
 
 
 def _complaint(error: Exception) -> str:

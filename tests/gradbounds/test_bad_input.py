@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -368,3 +369,18 @@ def test_cuda_where_there_is_none(tmp_path, capsys):
 def test_none_is_no_choice(tmp_path, capsys):
     assert main(["sweep", "--preset", "huge", "--out", str(tmp_path / "no")]) == 2
     assert "None" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [np.linalg.LinAlgError("not definite"), torch.linalg.LinAlgError("not definite"), FloatingPointError()]
+)
+def test_a_failed_calculation_is_one_line_that_names_the_network(monkeypatch, capsys, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("theory.mean_field.recursion.feed_forward", fail)
+    assert main(["predict", "--like", "gpt2", "--tokens", "4", "--depth", "1"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("gradbounds: ")]
+    said = "`gradbounds predict --like gpt2 --tokens 4 --depth 1`: in theory.mean_field.recursion, "
+    assert said + (str(error) or "FloatingPointError") in line
+    assert line.endswith("please report this line.")

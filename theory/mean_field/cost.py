@@ -280,6 +280,15 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
             + (2.0 + 2.0 * text + 6.0 * text * rotary) * deep / stack.sequences,
             matrices=(22.0 + 3.0 * tracked + 1.5 * rotary + 6.5 * text) * stack.sequences,
         )  # fmt: skip
+        if has_experts(stack):
+            # Rows of tokens that are followed, on the way up.
+            weights, vectors = (followed**0.5 - r) * r / stack.sequences, (followed**0.5 - r) * width
+            sample += Cost(
+                entries=35.0 * weights + (16.0 + 24.0 * rotary) * vectors + 4.0 * (followed - square) / heads**0.5,
+                slow=1.2 * weights, products=(3.0 + 2.0 * rotary) * weights * width + (1.0 + 2.0 * rotary) * width
+                * (followed - square) / SAMPLES + 3.0 * (followed - square) * r / stack.sequences,
+            )  # fmt: skip
+            passing += heads * SAMPLES * (8.0 * weights + 3.0 * vectors)
         layer = sample.times(heads * SAMPLES) + Cost(entries=(140.0 + 40.0 * tracked) * square + smooth, matrices=11.5)
         kept += heads * (SAMPLES * ((2.0 + text) * blocks + 2.0 * rows) + 2.0 * rows)
         passing += heads * SAMPLES * (12.0 * blocks + 4.0 * rows)

@@ -8,15 +8,15 @@ for how these vary (docs/experts.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theory.mean_field.kernels import Array
-from theory.mean_field.sublayers import Branch, BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms
+from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms
 from theory.mean_field.token_groups import GroupLayout
 
 MEMBERS = 4
@@ -57,6 +57,11 @@ class MemberLayout(GroupLayout):
         group = np.add.outer(np.arange(sequences) * len(self.groups.sizes), self.group).ravel()
         given = {part.name: getattr(every, part.name) for part in fields(GroupLayout)}
         return MemberLayout(**given, groups=self.groups.repeated(sequences, apart=apart), group=group)
+
+    @property
+    def first(self) -> NDArray[np.intp]:
+        """The first token of every representative, (r,)."""
+        return np.searchsorted(self.group, np.arange(len(self.groups.sizes)))
 
     def pooled(self, kernel: Array) -> Array:
         """The kernel of the groups, (..., r, r): means over pairs of tokens.
@@ -100,28 +105,41 @@ class MemberLayout(GroupLayout):
         return np.equal(self.group[:, None], np.arange(len(self.groups.sizes))).astype(float)
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AttendingMembers(GroupLayout):
+    """The groups, to which followed tokens attend: rows of `seen` are these tokens, (members, r)."""
+
+    attending: Array
+
+    @property
+    def row_places(self) -> Array:
+        """Places of the tokens that attend."""
+        return self.attending
+
+
+@lru_cache(maxsize=8)
+def attending_members(tokens: MemberLayout) -> AttendingMembers:
+    """The layout of followed tokens that attend to groups."""
+    given = {part.name: getattr(tokens.groups, part.name) for part in fields(GroupLayout)}
+    return AttendingMembers(**given | {"seen": tokens.groups.seen[tokens.group]}, attending=tokens.places)
+
+
 def _alike(tokens: MemberLayout, count: int) -> Array:
     """1 for a token, or a representative, and itself or the same one of another sequence, of so many."""
     return np.tile(np.eye(count // tokens.sequences), (tokens.sequences, tokens.sequences))
 
 
-def of_groups(branch_of: Callable[[Array], Branch[Any]]) -> Branch[Any]:
-    """A branch that is given what tokens of a group have in common, and makes the same of each of them.
+def of_groups(branch: Branch[Any]) -> Branch[Any]:
+    """A branch that is given what tokens of a group have in common, and makes the same of each of them."""
 
-    Args:
-        branch_of: the branch of groups, from `MemberLayout.unlike` of what it is given.
-    """
-
-    def branch(tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+    def of_members(tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups
-        out, back, recorded = branch_of(tokens.unlike(kernel))(groups, tokens.pooled(kernel))
+        out, back, recorded = branch(groups, tokens.pooled(kernel))
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
-            if overlaps is not None:
-                overlaps = NormOverlaps(tokens.pooled(overlaps.first), tokens.pooled(overlaps.second))
             below, energies = back(tokens.pooled(gradient), overlaps)
             return tokens.spread(below), energies
 
         return tokens.spread(out), pullback, recorded
 
-    return cast(Branch[Any], branch)  # of this layout alone
+    return cast(Branch[Any], of_members)  # of this layout alone

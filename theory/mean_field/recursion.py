@@ -250,10 +250,10 @@ def _branch(
     if isinstance(tokens, GroupLayout) and stack.query_key_scale:
         grouped = GroupedAttention(stack, variance, generator)
         if isinstance(tokens, MemberLayout):
-            return of_groups(lambda unlike: cast(Branch[Any], replace(grouped, unlike=unlike)))
+            return cast(Branch[Any], grouped.of_members)
         return cast(Branch[Any], grouped)
     if isinstance(tokens, MemberLayout):
-        return of_groups(lambda _: uniform_attention(stack))
+        return of_groups(uniform_attention(stack))
     if isinstance(tokens, PairLayout) and stack.query_key_scale:
         return annealed_attention(stack)
     allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None

@@ -57,6 +57,11 @@ class GroupLayout(MatrixLayout):
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
         )  # fmt: skip
 
+    @property
+    def row_places(self) -> Array:
+        """Places of the tokens that attend."""
+        return self.places
+
     def split(self, kernel: Array) -> tuple[Array, Array]:
         """A kernel of tokens of two places throughout, (..., r, r), and what one token adds to K_ii, (..., r)."""
         smooth = self.between(kernel, self.twins)
@@ -123,7 +128,8 @@ class GroupLayout(MatrixLayout):
         each = len(self.sizes) // self.sequences
         return replace(
             self, count=self.count // self.sequences, sequences=1, places=self.places[:each], sizes=self.sizes[:each],
-            pairs=self.pairs[:each, :each], twins=self.twins[:each], seen=self.seen[:each, :each],
+            pairs=self.pairs[:each, :each], twins=self.twins[:each],
+            seen=self.seen[: len(self.seen) // self.sequences, :each],
         )  # fmt: skip
 
     def shared(self, first: Array, other: Array, own: Array, shift: int = 0) -> Array:

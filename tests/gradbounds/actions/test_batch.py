@@ -14,7 +14,7 @@ from gradbounds.actions.first_line import first_line
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from theory import Stack, predict
-from theory.configurations import stack_from_config
+from theory.configurations import PUBLISHED, stack_from_config
 from theory.configurations.stack_from_config import FAMILIES
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.first_step.noise_scale import NoiseScale, noise_scale
@@ -242,3 +242,10 @@ def test_bad_input_is_one_line(arguments, error, capsys):
     said = capsys.readouterr().err
     assert error in said
     assert said.count("\n") == 1
+
+
+def test_the_readme_s_first_line_is_planned_for_every_published_model(capsys):
+    """Its command with every name in the place of gpt2: with how long it takes, at the context."""
+    for name in PUBLISHED:
+        assert main(["predict", "--batch", "64", "--like", name, "--dry-run"]) == 0, name
+        assert re.search(r"takes about \S+ \S+ and .* tokens, ", capsys.readouterr().out), name

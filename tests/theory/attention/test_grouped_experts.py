@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from theory import NoRuleError, Stack, predict
+from theory.configurations import PUBLISHED, stack_from_config
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field import experts as rules
 from theory.mean_field.attention.grouped import GroupedAttention, grouped_patterns
 from theory.mean_field.cost import representatives
 from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.kernels import cholesky
+from theory.mean_field.prediction import predict_sequences
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import representative_count, token_groups
 
@@ -140,6 +142,24 @@ def test_two_sequences():
     for role, product in of_all.product.items():
         error = np.hypot(groups.product_sem[role], of_all.product_sem[role])
         assert (np.abs(groups.product[role] - product) <= np.maximum(0.03 * np.abs(product), 4.5 * error)).all(), role
+
+
+@pytest.mark.parametrize(
+    ("name", "sequences"), [("mixtral-8x7b", 1), ("qwen3-30b-a3b", 1), ("olmoe-1b-7b", 1), ("olmoe-1b-7b", 2)]
+)
+def test_products_of_followed_tokens_are_a_kernel(monkeypatch, name, sequences):
+    """With real heads, logits and experts: one pair's product for all pairs of its groups was none in OLMoE, Qwen 3."""
+    stack = replace(stack_from_config(PUBLISHED[name])[0], tokens=512 // sequences**3, depth=1)
+    smallest = []
+
+    def checked(kernel):
+        smallest.append(np.linalg.eigvalsh(kernel).min() / np.linalg.diagonal(kernel).mean())
+        return cholesky(kernel)
+
+    monkeypatch.setattr(rules, "cholesky", checked)
+    answer = predict if sequences == 1 else predict_sequences
+    assert np.isfinite(answer(stack, grouped=True, patterns=2)["grad_sq_WR"]).all()
+    assert min(smallest) > 1e-3
 
 
 def test_refusals():

@@ -5,10 +5,11 @@ The rule of a branch, of patterns that `grouped_patterns` has sampled. What a se
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import entr
 
 from theory.mean_field.attention.grouped_patterns import (
@@ -24,6 +25,7 @@ from theory.mean_field.attention.grouped_patterns import (
 from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale
 from theory.mean_field.attention.sampled import head_gain
 from theory.mean_field.attention.words import rows_of_words
+from theory.mean_field.group_members import MemberLayout, attending_members
 from theory.mean_field.kernels import Array
 from theory.mean_field.sequence_blocks import after, before, joined, mean_sandwich, numbers, rows, whole, within
 from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
@@ -34,6 +36,28 @@ from theory.stack.weights import gain, inner_ratio
 
 # Of two keys far apart positions may leave nothing in the mean.
 _LEAST_TURNING = 0.05
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """What rows attend to, (batch, R, R).
+
+    Attributes:
+        out: the kernel of attended values.
+        led: the part of it that tokens' leaning to queries adds, over the gain of values.
+        varying: what products of different tokens vary by, (batch, heads, 1, R, R).
+        of_words: of text, the sums over tokens of one word; else 0.
+    """
+
+    out: Array
+    led: Array
+    varying: Array
+    of_words: Array
+
+    def at_rows(self, chosen: NDArray[np.intp]) -> Attended:
+        """The same of some of the rows."""
+        pairs = (..., chosen[:, None], chosen)
+        return Attended(self.out[pairs], self.led[pairs], self.varying[pairs], np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,12 +78,44 @@ class GroupedAttention:
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         """Apply the rule to a kernel, (batch, r, r)."""
-        stack = self.stack
-        value_gain, projected = gain(stack, "WV"), stack.output_projection == "random"
-        heads = sampled_heads(stack, text=isinstance(tokens, TextLayout))
-        patterns = grouped_patterns(stack, tokens, kernel, heads, self.generator)
+        heads = sampled_heads(self.stack, text=isinstance(tokens, TextLayout))
+        patterns = grouped_patterns(self.stack, tokens, kernel, heads, self.generator)
+        forward = self._attended(tokens, patterns, kernel)
+        pullback = self._pullback(tokens, patterns, kernel, forward)
+        recorded = self._recorded(tokens, patterns) | {"attended": (patterns, pullback)}
+        return forward.out * head_gain(self.stack, "W"), pullback, recorded
+
+    def of_members(self, tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+        """Apply the rule to a kernel of followed tokens, (batch, members, members), each with a query of its own.
+
+        Keys and values are those that groups have in common. Were one pair's product given to all pairs of its groups,
+        the deviation of that pair would count as often as there are pairs, and the products would be no kernel.
+        """
+        stack, pooled = self.stack, tokens.pooled(kernel)
+        groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups
+        rule, rows = replace(self, unlike=tokens.unlike(kernel)), attending_members(tokens)
+        every = grouped_patterns(
+            stack, rows, pooled, sampled_heads(stack, text=False), self.generator, attending=kernel
+        )
+        forward = rule._attended(rows, every, pooled)
+        patterns = every.at_rows(tokens.first)
+        back = rule._pullback(groups, patterns, pooled, forward.at_rows(tokens.first))
+
+        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
+            if overlaps is not None:
+                overlaps = NormOverlaps(tokens.pooled(overlaps.first), tokens.pooled(overlaps.second))
+            below, energies = back(tokens.pooled(gradient), overlaps)
+            if stack.output_projection == "random":
+                energies |= {"WO": tokens.total(forward.out * gradient) * inner_ratio(stack)}
+            return tokens.spread(below), energies
+
+        return forward.out * head_gain(stack, "W"), pullback, rule._recorded(groups, patterns)
+
+    def _attended(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Attended:
+        """What rows attend to, from the kernel of what they attend to."""
         smooth, extra = tokens.split(kernel)
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
+        of_words = np.zeros(())
         if isinstance(tokens, TextLayout):
             # Keys of one word lean to a query together.
             added = (tokens.repeats * tokens.of_words(kernel)[0])[:, None, None]
@@ -70,7 +126,21 @@ class GroupedAttention:
         led = self._led(tokens, patterns, varying)
         kernels = _of_each(kernel), _of_each(smooth)
         attended = attended + tokens.met(*kernels, _of_each(extra), patterns.own, patterns.own, mean=(1, 2))
-        out = value_gain * (attended + led)
+        return Attended(gain(self.stack, "WV") * (attended + led), led, varying, of_words)
+
+    def _recorded(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Recorded:
+        """Entropies of rows, and the sums of their squared weights, means over all tokens."""
+        statistics = {"attention_entropy": entr(patterns.own), "attention_squares": np.square(patterns.own)}
+        share, of_one, entries = tokens.sizes / tokens.count, tokens.one.seen, len(patterns.own)
+        return {
+            name: (of_one * each).sum(-1).mean((1, 2)).reshape(entries, -1) @ share for name, each in statistics.items()
+        }
+
+    def _pullback(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, forward: Attended
+    ) -> BranchPullback[Array]:
+        """The way back of representatives."""
+        stack, value_gain = self.stack, gain(self.stack, "WV")
 
         def pullback(
             gradient: Array, overlaps: Overlaps[Array], more_of_heads: Array | None = None
@@ -89,17 +159,20 @@ class GroupedAttention:
                 likelier = above * tokens.likelier(len(above))[:, None, None]
                 to_each = tokens.with_likelier(to_each, patterns.of_pairs(tokens, likelier, back=True))
             to_values = stack.heads * to_each
-            energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
+            energies: SquaredNorms = {
+                "WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * forward.led)
+            }
             energies |= of_biases(stack, tokens, WV=to_values)
-            if projected:
-                at_ends = out
+            if stack.output_projection == "random":
+                at_ends = forward.out
                 if isinstance(tokens, TextLayout):
-                    at_ends = out + value_gain * of_words * tokens.ends(len(out)) * tokens.count_deviations
+                    ends = tokens.ends(len(at_ends)) * tokens.count_deviations
+                    at_ends = at_ends + value_gain * forward.of_words * ends
                 energies["WO"] = tokens.total(at_ends * gradient) * inner_ratio(stack)
                 energies |= of_biases(stack, tokens, WO=gradient)
             below = value_gain * to_values
             parts = self._query_path(tokens, patterns, kernel, of_heads, overlaps)
-            of_pairs, energy = self._of_pairs(tokens, patterns, kernel, head, varying)
+            of_pairs, energy = self._of_pairs(tokens, patterns, kernel, head, forward.varying)
             parts = parts[0] + of_pairs, parts[1]
             of_energies: dict[str, Array | float] = {"Q": 0.0, "K": energy}
             gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
@@ -114,13 +187,7 @@ class GroupedAttention:
                 below = below + gains[role] * scaled
             return below, energies
 
-        statistics = {"attention_entropy": entr(patterns.own), "attention_squares": np.square(patterns.own)}
-        share, of_one = tokens.sizes / tokens.count, tokens.one.seen
-        seen = {
-            name: (of_one * each).sum(-1).mean((1, 2)).reshape(len(kernel), -1) @ share
-            for name, each in statistics.items()
-        }
-        return out * head_gain(stack, "W"), pullback, seen | {"attended": (patterns, pullback)}
+        return pullback
 
     def _query_path(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, overlaps: Overlaps[Array]
@@ -268,12 +335,12 @@ class GroupedAttention:
         between = _mean_products(sums)
         if stack.rotary:
             turning = within(_turning(stack, tokens), sequences)
-            angles = tokens.places[:, None] * frequencies(stack)
-            cos, sin = np.cos(angles), np.sin(angles)
+            of_keys, of_rows = (at[:, None] * frequencies(stack) for at in (tokens.places, tokens.row_places))
+            cos, sin = np.cos(of_rows), np.sin(of_rows)
             share = stack.rotary_width / stack.key_width
-            along, across = (joined(weights @ rows(part, sequences)) for part in (cos, sin))
+            along, across = (joined(weights @ rows(part, sequences)) for part in (np.cos(of_keys), np.sin(of_keys)))
             turned_sums = np.concatenate([along * cos + across * sin, across * cos - along * sin], -1)
-            of_turned = _mean_products(turned_sums) / angles.shape[1]
+            of_turned = _mean_products(turned_sums) / of_keys.shape[1]
             both, between = turning * both, share * of_turned + (1.0 - share) * between
         return np.asarray(scale * (between - whole(both)))
 
@@ -286,7 +353,7 @@ class GroupedAttention:
         if patterns.sizes is not None:
             scale = bare_logit_scale(self.stack)
             of_keys = gain(self.stack, "WK") / np.square(patterns.sizes[1]).mean(-1)[..., None, None]
-        queries = turned(self.stack, tokens.places, patterns.queries, -1)
+        queries = turned(self.stack, tokens.row_places, patterns.queries, -1)
         return np.asarray((scale**2 * of_keys * (queries @ queries.mT) * varying).mean((1, 2)))
 
     def _of_pairs(
@@ -296,7 +363,7 @@ class GroupedAttention:
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
         """
-        queries = turned(self.stack, tokens.places, patterns.queries, -1)
+        queries = turned(self.stack, tokens.row_places, patterns.queries, -1)
         at_queries = head * varying.mean((1, 2))
         at_keys = head * (queries @ queries.mT / self.stack.key_width * varying).mean((1, 2))
         if patterns.sizes is not None:
@@ -422,7 +489,7 @@ def _turning(stack: Stack, tokens: GroupLayout) -> Array:
     if not stack.rotary:
         return np.ones(())
     share = stack.rotary_width / stack.key_width
-    apart = tokens.places[:, None] - tokens.places
+    apart = tokens.row_places[:, None] - tokens.row_places
     return np.asarray(1.0 - share + share * np.cos(apart[..., None] * frequencies(stack)).mean(-1))
 
 

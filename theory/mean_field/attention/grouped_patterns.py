@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from theory.mean_field.attention.patterns import bare_logit_scale, logit_scale, normed_sizes, rotated_by
 from theory.mean_field.attention.words import WordShares, probe_weights
@@ -67,6 +68,17 @@ class GroupedPatterns:
             own_changed=whole(self.own_changed),
         )  # fmt: skip
 
+    def at_rows(self, chosen: NDArray[np.intp]) -> GroupedPatterns:
+        """The patterns of some of the rows, (S r,), as many of each sequence and in its order."""
+        sequences = self.mean.shape[3]
+        of_one = chosen[: len(chosen) // sequences]
+        return replace(
+            self, mean=self.mean[..., of_one, :], changed=self.changed[..., of_one, :], own=self.own[..., of_one, :],
+            own_changed=self.own_changed[..., of_one, :], queries=self.queries[..., chosen, :],
+            attended=self.attended[..., chosen, :],
+            sizes=None if self.sizes is None else (self.sizes[0][..., chosen], *self.sizes[1:]),
+        )  # fmt: skip
+
     def keys_of(self, sequences: int) -> Array:
         """The mean keys of every sequence, (batch, heads, 1, S, r, d_k)."""
         return rows(self.mean_keys, sequences)
@@ -93,14 +105,19 @@ def sampled_heads(stack: Stack, *, text: bool) -> int:
 
 
 def grouped_patterns(
-    stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator
-) -> GroupedPatterns:
-    """Patterns of so many heads, in their law at the width of a head, (batch, r, r) of the kernel."""
+    stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator, *,
+    attending: Array | None = None,
+) -> GroupedPatterns:  # fmt: skip
+    """Patterns of so many heads, in their law at the width of a head, (batch, r, r) of the kernel.
+
+    Rows are those of the representatives, or of the tokens whose kernel is given as `attending`, (batch, R, R).
+    """
     smooth, extra = tokens.split(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
     # Of text the mixture has made it slightly indefinite.
-    factor = root(kernel) if isinstance(tokens, TextLayout) else cholesky(kernel)
-    queries = factor[:, None, None] @ generator.standard_normal(shape)
+    of_rows = kernel if attending is None else attending
+    factor = root(of_rows) if isinstance(tokens, TextLayout) else cholesky(of_rows)
+    queries = factor[:, None, None] @ generator.standard_normal((*shape[:3], of_rows.shape[-1], shape[-1]))
     mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
     deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
     of_places = tokens.of_places(kernel)
@@ -127,7 +144,8 @@ def grouped_patterns(
         keys = keys * (to_keys / of_own)[..., None]
         mean_keys = mean_keys * (to_keys / of_keys)[..., None]
         sizes = of_queries, of_keys, of_own
-    queries, mean_keys, keys = (turned(stack, tokens.places, vectors) for vectors in (queries, mean_keys, keys))
+    queries = turned(stack, tokens.row_places, queries)
+    mean_keys, keys = (turned(stack, tokens.places, vectors) for vectors in (mean_keys, keys))
     # From here on, of each sequence by itself.
     sequences, layout = tokens.sequences, tokens.one
     leaning, of_means, of_own = scale * rows(queries, sequences), rows(mean_keys, sequences), rows(keys, sequences)
