@@ -1,7 +1,8 @@
 """The network that a command is asked about: of flags, of a configuration file, or of a published model."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,6 @@ from theory import Stack
 from theory.configurations import Note, stack_from_config
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.registry import nearest
-
-_OF_ROOT_WIDTH = ("query_key_scale", "output_scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,50 +42,65 @@ class Description:
             if self.drawn_by != HUGGING_FACE:
                 raise ValueError(f"drawn_by must stand with config or like, got {self.drawn_by!r} and neither.")
             return Stack(**given), ()
-        ends = given.get("embeddings") if self.drawn_by != HUGGING_FACE else None
-        stack, notes = stack_from_config(
-            self.config, like=self.like, tokens=given.get("tokens", 16), embeddings=ends, ignore=self.ignore,
-            drawn_by=self.drawn_by,
-        )  # fmt: skip
-        return resized(stack, given), notes
+        return stack_from_config(self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by, **given)
+
+    def compared(self, given: Mapping[str, Any], changes: Sequence[str]) -> Stack:
+        """The network of `read` with some fields of other values, each as FIELD=VALUE.
+
+        Raises:
+            ValueError: a change is not of that form, or names no field, or the field does not take the value.
+        """
+        return self.read({**given, **changed_values(changes)})[0]
 
     @property
     def is_model(self) -> bool:
         """Whether there is a file or a published model."""
         return self.config is not None or self.like is not None
 
-    def grid(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:
         """The grid of the network, in which fields that are given anew have these values; or of those alone.
+
+        At every width and depth the weights are drawn by the model's rule for that size: fields that it changes move
+        together with the sizes.
 
         Args:
             given: values of fields of the Stack, as `gradbounds.grid.stacks` takes them.
+            zipped: whether widths and depths move together, and do not make a product.
 
         Raises:
             ValueError: as `read`.
         """
-        stack, _ = self.read({})
         if not self.is_model:
+            self.read({})  # which refuses what only a model takes
             return dict(given)
+        stack, _ = self.read({})
         values = {name: said(name, value) for name, value in vars(stack).items()}
         changed: dict[str, Any] = {n: value for n, value in values.items() if value != said(n, FIELDS[n].default)}
         grid = {"placement": stack.placement} | changed | dict(given)
-        scaled = [name for name in _OF_ROOT_WIDTH if name not in given]
-        if "width" not in given or not scaled:
+        asked = {name: field_values(name, given[name]) for name in ("width", "depth") if name in given}
+        moving = [name for name, values in asked.items() if self._following(stack, given, [name], zip(values)).keys()]
+        if not moving:
             return grid
-        # Entries keep their deviations at every width.
-        widths = field_values("width", given["width"])
-        each = {name: [getattr(stack, name) * (width / stack.width) ** 0.5 for width in widths] for name in scaled}
-        return grid | {"width": widths} | each | {"zip": [["width", *scaled]]}
+        names = list(asked) if zipped else moving
+        sizes = list((zip if zipped else product)(*(asked[name] for name in names)))
+        together = {name: [pair[k] for pair in sizes] for k, name in enumerate(names)}
+        together |= self._following(stack, given, names, sizes)
+        return grid | together | {"zip": [[*together]]}
 
+    def _following(
+        self, stack: Stack, given: Mapping[str, Any], names: Sequence[str], sizes: Iterable[tuple[Any, ...]]
+    ) -> dict[str, list[Any]]:
+        """The fields that the model's rule sets otherwise at some of these sizes, by name, with a value for each size.
 
-def resized(stack: Stack, values: Mapping[str, Any]) -> Stack:
-    """A model's network with some fields of other values; at another width entries keep their standard deviations.
-
-    Of queries, keys and the output matrix the fields are these times the root of the width.
-    """
-    share = (values.get("width", stack.width) / stack.width) ** 0.5
-    scales = {name: getattr(stack, name) * share for name in _OF_ROOT_WIDTH} if share != 1.0 else {}
-    return replace(stack, **scales | dict(values))
+        Args:
+            stack: the network of the model's own size.
+            given: fields that keep their values.
+            names: of the sizes.
+            sizes: their values.
+        """
+        each = [self.read(dict(zip(names, pair, strict=True)))[0] for pair in sizes]
+        values = {name: [getattr(one, name) for one in each] for name in FIELDS if name not in {*given, *names}}
+        return {name: of for name, of in values.items() if {*of} != {getattr(stack, name)}}
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
@@ -112,11 +126,14 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
     return networks
 
 
-def apply_changes(stack: Stack, changes: Sequence[str], *, of_model: bool = False) -> Stack:
-    """The network with some fields of other values, each as FIELD=VALUE; that of a model keeps its entries' deviations.
+def changed_values(changes: Sequence[str]) -> dict[str, Any]:
+    """The values of fields that changes name, each as FIELD=VALUE.
 
     Raises:
         ValueError: one is not of that form, or names no field, or the field does not take the value.
+
+    >>> changed_values(["branch-scale=0"])
+    {'branch_scale': 0.0}
     """
     values: dict[str, Any] = {}
     for change in changes:
@@ -128,4 +145,4 @@ def apply_changes(stack: Stack, changes: Sequence[str], *, of_model: bool = Fals
                 f"{nearest([name], FIELDS)}"
             )
         values[name] = field_value(name, value)
-    return resized(stack, values) if of_model else replace(stack, **values)
+    return values

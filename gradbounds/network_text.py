@@ -11,6 +11,7 @@ from checks.large_width import family, why_not_judged
 from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
 from theory.configurations import Note, drawn_by, model_type
+from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.configurations.training_codes import TRAINING_CODES
 from theory.coverage import attends_randomly, has_experts, holds_words
 from theory.stack import TITLES
@@ -392,14 +393,19 @@ def _size(stack: Stack, name: str, layer: int) -> float:
 
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:
-    """Who draws the weights of a configuration, and which older class or training code draws them otherwise."""
+    """The sizes that a configuration lacks, who draws its weights, and who else draws them otherwise."""
+    sizes = {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
+    lacking = ", ".join(
+        f"{note.field} = {note.value}" for note in notes if note.what == "default" and note.field in sizes
+    )
+    lacks = [f"The file has no sizes {lacking}: these are the defaults of its class."] if lacking else []
     others = [
         f"{code.title} ({code.rule}) trained such models, and draws otherwise: --drawn-by {name}."
         for name, code in TRAINING_CODES.items()
         if model_type(notes) in code.families and drawn_by(notes) != name
     ]
     drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
-    return [*drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
+    return [*lacks, *drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:

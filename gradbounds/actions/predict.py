@@ -13,7 +13,7 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
 from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
-from gradbounds.described_network import Description, apply_changes, variants
+from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
@@ -63,7 +63,7 @@ def predict_stack(
     """
     budget = Budget.of(max_time, memory)
     stack, notes = of.read(given)
-    others = {changes: apply_changes(stack, changes, of_model=of.is_model) for changes in variants(compare)}
+    others = {changes: of.compared(given, changes) for changes in variants(compare)}
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
     check_count("seed", seed, 0)
@@ -147,7 +147,7 @@ def predict_plan(
     lengths = given.get("tokens")
     each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
     stacks = [of.read(fields)[0] for fields in each]
-    stacks += [apply_changes(stacks[0], changes, of_model=of.is_model) for changes in variants(compare)]
+    stacks += [of.compared(each[0], changes) for changes in variants(compare)]
     rows, lines = [], []
     for stack in stacks:
         row: dict[str, Any] = {"stack": stack, "seconds": None, "bytes": None, "way": None, "refused": None}

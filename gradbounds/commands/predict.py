@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gradbounds.described_network import apply_changes, variants
+from gradbounds.described_network import variants
 from gradbounds.flags import LOGGED_AS, Flag, OfModel, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
@@ -148,7 +148,7 @@ class Predict(OfModel):
                     changes, of, self.optimizer, patterns=self.patterns, max_time=self.max_time, memory=self.memory
                 )
             stack, notes = of.read(changes)
-            stacks = [stack, *(apply_changes(stack, each, of_model=of.is_model) for each in variants(self.compare))]
+            stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, patterns=self.patterns, notes=notes,
                 max_time=self.max_time, memory=self.memory, every_power=self.all,

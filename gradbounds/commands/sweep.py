@@ -228,9 +228,10 @@ class Sweep(OfModel):
         grid = given(self.grid)
         if self.description.is_model and (self.file is not None or self.preset is not None):
             raise ValueError("config and like must stand without file, and of presets with compare or relax.")
-        grid = self.description.grid(grid)
-        if self.zip:
-            groups = [[field_name(name) for name in group.split(",")] for group in self.zip]
+        groups = [[field_name(name) for name in group.split(",")] for group in self.zip]
+        zipped = any({"width", "depth"} <= {*group} for group in groups)
+        grid = self.description.grid(grid, zipped=zipped)
+        if groups:
             # What follows a model's width does so beside what moves with it.
             of_width: list[str] = next(iter(grid.get("zip", [])), [])
             grid["zip"] = [

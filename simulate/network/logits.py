@@ -25,7 +25,8 @@ def attention_logits(
         q, k = _normed(stack, q), _normed(stack, k)
     if stack.rotary:
         q, k = _rotated(stack, q), _rotated(stack, k)
-    logits = q @ of_every_head(stack, k).mT / q.shape[-1] ** (0.5 if stack.attention_scale == "sqrt" else 1.0)
+    scale = stack.logit_factor * q.shape[-1] ** (-0.5 if stack.attention_scale == "sqrt" else -1.0)
+    logits = scale * (q @ of_every_head(stack, k).mT)
     return stack.logit_softcap * (logits / stack.logit_softcap).tanh() if stack.logit_softcap else logits
 
 

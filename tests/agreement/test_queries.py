@@ -29,6 +29,7 @@ CASES = [
     {"mask": "causal", "output_projection": "random"},
     {"query_key": "tied", "attention_scale": "linear", "heads": 2},
     {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
+    {"heads": 3, "query_key_norm": "head", "logit_factor": 1.7, "logit_softcap": 2.0},
 ]
 
 
@@ -210,6 +211,23 @@ def test_linear_scale_gives_uniform_attention():
     linear = predict(Stack(width=2**40, depth=3, query_key_scale=2.0, attention_scale="linear"), patterns=256)
     for name, value in plain.items():
         np.testing.assert_allclose(linear[name], value, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("case", "how"), [
+    ({}, {}), ({"heads": 32, "depth": 1}, {"annealed": True}), ({"embeddings": "tied", "placement": "pre"}, {}),
+    ({"source_tokens": 3}, {}), ({"tokens": 32, "vocab": 64, "mask": "causal"}, {"grouped": True}),
+], ids=str)  # fmt: skip
+def test_a_factor_on_logits_is_one_on_the_variance_of_queries_and_keys(case, how):
+    """The logits are the same, and squared gradients of W^Q and W^K that factor larger."""
+    fields = {"width": 512, "depth": 2, "tokens": 4, "vocab": 16, "output_projection": "random"} | case
+    one = Stack(query_key_scale=1.0, logit_factor=1.5, **fields)
+    patterns = {} if "annealed" in how else {"patterns": 4}
+    mine, theirs = (
+        predict(stack, **patterns, **how) for stack in (one, replace(one, query_key_scale=1.5**0.5, logit_factor=1.0))
+    )
+    for name in ("grad_sq_WQ", "grad_sq_WK", "grad_sq_WV", "grad_sq_W2", "loss"):
+        factor = 1.5 if name in ("grad_sq_WQ", "grad_sq_WK") else 1.0
+        np.testing.assert_allclose(mine[name], factor * theirs[name], rtol=1e-9, err_msg=name)
 
 
 def test_many_heads_average_out():

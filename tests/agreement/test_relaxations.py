@@ -28,7 +28,7 @@ def named(relaxed):
 def test_every_field_is_relaxed_somewhere():
     """Queries and keys, and experts, have tests of their own, `test_queries` and `test_experts`."""
     queries = {"query_key_scale", "query_key", "query_key_norm", "attention_scale", "rotary", "rotary_base"}
-    queries |= {"logit_softcap", "query_gain", "key_gain"}
+    queries |= {"logit_softcap", "logit_factor", "query_gain", "key_gain"}
     experts = {"router_gain", *Experts.__annotations__}
     assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(
         SIZES

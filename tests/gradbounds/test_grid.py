@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradbounds.cli import main, parsed
 from gradbounds.commands.sweep import Sweep
-from gradbounds.described_network import Description, apply_changes
+from gradbounds.described_network import Description, changed_values
 from gradbounds.flags import given as given_fields
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
@@ -45,8 +45,8 @@ def test_a_field_is_left_to_its_own_by_that_word():
     assert field_values("branch_scale", ["own", "0", 0.5]) == [None, 0.0, 0.5]
     recipe = parsed(["sweep", "--placement", "pre", "--branch-scale", "own", "0:1:+0.5"]).recipe()
     assert [stack.branch_scale for stack in recipe.stacks()] == [None, 0.0, 0.5, 1.0]
-    assert apply_changes(Stack(branch_scale=0.5), ["branch_scale=own"]) == Stack()
-    assert apply_changes(Stack(), ["branch-scale=0"]).branch_scale == 0.0
+    assert Description().compared({"branch_scale": 0.5}, ["branch_scale=own"]) == Stack()
+    assert changed_values(["branch-scale=0"]) == {"branch_scale": 0.0}
     with pytest.raises(ValueError, match="^branch_scale must be numbers, ranges .*, 'own', got 'none'"):
         field_values("branch_scale", "none")
     with pytest.raises(ValueError, match="^tanh_scale must be numbers, ranges like 64:4096:x2 or 2:10:.2, got 'own'"):

@@ -21,7 +21,7 @@ _OTHER = "the output matrix is another than the inputs' here"
 class T5:
     """T5's kind: Pre-LN with RMSNorm, each matrix N(0, 1/its inputs), a source of as many tokens as the target.
 
-    Logits of attention are not divided by sqrt(d_kv); instead W^Q is smaller by that, so that they are the same.
+    Logits of attention are not divided by sqrt(d_kv); W^Q is smaller by that factor.
 
     Attributes:
         scaled: whether outputs are divided by sqrt(d), unless the file says that both ends are not tied.
@@ -41,7 +41,8 @@ class T5:
         factor = r.number("initializer_factor")
         if factor != 1.0:
             raise ValueError(f"initializer_factor must be 1, which all published models have, got {factor!r}.")
-        width, heads, head_width = r.count("d_model", "hidden_size"), r.count("num_heads"), r.count("d_kv")
+        in_file, heads, head_width = r.count("d_model", "hidden_size"), r.count("num_heads"), r.count("d_kv")
+        width = r.size("width", in_file)
         encoder_depth, hidden = r.count("num_layers", "num_hidden_layers"), r.count("d_ff")
         depth = r.count("num_decoder_layers", default=encoder_depth)
         unit = r.take("feed_forward_proj")
@@ -61,19 +62,21 @@ class T5:
         scaled = self.scaled and r.left.get("tie_word_embeddings") is not False
         scaled = r.switch("scale_decoder_outputs", default=scaled) if self.scaled else scaled
         _tied(r, "where outputs are not scaled, a word's own logit makes its loss larger still" if not scaled else "")
-        r.factor("W^Q", head_width**-0.5)
+        root = (width / heads if head_width * heads == in_file else head_width) ** 0.5
         return {
             "width": width,
-            "depth": depth,
+            "depth": r.size("depth", depth),
             "encoder_depth": 0 if encoder_depth == depth else encoder_depth,
             "vocab": r.count("vocab_size"),
             "source_tokens": tokens,
             "heads": heads,
-            "head_width": 0 if head_width * heads == width else head_width,
+            "head_width": 0 if head_width * heads == in_file else head_width,
             "query_key_scale": 1.0,
+            "query_gain": root**-1.0,
+            "logit_factor": root,
             "output_projection": "random",
             "ffn": "gated" if gated else "plain",
-            "ffn_ratio": hidden / width,
+            "ffn_ratio": hidden / in_file,
             "activation": activation,
             "initialization": "fan_in",
             "placement": "pre",
@@ -109,7 +112,8 @@ class Bart:
         if not r.take("is_encoder_decoder", default=True):
             raise ValueError("is_encoder_decoder must be true: the decoder alone is not read.")
         _both(r)
-        width = r.count("d_model", "hidden_size")
+        in_file = r.count("d_model", "hidden_size")
+        width = r.size("width", in_file)
         encoder_depth = r.count("encoder_layers", "num_hidden_layers")
         depth = r.count("decoder_layers", default=encoder_depth)
         heads = r.count("encoder_attention_heads", "num_attention_heads")
@@ -126,13 +130,13 @@ class Bart:
         r.neutral("one matrix of words has as large entries as two", "share_encoder_decoder_embeddings")
         fields: Fields = {
             "width": width,
-            "depth": depth,
+            "depth": r.size("depth", depth),
             "encoder_depth": 0 if encoder_depth == depth else encoder_depth,
             "vocab": words,
             "source_tokens": tokens,
             "heads": heads,
             "output_projection": "random",
-            "ffn_ratio": hidden / width,
+            "ffn_ratio": hidden / in_file,
             "activation": activation_of(r, *ACTIVATION),
             "placement": self.placement,
             "positions": self.positions,

@@ -18,14 +18,14 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
     normed = r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True
     fields["router_norm"] = "sum" if normed else "none"
     if r.knows("moe_intermediate_size"):
-        dense = _dense_layers(r, fields["depth"])
+        dense = _dense_layers(r, r.in_file["depth"])
         fields |= {"dense_layers": dense, "dense_ratio": fields["ffn_ratio"]} if dense else {}
-        fields["ffn_ratio"] = r.count("moe_intermediate_size") / fields["width"]
+        fields["ffn_ratio"] = r.count("moe_intermediate_size") / r.in_file["width"]
     if r.knows("shared_expert_intermediate_size"):
-        fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / fields["width"]
+        fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / r.in_file["width"]
         fields["shared_gate"] = "sigmoid"
     if r.knows("shared_intermediate_size"):  # Granite's, without a gate; 0 for none
-        fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / fields["width"]
+        fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / r.in_file["width"]
     if r.left.get("output_router_logits"):
         r.left_out("the loss that balances the router's loads is not added here", "output_router_logits")
     r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")

@@ -146,11 +146,11 @@ def _narrow(r: Reading, fields: Fields, name: str) -> None:
     Raises:
         ValueError: they are narrower.
     """
-    narrow = r.count(name, default=fields["width"])
-    if narrow != fields["width"]:
+    width = r.in_file["width"]
+    narrow = r.count(name, default=width)
+    if narrow != width:
         raise ValueError(
-            f"{name} must be the width {fields['width']}, got {narrow}: a matrix between embeddings and stream has no "
-            "rule."
+            f"{name} must be the width {width}, got {narrow}: a matrix between embeddings and stream has no rule."
         )
 
 

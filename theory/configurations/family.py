@@ -46,16 +46,17 @@ class Family:
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
         """The fields of the Stack that a configuration describes."""
-        width, heads = r.count(*WIDTH), r.count(*HEADS)
+        in_file, heads = r.count(*WIDTH), r.count(*HEADS)
+        width = r.size("width", in_file)
         # Null is four times the width where the class leaves it to others, and else no width. GPT-1 has no such field.
-        usual = r.usual(4 * width, *HIDDEN)
-        hidden = r.count(*HIDDEN, **usual) if any(r.knows(name) for name in HIDDEN) else 4 * width
+        usual = r.usual(4 * in_file, *HIDDEN)
+        hidden = r.count(*HIDDEN, **usual) if any(r.knows(name) for name in HIDDEN) else 4 * in_file
         fields = {
             "width": width,
-            "depth": r.count(*DEPTH),
+            "depth": r.size("depth", r.count(*DEPTH)),
             "vocab": r.count("vocab_size"),
             "heads": heads,
-            "ffn_ratio": hidden / width,
+            "ffn_ratio": hidden / in_file,
             "output_projection": "random",
             **self.fields,
         }
@@ -64,7 +65,7 @@ class Family:
             rule(r, fields, tokens)
         without_dropout(r)
         _window(r, fields, tokens)
-        if "rotary" not in fields and (r.of.rope is not None or r.knows("rotary_dim")):
+        if "rotary" not in fields and (r.of.rope is not None or "rotary_dim" in r.of.keys):
             read_rotations(r, fields)
         one_std(r, fields)
         fields.setdefault("embeddings", tied(r))
@@ -91,7 +92,7 @@ def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
 def one_std(r: Reading, fields: Fields) -> None:
     """Every matrix and embedding N(0, σ²), the embeddings times the rules' `_inputs`, the logits times `_logits`.
 
-    Rules may give the matrices a deviation `_matrices` of their own, and multiply queries and keys by `_queries`.
+    Rules may give the matrices a deviation `_matrices` of their own.
 
     Raises:
         ValueError: σ is not positive.
@@ -101,36 +102,29 @@ def one_std(r: Reading, fields: Fields) -> None:
     if not std > 0:
         raise ValueError(f"{name} must be above 0, got {std!r}.")
     matrices = fields.get("_matrices", std)
-    r.scales = Scales(std, *(fields.get(name, 1.0) for name in ("_queries", "_inputs", "_logits")))
+    r.scales = Scales(std, *(fields.get(name, 1.0) for name in ("_inputs", "_logits")))
     fields |= {
         "init_std": matrices,
-        "query_key_scale": matrices * root * r.scales.queries,
+        "query_key_scale": matrices * root,
         "output_scale": std * root * r.scales.logits,
         "embedding_scale": std * r.scales.inputs,
     }
-    if fields["query_key_scale"] > 4:
+    scale = fields["query_key_scale"] * fields.get("logit_factor", 1.0) ** 0.5
+    if scale > 4:
         raise ValueError(
             f"queries and keys must have entries of at most 4 beside tokens of unit size, which {name} = {std!r} and "
-            f"the factor of the logits make {fields['query_key_scale']:.3g}: attention is then one token's."
+            f"the factor of the logits make {scale:.3g}: attention is then one token's."
         )
 
 
 def logits_times(r: Reading, fields: Fields, factor: float) -> None:
-    """Attention logits are q k times a factor, not 1/sqrt(d_k): by larger queries and keys, or by a note."""
+    """Multiply attention's logits by a factor in place of 1/sqrt(d_k)."""
     head_width = fields.get("head_width", fields["width"] // fields["heads"])
-    factor_of_each = (factor * head_width**0.5) ** 0.5
-    if abs(factor_of_each - 1) < 1e-9:
-        return
-    if fields.get("query_key_norm", "none") != "none":
-        r.say(
-            "factor of attention's logits", factor, f"they are divided by sqrt({head_width}), of a head's width, here"
-        )
-        return
-    if abs(factor_of_each**4 * head_width - 1) < 1e-9:
+    over_root = factor * head_width**0.5
+    if abs(factor * head_width - 1) < 1e-9:
         fields["attention_scale"] = "linear"
-        return
-    fields["_queries"] = factor_of_each
-    r.factor("W^Q and W^K", 1 / factor_of_each)
+    elif abs(over_root - 1) > 1e-9:
+        fields["logit_factor"] = over_root
 
 
 def tied(r: Reading) -> str:
@@ -169,7 +163,7 @@ def shared_heads(r: Reading, fields: Fields) -> None:
         whose = "" if "num_key_value_heads" in r.given else ", the class's default"
         raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}{whose}.")
     fields["kv_heads"] = 0 if kv == heads else kv
-    given, usual = r.count("head_dim", default=None), fields["width"] / heads
+    given, usual = r.count("head_dim", default=None), r.in_file["width"] / heads
     if given is not None and given != usual:
         if not r.of.own_heads:
             raise ValueError(
@@ -197,8 +191,8 @@ def _window(r: Reading, fields: Fields, tokens: int) -> None:
         raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
     if unknown := sorted(set(listed) - set(KINDS)):
         raise ValueError(f"layer_types must be of {' and '.join(KINDS)}, got {unknown[0]!r}.")
-    if listed and len(listed) != fields["depth"]:
-        raise ValueError(f"layer_types must be as many words as layers, {fields['depth']}, got {len(listed)}.")
+    if listed and len(listed) != r.in_file["depth"]:
+        raise ValueError(f"layer_types must be as many words as layers, {r.in_file['depth']}, got {len(listed)}.")
     window, used, kinds = None, True, set(listed)
     if r.knows("sliding_window"):
         window = r.number("sliding_window", default=None)

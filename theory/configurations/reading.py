@@ -152,17 +152,22 @@ class Reading:
     Args:
         config: the fields of the file.
         of: what the model's own class has where the file says nothing; None where there is no class.
+        sizes: the width and depth that are asked for in place of the file's, by "width" and "depth".
 
     Raises:
         ValueError: a field that is true or false is something else, or `architectures` are no words.
     """
 
-    def __init__(self, config: Mapping[str, Any], of: ModelClass | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], of: ModelClass | None = None, sizes: Mapping[str, int] | None = None
+    ) -> None:
         self.left = dict(config)
         self.given = frozenset(config)
         self.of = of or ModelClass("")
         self.notes: list[Note] = []
         self.scales = Scales(0.0)  # which a family's rules find
+        self.sizes = sizes or {}
+        self.in_file: dict[str, int] = {}
         for name, value in config.items():
             switch = name in _SWITCHES or isinstance(self.of.defaults.get(name), bool)
             if switch and not (value is None or (isinstance(value, int) and value in (0, 1))):
@@ -172,6 +177,11 @@ class Reading:
             self.classes = [self.classes]
         if not isinstance(self.classes, list) or not all(isinstance(name, str) for name in self.classes):
             raise ValueError(f"architectures must be a list of words, got {_short(self.classes)}.")
+
+    def size(self, name: Literal["width", "depth"], in_file: int) -> int:
+        """The size that is asked for; the file's stays in `in_file`, for its other keys that count against it."""
+        self.in_file[name] = in_file
+        return self.sizes.get(name, in_file)
 
     def knows(self, name: str) -> bool:
         """Whether a class that is known has a field of this name."""

@@ -58,7 +58,7 @@ def read_rotations(r: Reading, fields: Fields) -> None:
         if share != 1.0:
             r.notes.append(Note("partial_rotary_factor", share, "default", "the file has none"))
     turned = r.number("rotary_dim", default=None) if r.knows("rotary_dim") else None
-    width = fields.get("head_width", fields["width"] // fields["heads"])
+    width = fields.get("head_width", r.in_file["width"] // fields["heads"])
     if turned is not None and turned > width:
         raise ValueError(f"rotary_dim must be at most {width}, the coordinates of a head, got {turned!r}.")
     fields |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
@@ -126,7 +126,7 @@ def unrotated(r: Reading, fields: Fields, tokens: int) -> None:
     Raises:
         ValueError: they are not one number a layer.
     """
-    depth, listed = fields["depth"], r.left.get("no_rope_layers")
+    depth, listed = r.in_file["depth"], r.left.get("no_rope_layers")
     if r.knows("no_rope_layers"):
         every = r.count("no_rope_layer_interval")
         r.left.pop("no_rope_layers", None)

@@ -14,13 +14,16 @@ from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES, T
 from theory.configurations.unread import UNREAD, sign
 from theory.stack import Stack
 from theory.stack.documents import read_document
+from theory.stack.registry import nearest
 
 FAMILIES: dict[str, Callable[[Reading, int], dict[str, Any]]] = {**DECODERS_AND_ENCODERS, **ENCODER_DECODERS}
 """What reads a configuration, by `model_type`; nanoGPT's files have none."""
 
-_NANOGPT = {"n_layer", "n_head", "n_embd", "vocab_size"}
+_NANOGPT = {"n_layer", "n_head", "n_embd"}
 # Which the arguments of nanochat have besides.
 _NANOCHAT = {"n_kv_head", "sequence_len", "window_pattern"}
+# Those of Meta's params.json, by the keys of a Llama's config.json.
+_META = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
 
 
 # Where configurations of several parts have that of the words.
@@ -35,6 +38,7 @@ def stack_from_config(
     embeddings: Literal["untied", "tied"] | None = None,
     ignore: Sequence[str] = (),
     drawn_by: str = HUGGING_FACE,
+    **fields: Any,
 ) -> tuple[Stack, tuple[Note, ...]]:
     """The network that a model's configuration describes, with weights as its class or a training code draws them.
 
@@ -50,6 +54,8 @@ def stack_from_config(
             weights, by the sizes of the file: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2", "torchtitan",
             "nanochat", "mup:256" (of a base model of width 256) or "completep:256:2" (and of 2 layers). Any decoder may
             be drawn by any, and one with experts by those that say how a router is drawn.
+        fields: fields of the Stack that are given anew. The rule that draws the weights is applied to this width and
+            depth: of a file at width 4096, `width=8192` is the network of a file at width 8192 with the same ratios.
 
     Returns:
         The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or
@@ -59,7 +65,7 @@ def stack_from_config(
     Raises:
         ValueError: config and like are both given, or neither is; the name is not known, the file is no configuration,
             or of a family that is not known, or a field is unknown, missing or contradicts another; or `drawn_by` is
-            not known, or the network has a matrix of which that rule says nothing.
+            not known, or the network has a matrix of which that rule says nothing, or `init_std` is given beside it.
 
     Source: the classes of Hugging Face transformers 5 and their `_init_weights`, and the files that
     theory/configurations/training_codes.toml names; docs/configurations.md.
@@ -69,7 +75,7 @@ def stack_from_config(
     ('depth', 0.16, 'dropout = 0.1 is left out: gradients are those without dropout, as in evaluation')
     >>> stack_from_config(like="llama-3-8b", tokens=4096)[0].kv_heads
     8
-    >>> stack_from_config(like="pythia-1.4b", drawn_by="neox")[0].embedding_scale == (2 / 5 / 2048) ** 0.5
+    >>> stack_from_config(like="pythia-1.4b", drawn_by="neox", width=512)[0].embedding_scale == (2 / 5 / 512) ** 0.5
     True
     """
     code = training_code(drawn_by)
@@ -79,20 +85,23 @@ def stack_from_config(
         raise ValueError("config or like must be given.")
     config = config if like is None else published(like)
     assert config is not None
-    fields = _read(config) if isinstance(config, str | Path) else dict(config)
-    _check_type(fields)
-    fields, about = _of_words(fields)
-    family = _check_type(fields)
-    if family is None and set(fields) >= _NANOGPT:
-        family = "nanochat" if set(fields) & _NANOCHAT else "nanogpt"
+    in_file = _read(config) if isinstance(config, str | Path) else dict(config)
+    _check_type(in_file)
+    in_file, about = _of_words(in_file)
+    family = _check_type(in_file)
+    if family is None and set(in_file) >= _NANOGPT | {"vocab_size"}:
+        family = "nanochat" if set(in_file) & _NANOCHAT else "nanogpt"
     if family not in FAMILIES:
-        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {_unread(family, fields)}.")
-    reading = Reading({name: value for name, value in fields.items() if name not in ignore}, CLASSES.get(family))
+        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {_unread(family, in_file)}.")
+    _check_fields(fields)
+    sizes: dict[str, int] = {name: fields[name] for name in ("width", "depth") if name in fields}
+    read = {name: value for name, value in in_file.items() if name not in ignore}
+    reading = Reading(read, CLASSES.get(family), sizes)
     reading.notes += about
     for name in ignore:
-        if name not in fields:
+        if name not in in_file:
             raise ValueError(f"ignore must name fields of the file, got {name!r}.")
-        reading.say(name, fields[name], "ignored, as was asked for")
+        reading.say(name, in_file[name], "ignored, as was asked for")
     try:
         values = FAMILIES[family](reading, tokens)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -112,15 +121,37 @@ def stack_from_config(
             reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
         values["embeddings"] = embeddings
     if code is not None:
-        values |= code.fields(values, reading.scales)
+        if "init_std" in fields:
+            raise ValueError(
+                f"init_std must stand without drawn_by, whose rule gives the deviations of all weights, got "
+                f"{fields['init_std']!r} and {code.name!r}."
+            )
+        values |= code.fields(values | fields, reading.scales)
         if (times := code.logits_times(values["width"])) != 1.0:
             reading.factor("W_emb as the output", 1 / times)
         if not code.reads_std:
             reading.notes = [note for note in reading.notes if note.field not in DEVIATION or note.what != "default"]
             unread = [name for name in DEVIATION if name in reading.given]
-            reading.notes += [Note(name, fields[name], "neutral", f"{code.title} does not ask") for name in unread]
+            reading.notes += [Note(name, in_file[name], "neutral", f"{code.title} does not ask") for name in unread]
+    elif fields.get("init_std") and values.get("init_std"):
+        # Queries and keys are matrices like the others, with a field of their own.
+        values["query_key_scale"] *= fields["init_std"] / values["init_std"]
     reading.notes.append(_drawn(code, reading.of.name))
-    return Stack(tokens=tokens, **values), tuple(reading.notes)
+    return Stack(**{"tokens": tokens, **values, **fields}), tuple(reading.notes)
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    """Refuse what is no field of a Stack, and sizes that are no number, before a rule is applied to them.
+
+    Raises:
+        ValueError: there is one.
+    """
+    known = Stack.__dataclass_fields__
+    for name, value in fields.items():
+        if name not in known:
+            raise ValueError(f"fields must be those of a Stack, got {name!r}.{nearest(name, known)}")
+        if name in ("width", "depth") and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
 
 
 def _drawn(code: TrainingCode | None, class_name: str) -> Note:
@@ -153,6 +184,14 @@ def _check_type(fields: dict[str, Any]) -> str | None:
 def _unread(family: str | None, fields: dict[str, Any]) -> str:
     """What stands in place of a family that is read, and why it is not."""
     if family is None:
+        if set(fields) >= _NANOGPT:
+            return "none; these are nanoGPT's arguments, without its vocab_size"
+        if set(fields) >= _META.keys():
+            renamed = ", ".join(f"{name} as {ours}" for name, ours in _META.items())
+            return (
+                f"none; these are the parameters of Meta's Llama; a file of model_type 'llama' has {renamed}, and "
+                "vocab_size and intermediate_size"
+            )
         named = fields.get("architectures")
         families = [name for name, known in CLASSES.items() if named == [known.name]]
         return f"none; {named[0]} is the class of {', '.join(families)}" if named and families else "none"

@@ -25,13 +25,11 @@ class Scales:
 
     Attributes:
         std: its `initializer_range`.
-        queries: factor on W^Q and on W^K, which stands for another factor of attention's logits.
         inputs: factor on embeddings.
         logits: factor on the output matrix.
     """
 
     std: float
-    queries: float = 1.0
     inputs: float = 1.0
     logits: float = 1.0
 
@@ -132,7 +130,7 @@ class TrainingCode:
             return float((_product(getattr(self, part), sizes) * left) ** 0.5)
 
         other: dict[str, Any] = {}
-        if self.attention and scales.queries == 1.0:
+        if self.attention and values.get("logit_factor", 1.0) == 1.0:
             other["attention_scale"] = self.attention
         if self.units and gated:
             other["gate_gain"] = _product(first, sizes) ** 0.5 / std
@@ -145,7 +143,7 @@ class TrainingCode:
             "up_gain": (_product(up, sizes) * (divided if "l" in up else 1.0)) ** 0.5 / std,
             "projection_gain": (_product(self.projection, sizes) * divided) ** 0.5 / std,
             "down_gain": (_product(self.down, sizes) * divided) ** 0.5 / std,
-            "query_key_scale": std * root * scales.queries,
+            "query_key_scale": std * root,
             "embedding_scale": cut_std(inputs) * scales.inputs,
             "output_scale": cut_std("head") * root * scales.logits * self.logits_times(width),
         }

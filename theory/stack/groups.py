@@ -253,6 +253,7 @@ class Attention(Group):
     attention_scale: AttentionScale = choice(
         "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d_k), or d_k (linear)"
     )
+    logit_factor: float = real(1.0, "factor on attention's logits, before a cap", **_POSITIVE)
     rotary: float = real(
         0.0, "share of a head's coordinates that positions rotate, in queries and keys", allowed="a number in [0, 1]",
         low=0, high=1,

@@ -96,7 +96,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 group = head // (stack.heads // (stack.kv_heads or stack.heads))
                 its = slice(group * width, (group + 1) * width)
                 scores = torch.stack([queries[i, own] @ keys[j, its] for j in seen])
-                scores = scores / (width if linear else width**0.5)
+                scores = stack.logit_factor * scores / (width if linear else width**0.5)
                 if stack.logit_softcap:
                     scores = stack.logit_softcap * torch.tanh(scores / stack.logit_softcap)
                 pattern = torch.softmax(scores, 0)

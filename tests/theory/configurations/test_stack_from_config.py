@@ -18,12 +18,12 @@ def test_t5_has_a_source():
     """As its classes draw it; of T5 1.1 gates, heads of another width and an output that is not scaled."""
     expected = Stack(
         placement="pre", width=64, depth=3, tokens=5, vocab=96, source_tokens=5, heads=4, query_key_scale=1.0,
-        output_projection="random", ffn_ratio=4.0, initialization="fan_in", normalization="rms", norm_epsilon=1e-6,
+        query_gain=0.25, logit_factor=4.0, output_projection="random", ffn_ratio=4.0,
+        initialization="fan_in", normalization="rms", norm_epsilon=1e-6,
         mask="causal",
     )  # fmt: skip
     stack, notes = stack_from_config(T5, tokens=5)
     assert stack == expected
-    assert "W^Q = 0.25 is left out: entries are 0.25 times those here, and gradients 4 times" in map(str, notes)
     assert {note.what for note in notes if note.field.startswith("relative")} == {"neutral"}
     more = {"feed_forward_proj": "gated-gelu", "num_heads": 3, "tie_word_embeddings": False, "num_decoder_layers": 2}
     newer, notes = stack_from_config(T5 | more, tokens=5)
@@ -185,9 +185,9 @@ def test_what_is_not_as_the_file_has_it_is_not_called_neutral():
         assert noted(LLAMA | {"rope_scaling": scaling})[1]["rope_scaling"] == what
     assert noted(LLAMA | {"rope_parameters": {"rope_type": "yarn"}})[1]["rope_parameters"] == "left out"
     assert noted(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})[0].rotary_base == 5e5
-    for divided, times in ((True, 1.0), (False, 2.0)):  # heads of 16: logits 4 times as large
+    for divided, times in ((True, 1.0), (False, 4.0)):  # heads of 16: logits 4 times as large
         stack = noted(GPT2 | {"scale_attn_weights": divided})[0]
-        assert stack.query_key_scale == pytest.approx(0.02 * 64**0.5 * times)
+        assert (stack.query_key_scale, stack.logit_factor) == pytest.approx((0.02 * 64**0.5, times))
     assert noted(BERT | {"position_embedding_type": "relative_key"})[1]["position_embedding_type"] == "left out"
     assert noted(BERT | {"is_decoder": True})[0].mask == "causal"
     assert noted(BERT | {"is_decoder": False})[0].mask == "none"
@@ -319,11 +319,10 @@ def test_factors_of_a_family_are_in_the_stack_or_in_a_note():
     }  # fmt: skip
     stack, notes = stack_from_config(granite)
     assert (stack.embedding_scale, stack.branch_scale) == pytest.approx((0.24, 0.25))
-    # Logits are 2 q k / sqrt(16), so that queries and keys here are sqrt(2) times as large.
-    assert stack.query_key_scale == pytest.approx(0.16 * 2**0.5)
+    assert (stack.query_key_scale, stack.logit_factor) == pytest.approx((0.16, 2.0))
     assert stack.output_scale == pytest.approx(0.16 / 8)
     factors = {note.field: note.value for note in notes if note.field.startswith("W")}
-    assert factors == pytest.approx({"W^Q and W^K": 2**-0.5, "W_emb": 8.0})
+    assert factors == pytest.approx({"W_emb": 8.0})
     linear = stack_from_config(granite | {"attention_multiplier": 1 / 16})[0]
     assert (linear.attention_scale, linear.query_key_scale) == ("linear", pytest.approx(0.16))
     rooted = {"model_type": "biogpt", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 96}

@@ -37,7 +37,7 @@ def annealed_attention(stack: Stack) -> Branch[Pair]:
 
     def branch(tokens: KernelLayout[Pair], kernel: Pair) -> tuple[Pair, BranchPullback[Pair], Recorded]:
         q, c = kernel.diagonal, kernel.off
-        variance = float(of_queries * of_keys * q * (q - c))
+        variance = float(stack.logit_factor**2 * of_queries * of_keys * q * (q - c))
         own_overlap, cross, own_slope, cross_slope = softmax_moments(variance, float(c / q), n)
         values = Pair(c + (q - c) * own_overlap, c + (q - c) * cross) * value_gain
 
@@ -51,6 +51,7 @@ def annealed_attention(stack: Stack) -> Branch[Pair]:
             to_values = Pair(back, (above.diagonal + (n - 1) * above.off - back) / max(1, n - 1))
             energies["WV"] = tokens.total(kernel * to_values)
             slopes = Pair(above.diagonal * own_slope, above.off * cross_slope) * (value_gain * (q - c))
+            slopes = slopes * stack.logit_factor**2
             to_queries = slopes * (q - c) * of_keys
             key = q * slopes.diagonal + (n - 1) * c * slopes.off
             to_keys = Pair(key, -key / max(1, n - 1)) * of_queries

@@ -22,7 +22,7 @@ from theory.mean_field.attention.grouped_patterns import (
     spread_out,
     turned,
 )
-from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale
+from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale, logit_shrink
 from theory.mean_field.attention.sampled import head_gain
 from theory.mean_field.attention.words import rows_of_words
 from theory.mean_field.group_members import MemberLayout, attending_members
@@ -177,8 +177,7 @@ class GroupedAttention:
             of_energies: dict[str, Array | float] = {"Q": 0.0, "K": energy}
             gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
             others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
-            # Over d_k a gradient is smaller by √d_k.
-            shrink = 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
+            shrink = logit_shrink(stack)
             for role, part in zip("QK", parts, strict=True):
                 scaled = stack.heads * shrink * others[role] * part
                 of_inputs = stack.heads * shrink * others[role] * of_energies[role]

@@ -123,8 +123,16 @@ def logit_scale(stack: Stack) -> float:
 
 
 def bare_logit_scale(stack: Stack) -> float:
-    """What queries times keys are multiplied by."""
-    return 1.0 / (stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5)
+    """The factor on q·k in attention's logits."""
+    return stack.logit_factor / (stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5)
+
+
+def logit_shrink(stack: Stack) -> float:
+    """The square of that factor over 1/√d_k, by which squared gradients of queries and keys are smaller.
+
+    A norm of queries and keys divides a gradient again, whose projection is O(1/d_k).
+    """
+    return float(stack.key_width * bare_logit_scale(stack) ** 2)
 
 
 def _sizes(stack: Stack, role: str, products: Array) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import entr
 
 from theory.mean_field.attention.cross import Memory
-from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns
+from theory.mean_field.attention.patterns import Patterns, dropped, logit_shrink, sampled_patterns
 from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout
 from theory.mean_field.sublayers import (
     Branch,
@@ -170,7 +170,7 @@ def query_path(
     tied = stack.query_key == "tied"
     if tied and kind == "W":
         to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
-    shrink = _shrink(stack)
+    shrink = logit_shrink(stack)
     gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
     others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
     if patterns.sizes is not None:
@@ -192,11 +192,6 @@ def query_path(
             energies |= of_biases(stack, tokens, **{kind + role: shrink * others[role] * part.sum(-3)})
     below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, *_) in parts.items())
     return energies, *below
-
-
-def _shrink(stack: Stack) -> float:
-    """Over d_k a gradient is smaller by √d_k; and a norm divides it again, whose projection is O(1/d_k)."""
-    return 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
@@ -243,7 +238,7 @@ def _controlled(
         ):
             off = products[these].sum(-3) - stack.heads * kernel[these]
             known = tokens.total(slope.mean(0) * off)
-            controlled[role][..., these] -= _shrink(stack) * gain(stack, other) * known
+            controlled[role][..., these] -= logit_shrink(stack) * gain(stack, other) * known
     return controlled
 
 
