@@ -30,8 +30,8 @@ def test_the_factors():
         "1.026",
         "0.906",
     ]
-    of_queries = (f"{query_factor(Stack(query_key_scale=1.0, **one)):.3f}" for one in ({}, gated))
-    assert says(NAME, "ReLU", "gated SiLU", "`query_factor`", *of_queries)
+    relu, silu = (f"{query_factor(Stack(query_key_scale=1.0, **one)):.3f}" for one in ({}, gated))
+    assert says(NAME, relu, "ReLU", silu, "gated SiLU", "`query_factor`")
     assert says(NAME, f"$c = {token_correlation(Stack(dropout=0.1)):.2f}$", "ReLU, $p = 0.1$, $n = 8$")
     exponents = [f"{depth_exponent(Stack(placement=p, **gated)):.3f}" for p in ("pre", "peri", "output")]
     assert says(NAME, "$L$", *exponents)
