@@ -171,8 +171,9 @@ def _asks(stack: Stack, name: str) -> list[Ask]:
 
     Corrections are O(L/d) in the first layers, c/d with c of the family and of what is inside branches, O(n/d) from the
     overlap of a matrix with its n inputs (the output matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth
-    leaves room), and `output_correction`. Heads of any width have their own law, so d/h does not enter but for one
-    matrix of queries and keys: its own logits are in the exponent (docs/queries.md).
+    leaves room), and `output_correction`. Heads of any width have their own law, so d/h does not enter but for two
+    cases. One matrix of queries and keys has its own logits in the exponent (docs/queries.md), and 1/d_k is left out
+    where queries and keys are normalized or rotated (docs/attention.md).
     """
     width = stack.width
     asks = [
@@ -181,6 +182,10 @@ def _asks(stack: Stack, name: str) -> list[Ask]:
         Ask(PER_ORDER * output_correction(stack) * width, "the logits", "d", width),
     ]
     inner = _inner_asks(stack)
+    shaped = stack.query_key_scale > 0.0 and (stack.query_key_norm == "head" or stack.rotary > 0.0)
+    if shaped and class_of(name) != "others":
+        of_head = stack.key_width
+        inner.append(Ask(width / of_head, f"normalized or rotated heads of {of_head} coordinates", "d_k", of_head))
     if (row := coefficients().get(family(stack))) is not None:
         size = _family_size(stack, row, class_of(name))
         inner.append(Ask(size, f"stacks of the family '{family(stack)}'", "d", width))

@@ -30,10 +30,10 @@ SMALL_INPUTS, SMALL_GAIN = 0.02, 0.1
 CERTAIN = 2.0
 """Standard errors that a coefficient is taken more than it was measured."""
 
-VALUES: dict[Number, float] = {"gain": 2.0, "curvature": 6.0, "critical_rate": 4.0, "logit_change_sq": 6.0}
-"""Of d/(k d_k), with k d_k values. Small inputs leave the first branch f = v W^O, or its norm, alone in the stream. Its
-square varies by V = 2 (1 + d/(k d_k))/d. Gradients below have 1/|f|^2, of mean 1 + V, and the curvature its square, of
-mean 1 + 3 V."""
+VALUES: dict[Number, float] = {"gain": 2.0, "curvature": 6.0, "critical_rate": -4.0, "logit_change_sq": 6.0}
+"""Part of SGD's coefficients, over d/(k d_k), with k d_k values. Small inputs leave the first branch f = v W^O, or its
+norm, alone in the stream. Its square varies by V = 2 (1 + d/(k d_k))/d. Gradients below have 1/|f|^2, of mean 1 + V,
+and the curvature its square, of mean 1 + 3 V."""
 
 SQUARED = 6.0
 """The curvature is quadratic in products of energies of which squared gradients are means. With R such a product, a
@@ -90,31 +90,31 @@ def step_errors(stack: Stack, optimizer: Optimizer) -> dict[Number, float]:
     """The largest relative error that finite width makes of each number of a step, as coefficients imply it.
 
     From L = 4 to L they grow like the number of sub-layers passed, (1 + L)/5, and from fixed attention to s = 1 like
-    s^2, the deviation of the logits; beyond like s^4. They follow the number of values; few units add six times what
-    they add to gradients. Of a family that was not measured, or whose inputs are not small, all numbers have six times
-    the error of squared gradients, an order.
+    s^2, the deviation of the logits; beyond like s^4. Few units add six times what they add to gradients. A coefficient
+    of SGD is `VALUES` times d/(k d_k) and a rest. Both sizes are added, since the rest may have either sign elsewhere.
+    Of a family that was not measured, or whose inputs are not small, all numbers have six times the error of squared
+    gradients, an order.
     """
     spread = SPREAD.get(optimizer, 0.0) / stack.width
     if not is_measured(stack):
         return dict.fromkeys(NUMBERS, SQUARED * implied_error(stack) + spread * stack.rows)
     # Polar factors were measured at eight tokens, Newton-Schulz steps not at all.
     spread *= max(0, stack.rows - TOKENS) if optimizer in MEASURED else stack.rows
-    reference = next(known for known in reference_stacks(_ANY_WIDTH) if family(known) == family(stack))
+    reference = next(one for one in reference_stacks(_ANY_WIDTH) if family(one) == family(stack))
     pairs = zip(inner_sizes(stack), inner_sizes(reference), strict=True)
     units, few_values = (max(0.0, of_stack - measured) for of_stack, measured in pairs)
-    inner, values = SQUARED * (units + few_values), 0.0
+    inner, values, known = SQUARED * (units + few_values), 0.0, 0.0
     if stack.placement != "post":  # branches stand by themselves in a norm
-        inner, values = SQUARED * units, value_ratio(stack) - value_ratio(reference)
-        # Steps that do not grow with gradients may follow them less.
-        values = values if optimizer == "sgd" else max(0.0, values)
-    fixed, random = (_sizes(stack, optimizer, attention) for attention in ("uniform", "queries"))
-    errors = dict[Number, float]()
+        inner, values, known = SQUARED * units, value_ratio(stack), value_ratio(reference)
+        if optimizer != "sgd":  # steps that do not grow with gradients may follow them less
+            values, known = max(0.0, values - known), 0.0
+    fixed, random = (_sizes(stack, optimizer, attention, known) for attention in ("uniform", "queries"))
+    errors, layers = dict[Number, float](), (1 + stack.depth) / (1 + DEPTH)
+    scale = asked_scale(stack)
+    steep = max(1.0, scale**4)
     for name in NUMBERS:
-        size = fixed[name]
-        if scale := asked_scale(stack):
-            size += (random[name] - fixed[name]) * min(1.0, scale**2)
-            size *= max(1.0, scale**4)
-        size = max(0.0, size * (1 + stack.depth) / (1 + DEPTH) + VALUES[name] * values)
+        size = fixed[name] + (random[name] - fixed[name]) * min(1.0, scale**2)
+        size = size * layers * steep + abs(VALUES[name]) * values * max(1.0, layers) * steep
         errors[name] = (size + inner) / stack.width + spread
     return errors
 
@@ -141,7 +141,7 @@ def asked_scale(stack: Stack) -> float:
     return stack.query_key_scale and (1.0 if stack.query_key_norm != "none" else stack.query_key_scale)
 
 
-def _sizes(stack: Stack, optimizer: Optimizer, attention: str) -> dict[Number, float]:
-    """Of every number |c| and two standard errors."""
+def _sizes(stack: Stack, optimizer: Optimizer, attention: str, known: float) -> dict[Number, float]:
+    """|c| of every number and two standard errors, with c less `VALUES` times the known d/(k d_k) of its networks."""
     row = coefficients()[family(stack, attention=attention)][_LIKE.get(optimizer, optimizer)]
-    return {name: abs(row[name][0]) + CERTAIN * row[name][1] for name in NUMBERS}
+    return {name: abs(row[name][0] - VALUES[name] * known) + CERTAIN * row[name][1] for name in NUMBERS}

@@ -6,7 +6,7 @@ import pytest
 
 from checks.first_step import first_step
 from checks.large_width import implied_error
-from checks.step_errors import NUMBERS, SPREAD, SQUARED, coefficients, family, reference_stacks, step_errors
+from checks.step_errors import NUMBERS, SPREAD, SQUARED, VALUES, coefficients, family, reference_stacks, step_errors
 from theory import Stack
 
 
@@ -17,12 +17,15 @@ def reference(name, width=256):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "polar"])
 def test_the_measured_networks_have_their_coefficient(optimizer):
-    """And two standard errors, over the width."""
+    """And two standard errors, over the width; that of SGD in two parts, as four heads share keys."""
     for stack in reference_stacks(256):
         row, errors = coefficients()[family(stack)][optimizer], step_errors(stack, optimizer)
         for name in NUMBERS:
             c, sem = row[name]
-            assert errors[name] == pytest.approx((abs(c) + 2 * sem) / 256), (family(stack), name)
+            values = 4 * VALUES[name] if optimizer == "sgd" and stack.placement != "post" else 0.0
+            stated = (abs(c - values) + 2 * sem + abs(values)) / 256
+            assert errors[name] == pytest.approx(stated), (family(stack), name)
+            assert errors[name] * 256 >= abs(c) + 2 * sem - 1e-12
 
 
 def test_other_sizes():
@@ -45,6 +48,16 @@ def test_other_sizes():
     assert step_errors(longer, "sgd")["curvature"] == errors
     more = step_errors(longer, "polar")["gain"] - step_errors(stack, "polar")["gain"]
     assert more == pytest.approx(SPREAD["polar"] * 8 / 256)
+
+
+def test_heads_of_their_own_keys_leave_an_error():
+    """Of GPT-2's fields at d = 128 390 networks were off by 2.1% +- 0.6% (gain) and -4.1% +- 0.9% (rate)."""
+    stack = Stack(
+        placement="pre", width=128, depth=2, tokens=8, vocab=64, activation="gelu", query_key_scale=0.32, heads=4,
+        mask="causal", output_projection="random", ffn_ratio=4.0, init_std=0.028, embedding_scale=0.02,
+    )  # fmt: skip
+    errors = step_errors(stack, "sgd")
+    assert [f"{errors[name]:.1%}" for name in ("gain", "critical_rate")] == ["3.9%", "5.3%"], "docs/first_step.md"
 
 
 def test_families_that_were_not_measured_have_an_order():

@@ -9,7 +9,7 @@ import numpy as np
 from checks.results import load_results
 from tests.helpers.printed_numbers import says
 from theory import Stack, predict
-from theory.paper.layer_growth import depth_exponent, layer_factor, token_correlation
+from theory.paper.layer_growth import depth_exponent, layer_factor, query_factor, token_correlation
 
 ROOT = Path(__file__).parents[2]
 NAME = "layer_growth.md"
@@ -30,6 +30,8 @@ def test_the_factors():
         "1.026",
         "0.906",
     ]
+    relu, silu = (f"{query_factor(Stack(query_key_scale=1.0, **one)):.3f}" for one in ({}, gated))
+    assert says(NAME, relu, "ReLU", silu, "gated SiLU", "`query_factor`")
     assert says(NAME, f"$c = {token_correlation(Stack(dropout=0.1)):.2f}$", "ReLU, $p = 0.1$, $n = 8$")
     exponents = [f"{depth_exponent(Stack(placement=p, **gated)):.3f}" for p in ("pre", "peri", "output")]
     assert says(NAME, "$L$", *exponents)

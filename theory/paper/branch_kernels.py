@@ -10,6 +10,8 @@ import sympy as sp
 correlation = sp.Symbol("c", real=True)
 first_gain, second_gain = sp.symbols("g1 g2", positive=True)
 """Variance of an entry times d_in, of W1 (and WG) and of W2."""
+attention_gain = sp.Symbol("g_A", positive=True)
+"""The gain of W^V times that of W^O."""
 mean_square, slope_square = sp.symbols("phi2 dphi2", positive=True)
 """E φ(√g1 u)² and g1 E φ'(√g1 u)², u standard normal."""
 
@@ -44,6 +46,54 @@ def aligned_factor(*, gated: bool) -> sp.Expr:
         for part in feed_forward_kernels(gated=gated)
     )
     return sp.sqrt((1 + h) / (1 + returned))
+
+
+def gap_factor(*, gated: bool) -> sp.Expr:
+    """What a Post-LN layer multiplies the gap 1 - c of aligned tokens by, to the first order in the gap.
+
+    Attention is uniform then, and adds one vector of energy g_A to every token.
+
+    >>> gap_factor(gated=False)
+    (dphi2*g2 + 1)/((g_A + 1)*(g2*phi2 + 1))
+    """
+    k = sp.Function("k")(correlation)
+    h, slope = feed_forward_kernels(gated=gated)[0], sp.diff(k, correlation)
+    attended = (correlation + attention_gain) / (1 + attention_gain)
+    after_units = (correlation + h) / (1 + h.subs(correlation, 1))
+    slopes = sp.diff(attended, correlation) * sp.diff(after_units, correlation)
+    aligned = slopes.subs(slope, slope_square).subs(k, mean_square).subs(correlation, 1)
+    return sp.factor(aligned.doit().subs(sp.Function("k")(1), mean_square))
+
+
+def query_energy() -> sp.Expr:
+    """The squared gradient of W^Q of two tokens with the gap e and uniform attention, over the gains, at small e.
+
+    With g the gradient at a head's output, the logits receive A_ij (g_i . v_j - sum_m A_im g_i . v_m), and W^Q receives
+    sum_i x_i (sum_j of these k_j). Both sums are of differences of tokens. W^K is the same with x and k exchanged.
+    `G` is the sum of all g_i . g_k.
+
+    >>> query_energy()
+    G*e**2/4
+    """
+    gap, total, alone = sp.symbols("e G G_11", positive=True)
+    tokens, gradient = sp.Matrix([[1, 1 - gap], [1 - gap, 1]]), sp.Matrix([[alone, 0], [0, alone]])
+    gradient[0, 1] = gradient[1, 0] = total / 2 - alone
+    centred = (sp.eye(2) - sp.ones(2, 2) / 2) / 2
+    differences = centred * tokens * centred.T
+    energy = sum(
+        tokens[i, k] * gradient[i, k] * tokens[j, m] * differences[j, m]
+        for i in range(2) for k in range(2) for j in range(2) for m in range(2)
+    )  # fmt: skip
+    return sp.factor(sp.series(sp.expand(energy), gap, 0, 3).removeO())
+
+
+def query_factor(*, gated: bool) -> sp.Expr:
+    """`aligned_factor` of W^Q and W^K, whose gradients' norms go like the gap times the norm of the gradient above.
+
+    >>> sp.simplify(query_factor(gated=False) * aligned_factor(gated=False) * (1 + attention_gain))
+    1
+    """
+    return sp.simplify(aligned_factor(gated=gated) * gap_factor(gated=gated))
 
 
 def unit_moments(activation: str) -> tuple[sp.Expr, sp.Expr]:

@@ -3,8 +3,9 @@
 A branch takes tokens of unit energy and correlation c to a kernel h(c) off and h(1) on the diagonal, and multiplies the
 gradient's kernel by h'(c) and h'(1) on its way back. For plain and for gated units this is Price's theorem, d/dc of
 E[φ(u_i) φ(u_j)] = Var(u) E[φ'(u_i) φ'(u_j)]. So where tokens have aligned a feed-forward sub-layer multiplies the
-summed gradient energy by (1 + h'(1))/(1 + h(1)), and attention, whose h is linear, by 1. docs/layer_growth.md has the
-theorem, its conditions, and why placements without a norm on the stream have a power of L instead.
+summed gradient energy by (1 + h'(1))/(1 + h(1)), and attention, whose h is linear, by 1. W^Q and W^K receive
+differences of tokens, which fall besides. docs/layer_growth.md has the theorem, its conditions, and why placements
+without a norm on the stream have a power of L instead.
 
 Assumes what the recursion of `theory.mean_field.recursion` assumes, d → ∞ at fixed n and L; here L grows after that.
 Nothing is taken from the recursion but the kernels of activations.
@@ -93,9 +94,10 @@ def _rates(stack: Stack, activation: str) -> _Rates:
 
 
 def layer_factor(stack: Stack) -> float:
-    """Factor on the norm of every matrix's gradient per layer towards the output, in the limit of many layers.
+    """Factor per layer towards the output on gradients of all matrices but W^Q and W^K, in the limit of many layers.
 
-    Below 1 gradients grow towards the input. Where tokens align and nothing is dropped it is the closed form
+    It is a factor on the norm; W^Q and W^K have `query_factor`. Below 1 gradients grow towards the input. Where tokens
+    align and nothing is dropped it is the closed form
     √((α² + h(1))/(α² + h'(1))), whatever n, W^O and mask. Else tokens settle at a correlation c below 1, and it is
     ρ^(−1/2), with ρ the largest eigenvalue of what one layer does to the pair (G_ii, G_ij).
 
@@ -132,6 +134,30 @@ def layer_factor(stack: Stack) -> float:
     through_units = alpha * np.eye(2) + rates.units_back(within)
     energy = alpha + rates.made(1.0) / kept
     return float(np.linalg.eigvals(through_attention @ through_units / (scale * energy)).real.max()) ** -0.5
+
+
+def query_factor(stack: Stack) -> float:
+    """Factor per layer towards the output on the norms of the gradients of W^Q and W^K in Post-LN, once tokens align.
+
+    Both gradients are made of differences of tokens. So they go like the gap 1 − c times the gradient above, and the
+    factor is √((α² + h'(1))/(α² + h(1))) α²/(α² + g_A), with g_A the gain of attention.
+
+    Raises:
+        ValueError: as `layer_factor`; or another placement, a mask, rotary positions, queries and keys that are 0, or
+            tokens that do not align. Gradients under a causal mask gather at the first token. Rotary positions turn
+            the keys of aligned tokens apart. DeepNorm's tokens are far from aligned after L layers, at every L.
+
+    >>> query_factor(Stack(query_key_scale=1.0)), round(query_factor(Stack(query_key_scale=1.0, activation="tanh")), 4)
+    (0.5, 0.5124)
+    """
+    factor, rates = layer_factor(stack), _rates(stack, stack.activation)
+    simple = stack.placement == "post" and stack.mask == "none" and stack.query_key_scale and not stack.rotary
+    if not simple or stack.tokens == 1 or _settled(rates) < 1.0:
+        raise ValueError(
+            "a factor of W^Q and W^K takes placement 'post', mask 'none', rotary 0, query_key_scale above 0, and "
+            "two or more tokens that align."
+        )
+    return rates.alpha_sq / (rates.alpha_sq + rates.attended) / factor
 
 
 def token_correlation(stack: Stack) -> float:

@@ -12,7 +12,7 @@ from scipy.special import erf, expit
 from theory import Stack, predict
 from theory.mean_field.activations import ACTIVATIONS
 from theory.paper import branch_kernels
-from theory.paper.layer_growth import depth_exponent, layer_factor, token_correlation
+from theory.paper.layer_growth import depth_exponent, layer_factor, query_factor, token_correlation
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.weights import gain
 
@@ -83,6 +83,20 @@ def test_factor_is_the_recursions(fields):
     if stack.tokens > 1:
         settled = (found["token_correlation"] / found["hidden_energy"])[80]
         assert settled == pytest.approx(token_correlation(stack), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"ffn": "gated", "output_projection": "random"}, {"activation": "tanh", "initialization": "he"}],
+    ids=str,
+)
+def test_queries_and_keys_fall_with_the_gap_between_tokens(fields):
+    """Over layers 14 to 16, where (1 - c)^2 is still above rounding; patterns are sampled."""
+    stack = Stack(depth=20, tokens=3, vocab=64, query_key_scale=1.0, heads=4, **fields)
+    found = predict(stack, patterns=32)
+    for role in ("WQ", "WK"):
+        measured = (found[f"grad_sq_{role}"][15] / found[f"grad_sq_{role}"][13]) ** 0.25
+        assert measured == pytest.approx(query_factor(stack), rel=0.01)
 
 
 def test_tokens_align_under_a_causal_mask():
@@ -181,6 +195,16 @@ def test_exponent_of_tokens_apart(fields):
         ),
         (layer_factor, {"mask": "causal", "window": 1}, "stack must have both"),
         (layer_factor, {"query_key_scale": 1.0, "dropout": 0.1}, "query_key_scale must be 0 where"),
+        *(
+            (query_factor, {"query_key_scale": 1.0, "heads": 2} | fields, "a factor of W")
+            for fields in (
+                {"query_key_scale": 0.0},
+                {"mask": "causal"},
+                {"rotary": 1.0},
+                {"tokens": 1},
+                {"placement": "deepnorm"},
+            )
+        ),
         (token_correlation, {"source_tokens": 4}, "stack must have both"),
         (depth_exponent, {}, "placement must be pre, peri or output"),
         (depth_exponent, {"placement": "output", "activation": "tanh"}, "activation must not be tanh"),
