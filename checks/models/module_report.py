@@ -18,7 +18,7 @@ from checks.models.exact_alarms import exact_alarms, whole
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
 from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
-from checks.models.one_report import OneReport, loss_alarms, loss_line, one_report, sight_lines
+from checks.models.one_report import OneReport, loss_alarms, loss_line, no_layer, one_report, scope_line, sight_lines
 from checks.models.probe import (
     ROLES,
     TOTAL,
@@ -102,7 +102,10 @@ class ModuleReport:
     def lines(self) -> list[str]:
         """The report as text: alarms first."""
         frame, tests = self.probed.frame, self.probed.tests
-        lines = _alarm_lines(self.alarms)
+        measured = (frame["quantity"] == "hidden_energy").any()
+        lines = (
+            _alarm_lines(self.alarms) if measured or self.alarms else [f"Not judged: {no_layer(self.probed.unseen)}."]
+        )
         lines += [loss_line(frame, tests)] if np.isfinite(whole(tests, "cross_entropy")) else []
         lines += sight_lines(frame, tests)
         for judged in self.classes:
@@ -126,7 +129,7 @@ class ModuleReport:
                 lines.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
         if self.rates is not None:
             lines += self.rates.lines()
-        return [*lines, *folded(self.notes)]
+        return [*lines, *folded(self.notes), scope_line(frame, tests, self.probed.unseen)]
 
     @property
     def notes(self) -> list[str]:

@@ -1,6 +1,6 @@
 """One module judged: is it initialized well, and is it right? The report, and the thresholds of its last sentence."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -37,6 +37,8 @@ DTYPE = 0.1
 
 # Of a mean's weights, where logits are half-precision numbers.
 _ROUNDED = 0.02
+# A layer is compared with two others at least.
+_NEIGHBOURS = 3
 _KINDS = 6
 # Rules that hold of any weights; the others are of an initialization.
 _ALWAYS = (
@@ -119,18 +121,25 @@ class OneReport:
         return [*lines, *folded(self.notes), self.judgement()]
 
     def judgement(self) -> str:
-        """One sentence."""
+        """The verdict, and what it is about."""
+        measured = self.measured
+        about = scope_line(measured.frame, measured.tests, measured.unseen, self.step is not None, trained=self.trained)
+        return f"{self._verdict()} {about}"
+
+    def _verdict(self) -> str:
         if self.alarms:
             count = f"{len(self.alarms)} alarm" + "s" * (len(self.alarms) > 1)
             first = self.alarms[0]
             what = "is not right" if first.kind in (*_ALWAYS, "structure") else "is not initialized well"
             end = "" if str(first).endswith("?") else "."
             return f"{self.name} {what}: {count}, first of all {first}{end}"
+        if not _parts(self.measured.frame):
+            return f"{self.name} is not judged: {no_layer(self.measured.unseen)}."
         if self.trained:
-            return f"{self.name} passes all exact tests; thresholds of an initialization were not asked for."
+            return f"{self.name} passes all exact tests of what was judged."
         reasons = [_loss_reason(self.measured), *_growths(self).values()]
-        why = "; ".join(filter(None, reasons)) or "nothing was found that has one"
-        return f"{self.name} is initialized well by the thresholds of docs/probe.md: {why}."
+        why = "".join(f": {reason}" for reason in ["; ".join(filter(None, reasons))] if reason)
+        return f"{self.name} is initialized well in what was judged, by the thresholds of docs/probe.md{why}."
 
 
 def one_report(
@@ -246,7 +255,53 @@ def _profile(frame: pd.DataFrame, part: str, quantity: str) -> np.ndarray:
 
 
 def _parts(frame: pd.DataFrame) -> list[str]:
-    return list(frame.loc[frame["layer"] > 0, "part"].unique())
+    """Lists of which a layer was measured."""
+    return list(frame.loc[frame["quantity"] == "hidden_energy", "part"].unique())
+
+
+def no_layer(unseen: Mapping[str, str]) -> str:
+    """The reason why nothing was measured."""
+    return f"no layer was measured, because {'; '.join(unseen.values()) or 'no layer gives a tensor of floats'}"
+
+
+def scope_line(
+    frame: pd.DataFrame, tests: ExactTests, unseen: Mapping[str, str], stepped: bool = False, *, trained: bool = False
+) -> str:
+    """What was judged, and what was not.
+
+    Args:
+        frame: as `simulate.Probed` has it.
+        tests: likewise.
+        unseen: the reason why no layer of a list was measured.
+        stepped: whether an optimizer's step was judged.
+        trained: whether thresholds of an initialization were left out.
+    """
+    parts, judged, others = _parts(frame), list[str](), list[str]()
+
+    def put(found: bool, name: str, why: str) -> None:
+        (judged if found else others).append(name if found else f"{name} ({why})")
+
+    if not trained:
+        put(bool(np.isfinite(whole(tests, "cross_entropy"))), "loss", "no cross-entropy of the output")
+    known = frame[frame["quantity"] == "stream_coefficient"].groupby("part")["layer"].nunique()
+    for part in parts:
+        rows = frame[frame["part"] == part]
+        depth, seen = int(rows["layer"].max()), rows.loc[rows["quantity"] == "hidden_energy", "layer"].nunique()
+        put(seen >= _NEIGHBOURS, f"layers of {part} beside one another", f"{seen} were measured: three are needed")
+        if seen < depth:
+            others.append(f"{depth - seen} of the {depth} layers of {part} (their output was not seen)")
+        if not trained:
+            why = "inputs and outputs of fewer than three layers can be compared"
+            put(known.get(part, 0) >= _NEIGHBOURS, f"residual connections of {part}", why)
+    if parts:
+        others += [f"layers of {part} ({why})" for part, why in unseen.items()]
+    quantities = {what for _, _, _, what, _ in tests.rows}
+    put("sees_later" in quantities or "sees_samples" in quantities, "who sees whom", "no gradient tells")
+    put("logit_std" in quantities, "attention", "none was seen")
+    put("norm_response" in quantities, "norms", "none was seen")
+    others.append("initialization" if trained else "scales that all layers share (--against)")
+    put(stepped, "a step of the optimizer" if stepped else "learning rates", "--optimizer")
+    return f"{'Judged' if parts else 'Only judged'}: {', '.join(judged) or 'nothing'}. Not judged: {', '.join(others)}."
 
 
 def _ends(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
@@ -333,10 +388,8 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
 
 def _attention_lines(report: OneReport) -> list[str]:
     """Where no attention was seen: what was there in its place."""
-    if report.layers["logits"].notna().any():
+    if report.layers.empty or report.layers["logits"].notna().any():
         return []
-    if report.layers.empty:
-        return ["attention: it is looked for in layers, and there is no list of them"]
     tests = report.measured.tests
     sees = [value for whom in ("later", "earlier") for at, value in values(tests, f"sees_{whom}").items() if at[1]]
     hold = f"layers hold {', '.join(tests.inside[:_KINDS])}" + (", ..." if len(tests.inside) > _KINDS else "")
