@@ -63,9 +63,9 @@ def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[
     finally:
         for handle in handles:
             handle.remove()
-    found = [_bounded(built.module, part, calls) if without_forward(part) else part for part in lists]
+    bounded = [_bounded(built.module, part, calls) if without_forward(part) else part for part in lists]
     del output
-    return found
+    return bounded
 
 
 def unseen_layers(lists: Sequence[LayerList], rows: Iterable[tuple[Any, ...]]) -> dict[str, str]:
@@ -87,7 +87,8 @@ def _few(part: LayerList) -> str:
 
 def without_forward(part: LayerList) -> bool:
     """Whether layers of a list have no forward of their own."""
-    return any(type(layer).forward is nn.Module.forward for layer in part.layers)
+    # One that is set on the layer itself counts.
+    return any(getattr(layer.forward, "__func__", None) is nn.Module.forward for layer in part.layers)
 
 
 def _bounded(module: nn.Module, part: LayerList, calls: Sequence[_Call]) -> LayerList:
@@ -98,7 +99,7 @@ def _bounded(module: nn.Module, part: LayerList, calls: Sequence[_Call]) -> Laye
     for layer in part.layers:
         for parameter in set(layer.parameters()):
             counts[id(parameter)] = counts.get(id(parameter), 0) + 1
-    own = [{id(p) for p in layer.parameters() if p.requires_grad and counts[id(p)] == 1} for layer in part.layers]
+    learned = [{id(p) for p in layer.parameters() if p.requires_grad and counts[id(p)] == 1} for layer in part.layers]
     names = [list(dict.fromkeys(calls[k].name.removeprefix(f"{name}.") for k in of))
              for name, of in zip(part.names, within, strict=True)]  # fmt: skip
     for inner in [name for name in names[0] if all(name in of for of in names)]:
@@ -106,11 +107,11 @@ def _bounded(module: nn.Module, part: LayerList, calls: Sequence[_Call]) -> Laye
             next(calls[k] for k in of if calls[k].name == f"{name}.{inner}")
             for name, of in zip(part.names, within, strict=True)
         ]
-        if _enters(entries, own) and _carries(entries):
+        if _enters(entries, learned) and _carries(entries):
             last = max(within[-1])
             after = next((call for call in calls[last + 1 :] if not call.name.startswith(f"{part.names[-1]}.")), None)
             takers = [module.get_submodule(call.name) for call in (*entries, *((after,) if after else ()))]
-            seen = after is not None and _made_alike(after, entries) and bool(_reached(after.node, set()) & own[-1])
+            seen = after is not None and _made_alike(after, entries) and bool(_reached(after.node, set()) & learned[-1])
             return replace(part, takers=tuple(takers), last_seen=seen)
     return replace(part, unseen="have no forward, and their first modules do not take the residual stream")
 
@@ -129,12 +130,12 @@ def _reached(node: Any, visited: set[Any]) -> set[int]:
     return reached
 
 
-def _enters(entries: Sequence[_Call], own: Sequence[set[int]]) -> bool:
+def _enters(entries: Sequence[_Call], learned: Sequence[set[int]]) -> bool:
     """Whether each input depends on the layers before, the last of them included, and on no later one."""
     visited = set[Any]()
     for number, call in enumerate(entries):
         reached = _reached(call.node, visited)
-        of_layers = {k for k, parameters in enumerate(own) if reached & parameters}
+        of_layers = {k for k, parameters in enumerate(learned) if reached & parameters}
         if of_layers != ({number - 1} if number else set()):
             return False
     return True
@@ -165,10 +166,10 @@ def _made_alike(after: _Call, entries: Sequence[_Call]) -> bool:
     Or by one that ends a branch, where that is not added to the stream. Another one, such as a norm that is a function
     or a scalar, comes between the stream and that module.
     """
-    made = {call.node.name() for call in entries[1:]}
+    operations = {call.node.name() for call in entries[1:]}
     added = [call.node for call in entries[1:] if call.node.name().startswith("Add")]
-    made |= {before.name() for node in added for before, _ in node.next_functions if before is not None}
-    return after.node is not None and after.shape == entries[-1].shape and after.node.name() in made
+    operations |= {before.name() for node in added for before, _ in node.next_functions if before is not None}
+    return after.node is not None and after.shape == entries[-1].shape and after.node.name() in operations
 
 
 def boundary_hooks(

@@ -83,6 +83,7 @@ def probe(
     seed: int = 0,
     layers: Sequence[str] = (),
     device: str = "cpu",
+    alone: bool = False,
     on_module: Callable[[int, int], None] | None = None,
 ) -> Probed:
     """Measure a module over widths, depths and seeds; one is in memory at a time.
@@ -96,6 +97,7 @@ def probe(
         seed: root seed. torch's global generators are set from it, and are as before in the end.
         layers: globs that name the layers, as "encoder.layers.*"; found by themselves if none is given.
         device: of module and batch.
+        alone: whether the factory's modules have no width and depth, and may be without a list of layers.
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
@@ -118,7 +120,7 @@ def probe(
     tests: list[ExactTests] = []
     unseen: dict[str, str] = {}
     for (width, depth, number), (module_rows, module_notes, stack) in of_every_module(
-        partial(_one, layers, tests, unseen),
+        partial(_one, layers, tests, unseen, alone),
         factory,
         widths,
         depths,
@@ -138,12 +140,19 @@ def _one(
     globs: Sequence[str],
     tests: list[ExactTests],
     unseen: dict[str, str],
+    alone: bool,
     built: Made,
     seed: int,
     depth: int,
     number: int,
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
-    lists = with_boundaries(built, layer_lists(built.module, globs, depth), seed)
+    try:
+        lists = layer_lists(built.module, globs, depth)
+    except ValueError:
+        if globs or not alone:
+            raise
+        lists = []
+    lists = with_boundaries(built, lists, seed)
     rows = measured(built, lists, asked=number < _ASKED)
     unseen |= unseen_layers(lists, rows[0])
     if not tests:
