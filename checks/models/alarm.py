@@ -13,6 +13,7 @@ _ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight",
 # With another module, or a learning rate: each is said by itself.
 _COMPARED = ("reference", "rate")
 _FOLDED = 4
+_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,6 +134,16 @@ def _range(values: Iterable[float], digits: int) -> str:
 
 def _ends(values: list[float]) -> tuple[float, float]:
     return min(values), max(values)
+
+
+def alarm_lines(raised: Sequence[Alarm]) -> list[str]:
+    """All alarms as lines of a report, but of those against a reference the first."""
+    first = [alarm for alarm in raised if alarm.kind != "reference"]
+    others = [alarm for alarm in raised if alarm.kind == "reference"]
+    lines = [f"ALARM {alarm}" for alarm in first + others[:_SHOWN]]
+    if len(others) > _SHOWN:
+        lines.append(f"... and {len(others) - _SHOWN} differences from the reference more")
+    return lines
 
 
 def folded(notes: Sequence[str]) -> list[str]:

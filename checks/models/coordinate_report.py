@@ -59,7 +59,7 @@ class CoordinateReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is no alarm, a line each."""
-        return (*self.stepped.notes, *_bends(self.table), *_ahead(self.table))
+        return (*_rates_not_judged(self.alarms), *self.stepped.notes, *_bends(self.table), *_ahead(self.table))
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per size, seed, step, module or weight, and quantity."""
@@ -127,6 +127,14 @@ class CoordinateReport:
                 f"{breaches} of {len(self.table)} exponents are off; those of no cause above may follow from one."
             )
         return [*lines, *theory_lines(self.first_step), *folded(self.notes), self.judgement()]
+
+
+def _rates_not_judged(alarms: Sequence[Alarm]) -> list[str]:
+    """A line where updates follow from an initial scale that is off, so that a wrong rate may hide behind it."""
+    kinds = {alarm.kind for alarm in alarms}
+    which = "not all learning rates are judged" if "learning rate" in kinds else "learning rates are not judged"
+    line = f"{which} while the initial scale is off: mend that, and probe again"
+    return [line] if "initial scale" in kinds else []
 
 
 def _bends(table: pd.DataFrame) -> list[str]:

@@ -11,14 +11,14 @@ from typing import Any, overload
 import numpy as np
 import pandas as pd
 
-from checks.models.alarm import Alarm, folded, one_a_cause
+from checks.models.alarm import Alarm, alarm_lines, folded, one_a_cause
 from checks.models.classes import LayerKind, classes
 from checks.models.coordinate_report import CoordinateReport, coordinate_check
 from checks.models.exact_alarms import exact_alarms, whole
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
 from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
-from checks.models.one_report import OneReport, loss_alarms, loss_line, one_report, sight_lines
+from checks.models.one_report import OneReport, loss_alarms, loss_line, no_layer, one_report, scope_line, sight_lines
 from checks.models.probe import (
     ROLES,
     TOTAL,
@@ -29,7 +29,7 @@ from checks.models.probe import (
     profile_table,
     relative_to_last,
 )
-from checks.models.reference import Reference, against_reference, reference_of
+from checks.models.reference import Reference, against_reference, one_against_one, reference_of
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
 from simulate import Probed
 from simulate import probe as measured
@@ -62,6 +62,7 @@ class ModuleReport:
         theory: large-width theory for the nearest Stack beside it (`checks.models.probe.against_theory`; relative to
             the last layer where the Stack was read from the module), or None.
         rates: learning rates of the first step (`checks.models.module_rates.ModuleRates`), or None if not asked for.
+        compared: whether a reference or a Stack said what is right.
     """
 
     name: str
@@ -71,6 +72,7 @@ class ModuleReport:
     alarms: list[Alarm]
     theory: pd.DataFrame | None
     rates: ModuleRates | None = None
+    compared: bool = False
 
     def __repr__(self) -> str:
         return f"<ModuleReport of {self.name}: {len(self.alarms)} alarms>"
@@ -102,7 +104,10 @@ class ModuleReport:
     def lines(self) -> list[str]:
         """The report as text: alarms first."""
         frame, tests = self.probed.frame, self.probed.tests
-        lines = _alarm_lines(self.alarms)
+        lines = alarm_lines(self.alarms)
+        if not (lines or (frame["quantity"] == "hidden_energy").any()):
+            lines = [f"Not judged: {no_layer(self.probed.unseen)}."]
+        lines = lines or ["No alarm: all layers are like their neighbours."]
         lines += [loss_line(frame, tests)] if np.isfinite(whole(tests, "cross_entropy")) else []
         lines += sight_lines(frame, tests)
         for judged in self.classes:
@@ -126,7 +131,13 @@ class ModuleReport:
                 lines.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
         if self.rates is not None:
             lines += self.rates.lines()
-        return [*lines, *folded(self.notes)]
+        return [*lines, *folded(self.notes), self._scope()]
+
+    def _scope(self) -> str:
+        rates = self.rates is not None and self.rates.learning_rate is not None
+        return scope_line(
+            self.probed.frame, self.probed.tests, self.probed.unseen, stepped=rates, compared=self.compared
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -156,8 +167,9 @@ def probe(
 @overload
 def probe(
     factory: Any, batch: Any = ..., *, loss: Callable[[Any], Any] | None = ..., trained: bool = ..., seed: int = ...,
-    layers: Sequence[str] = ..., device: str = ..., optimizer: OptimizerFactory | str | Any = ...,
-    learning_rate: float | None = ..., stack: Stack | None = ..., on_module: Callable[[int, int], None] | None = ...,
+    layers: Sequence[str] = ..., device: str = ..., against: Any = ..., seeds: int = ...,
+    optimizer: OptimizerFactory | str | Any = ..., learning_rate: float | None = ..., stack: Stack | None = ...,
+    on_module: Callable[[int, int], None] | None = ...,
 ) -> OneReport: ...  # fmt: skip
 
 
@@ -193,7 +205,7 @@ def probe(
         trained: of a module: whether its weights are trained, so that thresholds of an initialization do not apply.
         widths: given to the factory.
         depths: given to the factory.
-        seeds: modules per width and depth.
+        seeds: modules per width and depth; of one module against another, of each.
         seed: root seed.
         layers: globs that name the layers.
         device: where; one module stays where it is.
@@ -203,7 +215,8 @@ def probe(
             `checks.models.probe.ROLES` does); of layers of `torch.nn.TransformerEncoder`, and of one module of
             transformers, it is read.
         against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
-            own, or a `Reference`, or the file or folder that the command's `--out` wrote.
+            own, or a `Reference`, or the file or folder that the command's `--out` wrote. Of a function without
+            arguments another one, or its name.
         first_step: optimizers, of "sgd", "adam", "polar" and "muon", whose first step is measured too: the report has
             `rates`.
         learning_rate: that is compared with these; or of an `optimizer` by name.
@@ -231,20 +244,26 @@ def probe(
             f"{optimizer!r} and parametrization {parametrization!r}."
         )
     if alone:
-        if widths or depths or against or first_step or steps is not None:
+        if widths or depths or first_step or steps is not None:
             raise ValueError(
-                "widths, depths, against, first_step and steps must stand with a factory of a width and a depth, got "
-                "one module."
+                "widths, depths, first_step and steps must stand with a factory of a width and a depth, got one module."
+            )
+        differences, differences_notes = list[Alarm](), list[str]()
+        if against is not None:
+            differences, differences_notes = one_against_one(
+                factory, against, seeds=seeds, seed=seed, layers=layers, device=device
             )
         name = "" if is_module(factory) else _name(factory)
         if batch is None and not is_module(factory):
             maker = load_factory(factory) if isinstance(factory, str) else factory
             stack = getattr(maker, "stack", None) if stack is None else stack
             factory, batch, loss = made_one(factory, seed, device)
-        return one_report(
+        single = one_report(
             factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
             learning_rate=learning_rate, stack=stack, on_part=on_module,
         )  # fmt: skip
+        notes = [*differences_notes, *single.notes]
+        return replace(single, alarms=[*single.alarms, *differences], notes=notes, compared=against is not None)
     if loss is not None or trained:
         raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
     if steps is not None:
@@ -305,6 +324,7 @@ def probe(
         alarms=one_a_cause(wrong + too_fast),
         theory=theory,
         rates=rates,
+        compared=reference is not None or stack is not None,
     )
 
 
@@ -333,16 +353,6 @@ def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Ref
             return Reference.read(path / FILE if path.is_dir() else path), None
         return None, load_factory(against)
     return None, against
-
-
-def _alarm_lines(raised: Sequence[Alarm]) -> list[str]:
-    """All alarms, but of those against a reference the first."""
-    first = [alarm for alarm in raised if alarm.kind != "reference"]
-    others = [alarm for alarm in raised if alarm.kind == "reference"]
-    lines = [f"ALARM {alarm}" for alarm in first + others[:_SHOWN]]
-    if len(others) > _SHOWN:
-        lines.append(f"... and {len(others) - _SHOWN} differences from the reference more")
-    return lines or ["No alarm: all layers are like their neighbours."]
 
 
 def _theory_lines(table: pd.DataFrame) -> list[str]:

@@ -5,17 +5,22 @@ from the scatter of both together.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
+from simulate.modules.catalogue import drawn_anew, makes_one
 from simulate.modules.exact_tests import ExactTests
+from simulate.modules.factories import module_seed
 from simulate.modules.mixing import ROUNDING
+from simulate.modules.one_module import is_module
+from simulate.modules.probe import probe
 from simulate.runs.files import write_whole
 from theory.stack.documents import read_document
 
@@ -27,6 +32,9 @@ _FORMAT = 1
 
 _KEYS = ["width", "depth", "part", "layer", "parameter", "quantity"]
 _SIGHT = {"sees_later": "later positions", "sees_earlier": "earlier positions", "sees_samples": "other samples"}
+_SCALE = "logit_scale"
+# Factors of q·k are exact but for the rounding of their products.
+_SAME_SCALE = 0.01
 _COMPARED = {
     "hidden_energy": "energy of the stream",
     "weight": "norm of {}",
@@ -83,7 +91,7 @@ def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None
     Args:
         name: of its factory.
         frame: as `simulate.Probed` has it.
-        tests: likewise; whom its layers see is compared, if they are given.
+        tests: likewise; whom its layers see and what they multiply q·k by is compared, if they are given.
     """
     rows = frame[frame["quantity"].isin(_COMPARED) & (frame["value"] > 0) & np.isfinite(frame["value"])]
     logs = rows.assign(value=np.log(rows["value"]))
@@ -94,10 +102,14 @@ def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None
     table = table.fillna({"variance": 0.0})
     sizes = table[["width", "depth"]]
     if tests is not None and len(sizes):
-        # Exact ones, of one module: 1 where a layer sees them.
+        # Exact ones, of one module: 1 where a layer sees them, and the logarithm of a factor.
         rows = [
             (sizes["width"].min(), sizes["depth"].min(), part, layer, "", quantity, float(value > ROUNDING), 0.0, 1)
             for part, layer, _, quantity, value in tests.rows if layer and quantity in _SIGHT
+        ]  # fmt: skip
+        rows += [
+            (sizes["width"].min(), sizes["depth"].min(), part, layer, name, quantity, float(np.log(value)), 0.0, 1)
+            for part, layer, name, quantity, value in tests.rows if layer and quantity == _SCALE and value > 0
         ]  # fmt: skip
         table = pd.concat([table, pd.DataFrame(rows, columns=table.columns)], ignore_index=True) if rows else table
     return Reference(name, table)
@@ -123,16 +135,56 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
     here &= pd.Series([(row.width, row.depth) in common for row in joined.itertuples()], index=joined.index)
     joined = joined[here]
     both = joined[joined["side"] == "both"]
-    exact = both["quantity"].isin(_SIGHT)
-    both, seen = both[~exact], both[exact]
+    seen, scales = both[both["quantity"].isin(_SIGHT)], both[both["quantity"] == _SCALE]
+    both = both[both["quantity"].isin(_COMPARED)]
     if (both["seeds"] + both["seeds_other"]).max() < 3:
         raise ValueError("seeds must be at least 2 of the module or of its reference: one of each has no error.")
-    return sorted(merged([*_seeing(seen), *_missing(joined), *_differing(both, rate)]), key=_causes_first)
+    return sorted(
+        merged([*_seeing(seen), *_scaled(scales), *_missing(joined), *_differing(both, rate)]), key=_causes_first
+    )
+
+
+def one_against_one(
+    maker: Any, other: Any, *, seeds: int, seed: int, layers: Sequence[str], device: str
+) -> tuple[list[Alarm], list[str]]:
+    """Differences between the modules that two functions without arguments make, and notes.
+
+    Args:
+        maker: the function that is judged, or its name.
+        other: the function it is held against, or its name.
+        seeds: how many modules of each are drawn.
+        seed: root seed.
+        layers: globs that name the layers.
+        device: of the modules.
+
+    Raises:
+        ValueError: one is no such function, or as `simulate.probe` and `against_reference`.
+    """
+    for function in (maker, other):
+        is_function = ":" in function if isinstance(function, str) else callable(function) and not is_module(function)
+        if not (is_function and makes_one(function)):
+            raise ValueError(
+                "against must hold a function without arguments, or its name, against another one: several networks "
+                f"of each are drawn, got {function!r}."
+            )
+    references, notes = list[Reference](), list[str]()
+    for place, function in enumerate((maker, other)):
+        name, factory = str(function), drawn_anew(function, module_seed(seed, 0, 0, place), device)
+        drawn = probe(factory, widths=[1], depths=[1], seeds=seeds, seed=seed, layers=layers, device=device, alone=True)
+        references.append(reference_of(name, drawn.frame, drawn.tests))
+        table = references[-1].table
+        if not table.loc[table["quantity"] == "weight", "variance"].any():
+            notes.append(f"{name} sets a seed and makes one network: energies, gradients and loss are not compared")
+    if notes:
+        # The norm of a matrix is known from one draw; nothing is known of what else differs by chance.
+        kept = ("weight", _SCALE, *_SIGHT)
+        references = [Reference(of.name, of.table[of.table["quantity"].isin(kept)]) for of in references]
+    return [replace(alarm, where=()) for alarm in against_reference(references[0], references[1])], notes
 
 
 def _causes_first(alarm: Alarm) -> tuple[int, int]:
     """What differs before anything runs comes first, and then what differs in the whole."""
-    words = ("sees ", "does not see ", "norm of", "has ", "lacks ", "energy")
+    words = ("q.k is ", "sees ", "does not see ", "norm of", "has ", "lacks ", "energy")
     return next((k for k, word in enumerate(words) if alarm.what.startswith(word)), len(words)), alarm.layer
 
 
@@ -146,6 +198,21 @@ def _seeing(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]
             does, does_not = f"sees {_SIGHT[str(quantity)]}", f"does not see {_SIGHT[str(quantity)]}"
             what = f"{does}, and the reference does not" if row.mean else f"{does_not}, and the reference does"
             yield (int(width), int(depth)), str(part), Finding(WHOLE_MODEL if alike else row.layer, "reference", what)
+
+
+def _scaled(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
+    """Layers whose q·k is multiplied by another factor than the reference's: all of a list alike are one finding."""
+    for (width, depth, part), of in rows.groupby(["width", "depth", "part"], sort=False):
+        other = of[(of["mean"] - of["mean_other"]).abs() > _SAME_SCALE]
+        alike = len(other) == len(of) and np.ptp((other["mean"] - other["mean_other"]).to_numpy()) < _SAME_SCALE
+        for row in other.head(1 if alike else len(other)).itertuples():
+            factors = tuple(float(np.exp(x)) for x in (row.mean, row.mean_other, row.mean - row.mean_other))
+            what = "q.k is multiplied by {}, and by {} in the reference: logits are {} times as large"
+            yield (
+                (int(width), int(depth)),
+                str(part),
+                Finding(WHOLE_MODEL if alike else row.layer, "reference", what, factors),
+            )
 
 
 def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:

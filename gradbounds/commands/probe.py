@@ -34,7 +34,10 @@ class Probe(WithJson):
     ] = ()
     against: Annotated[
         str | None,
-        Flag(help="a factory as above, or a probe.json that --out wrote: what it is to be like"),
+        Flag(
+            help="a factory as above, of one module where the first is, or a probe.json that --out wrote: what it is "
+            "to be like"
+        ),
     ] = None
     first_step: Annotated[
         tuple[ModuleOptimizer, ...],
@@ -109,6 +112,8 @@ class Probe(WithJson):
                     seed=self.seed,
                     layers=self.layers,
                     device=self.device,
+                    against=self.against,
+                    seeds=self.seeds,
                     optimizer=self.optimizer,
                     learning_rate=self.learning_rate,
                     on_module=on_module,
@@ -169,7 +174,8 @@ class Probe(WithJson):
         Raises:
             ValueError: a flag of one is given.
         """
-        names = ("width", "depth", "seeds", "against", "first_step", "steps", "parametrization")
+        names = ["width", "depth", "first_step", "steps", "parametrization"]
+        names += [] if self.against else ["seeds"]
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != getattr(type(self), name)]
         if given:
             raise ValueError(

@@ -11,13 +11,15 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from simulate.modules.factories import Batch, Factory, ProbeError, seeded, stage, what_happened
+from simulate.modules.factories import Batch, Factory, ProbeError, module_seed, seeded, stage, what_happened
+from simulate.modules.one_module import batch_and_loss
 from simulate.runs.cell import check_device
 from theory.stack import Stack
 from theory.stack.registry import nearest
@@ -244,6 +246,23 @@ def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]
         return parts[0].to(device), parts[1], parts[2] if len(parts) == 3 else None
 
 
+def drawn_anew(factory: Any, seed: int, device: str) -> Factory:
+    """The factory of a width and a depth that makes what `factory()` does, whatever they are, with new draws each time.
+
+    Args:
+        factory: a function without arguments, or its name.
+        seed: root seed.
+        device: of the modules.
+    """
+    numbers = count()
+
+    def make(_: int, __: int) -> tuple[nn.Module, Batch]:
+        module, inputs, loss = made_one(factory, module_seed(seed, 0, 0, next(numbers)), device)
+        return module, lambda _: batch_and_loss(module, inputs, loss)
+
+    return make
+
+
 def load_factory(name: str, kind: str = "factory") -> Factory:
     """The factory of a name MODULE:FACTORY, or FILE.py:FACTORY; modules of the current folder are found too.
 
@@ -261,21 +280,26 @@ def load_factory(name: str, kind: str = "factory") -> Factory:
             f"{nearest(name, BUILTINS)}"
         )
     file = Path(module).resolve() if module.endswith(".py") else None
+    if file and not file.exists():
+        raise ValueError(f"{kind} must be importable, but there is no file {file.name} in {file.parent}.")
     for folder in (Path.cwd(), *([file.parent] if file else [])):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
     try:
         # As pytest has it: a file is the module of its name in its folder.
         imported = importlib.import_module(file.stem if file else module)
-        factory = getattr(imported, attribute)
+        factory: Any = getattr(imported, attribute, None)
     except BaseException as error:  # a user's module may fail in any way, and end Python too
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise ValueError(f"{kind} must be importable, but {name!r} {what_happened(error)}.") from error
+        raise ValueError(f"{kind} must be importable, but {name!r} {what_happened(error).rstrip('.')}.") from error
     if file and Path(getattr(imported, "__file__", None) or "").resolve() != file:
         raise ValueError(
             f"{kind} must be in a file whose name is free, but {file.stem!r} of {name!r} is another module."
         )
+    if factory is None:
+        known = [key for key, value in vars(imported).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{kind} must be importable, but {module} has no {attribute!r}.{nearest(attribute, known)}")
     if not callable(factory):
         takes = "width and depth" if kind == "factory" else "a module"
         raise ValueError(f"{kind} must be a function of {takes}, but {name!r} is a {type(factory).__name__}.")

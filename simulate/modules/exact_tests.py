@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from simulate.modules.boundaries import boundary_hooks
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
 from simulate.modules.factories import Made
 from simulate.modules.layers import LayerList, place_of, tensor_of, token_axis
@@ -144,7 +145,9 @@ class _Observer:
             if isinstance(part, nn.Embedding):
                 add(part.register_forward_hook(self._embedded))
         for parts in self._lists:
-            for number, layer in enumerate(parts.layers, 1):
+            if parts.takers:
+                self._handles += self._between(parts)
+            for number, layer in enumerate(() if parts.takers else parts.layers, 1):
                 at = parts.name, number
                 add(layer.register_forward_pre_hook(self._enters(at), with_kwargs=True))
                 add(layer.register_forward_hook(self._leaves(at)))
@@ -213,6 +216,17 @@ class _Observer:
                     self._rows[*at, "", name] = value
 
         return hook
+
+    def _between(self, parts: LayerList) -> list[Any]:
+        """Hooks where layers have no forward of their own; an input without a gradient is not asked for."""
+
+        def begin(number: int, x: Tensor) -> None:
+            at = parts.name, number
+            self._watcher.place = self._scalars.place = at
+            if x.requires_grad:
+                self._inputs[at] = x
+
+        return boundary_hooks(parts, begin, lambda number, y: self._leaves((parts.name, number))(self._module, (), y))
 
     def _normed(self, name: str) -> Callable[..., None]:
         def hook(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:

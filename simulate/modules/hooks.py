@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from simulate.modules.boundaries import boundary_hooks
 from simulate.modules.layers import LayerList, tensor_of
 
 # A stream of zeros has nothing in it, and no coefficient that is not a number.
@@ -29,7 +30,9 @@ class ModuleRecorder:
 
     def __enter__(self) -> "ModuleRecorder":
         for part in self._lists:
-            for number, layer in enumerate(part.layers, 1):
+            if part.takers:
+                self._handles += self._between(part)
+            for number, layer in enumerate(() if part.takers else part.layers, 1):
                 hook = self._hook(part.name, number)
                 self._handles.append(layer.register_forward_hook(hook, with_kwargs=True))
         return self
@@ -40,26 +43,39 @@ class ModuleRecorder:
 
     def _hook(self, part: str, number: int) -> Callable[..., None]:
         def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            x, y = tensor_of([*args, *kwargs.values()]), tensor_of(output)
-            self._calls[part, number] = self._calls.get((part, number), 0) + 1
-            if y is None:
-                return
-            self.tokens = y.shape[self._axis] if y.ndim >= 2 else 1
-            statistics = _statistics(x, y, self._axis)
-            if number == 1 and x is not None and x.shape == y.shape:
-                given = _energy(x.detach().float(), self._axis)
-                given["tokens"] = torch.tensor(x.numel() / x.shape[-1], device=y.device)
-                statistics |= {f"input_{name}": value for name, value in given.items()}
-            for name, value in statistics.items():
-                self._values[part, number, name] = value
-            if y.requires_grad:
-                if self._respond and x is not None:
-                    self._ask(part, number, x, y)
-                # It stays 0 where no gradient arrives.
-                self._values[part, number, "gradient_sq"] = y.new_zeros(()).float()
-                y.register_hook(lambda gradient: self._put(part, number, gradient))
+            x = tensor_of([*args, *kwargs.values()])
+            self._record(part, number, x, tensor_of(output))
 
         return record
+
+    def _between(self, part: LayerList) -> list[Any]:
+        """Hooks where layers have no forward of their own."""
+        inputs: dict[int, Tensor] = {}
+
+        def end(number: int, y: Tensor | None) -> None:
+            self._record(part.name, number, inputs.pop(number), y)
+
+        return boundary_hooks(part, inputs.__setitem__, end)
+
+    def _record(self, part: str, number: int, x: Tensor | None, y: Tensor | None) -> None:
+        """Numbers of a layer's input and output."""
+        self._calls[part, number] = self._calls.get((part, number), 0) + 1
+        if y is None:
+            return
+        self.tokens = y.shape[self._axis] if y.ndim >= 2 else 1
+        statistics = _statistics(x, y, self._axis)
+        if number == 1 and x is not None and x.shape == y.shape:
+            given = _energy(x.detach().float(), self._axis)
+            given["tokens"] = torch.tensor(x.numel() / x.shape[-1], device=y.device)
+            statistics |= {f"input_{name}": value for name, value in given.items()}
+        for name, value in statistics.items():
+            self._values[part, number, name] = value
+        if y.requires_grad:
+            if self._respond and x is not None:
+                self._ask(part, number, x, y)
+            # It stays 0 where no gradient arrives.
+            self._values[part, number, "gradient_sq"] = y.new_zeros(()).float()
+            y.register_hook(lambda gradient: self._put(part, number, gradient))
 
     def _put(self, part: str, number: int, gradient: Tensor) -> None:
         if not self._asking:
@@ -87,6 +103,8 @@ class ModuleRecorder:
         """Layers that ran more than once, of which the last time counts, or never."""
         notes = []
         for part in self._lists:
+            if part.takers and not part.last_seen:
+                notes.append(f"the last layer of {part.name} was not measured: no module after it takes its output")
             for number, layer in enumerate(part.layers, start=1):
                 count = self._calls.get((part.name, number), 0)
                 # A container has no pass of its own, though its modules run.

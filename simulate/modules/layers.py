@@ -17,11 +17,18 @@ class LayerList:
         name: of the list in the module, as "encoder.layers", or of the module's class where it is the list itself.
         layers: in their order.
         names: of the layers in the module.
+        takers: where layers have no forward of their own, the module of each that takes its input, and the one that is
+            called after the last layer, if there is one.
+        last_seen: whether that one takes the last layer's output.
+        unseen: the reason why layers without a forward of their own are not measured; "" where they are.
     """
 
     name: str
     layers: tuple[nn.Module, ...]
     names: tuple[str, ...]
+    takers: tuple[nn.Module, ...] = ()
+    last_seen: bool = False
+    unseen: str = ""
 
 
 def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[LayerList]:

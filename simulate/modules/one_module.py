@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from simulate.counts import check_count
+from simulate.modules.boundaries import unseen_layers, with_boundaries
 from simulate.modules.branch_ends import branch_ends, smaller_ends
 from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Loss, Made, ProbeError, arguments_of, moved, seeded, what_happened
@@ -47,6 +48,7 @@ class OneModule:
         stack: the network that its layers are, with inputs like theirs, where they are of `torch.nn`; else None.
         config: what its attribute `config` has, as models of transformers do; empty where there is none.
         words: how long the sequences of words in its inputs are; 0 without any.
+        unseen: the reason why no layer was measured, by the name of such a list; of the module ("") without a list.
     """
 
     frame: pd.DataFrame
@@ -59,6 +61,7 @@ class OneModule:
     stack: Stack | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     words: int = 0
+    unseen: Mapping[str, str] = field(default_factory=dict)
 
 
 def one_module(
@@ -109,13 +112,13 @@ def one_module(
         if layers:
             raise
         lists = list[LayerList]()
-        notes.append(f"{name} has no list of layers: layers=['blocks.*'] names them")
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) and not part.training for part in module.modules()):
         notes.append("batch norms are in eval mode: they take statistics that they keep, and not the batch's")
     inputs, own_loss = batch_and_loss(module, batch, loss)
     built = Made(name, module, inputs, own_loss)
     done = (lambda number: None) if on_part is None else (lambda number: on_part(number, PARTS))
     try:
+        lists = with_boundaries(built, lists, seed)
         # Each begins with the module as it was given.
         with kept_state(module, seed):
             rows, measured_notes, nearest = measured(built.fresh(), lists, asked=True)
@@ -132,6 +135,9 @@ def one_module(
         done(PARTS)
     except ProbeError as error:
         raise ProbeError(f"{str(error).rstrip('.')}.") from error.__cause__
+    unseen = (
+        unseen_layers(lists, rows) if lists else {"": f"{name} has no list of layers: --layers 'blocks.*' names them"}
+    )
     rows += [(*key, "shortest", float(min(parameter.shape))) for key, parameter in _matrices(module, lists)]
     rows += [(part.name, k, "", "energy_smaller_ends", value) for part, by in smaller for k, value in by.items()]
     ends = branch_ends(lists[0]) if lists else ()
@@ -142,8 +148,9 @@ def one_module(
         given = {row[3]: row[4] for row in rows if str(row[3]).startswith("input_")}
         nearest = with_inputs(nearest, given.get("input_energy", 1.0), given.get("input_correlation", 0.0))
     return OneModule(
-        frame, tests, (*notes, *measured_notes), change, dtype, ends, names, nearest, _config(module), _words(inputs)
-    )
+        frame, tests, (*notes, *measured_notes), change, dtype, ends, names, nearest, _config(module), _words(inputs),
+        unseen,
+    )  # fmt: skip
 
 
 def _config(module: nn.Module) -> Mapping[str, Any]:
@@ -211,7 +218,8 @@ def _tests(built: Made, lists: Sequence[LayerList], layers: Sequence[str], seed:
         module = deepcopy(built.module).float()
         single = Made(built.name, module, tree_map(_single, built.inputs), built.loss)
         with seeded(seed):
-            return exact_tests(single, layer_lists(module, layers, 0) if lists else []), []
+            copied = with_boundaries(single, layer_lists(module, layers, 0), seed) if lists else []
+            return exact_tests(single, copied), []
     except Exception as error:
         names = " and ".join(sorted(dtypes))
         note = f"the loss and who sees whom were not fully tested in {names}: a float32 copy {what_happened(error)}"

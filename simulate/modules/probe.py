@@ -5,7 +5,7 @@ measured by hooks on its layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from simulate.counts import check_count
+from simulate.modules.boundaries import unseen_layers, with_boundaries
 from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, of_every_module
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
@@ -57,12 +58,14 @@ class Probed:
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
         tests: exact ones of the first module, of the first width and depth.
+        unseen: the reason why no layer was measured, by the name of such a list.
     """
 
     frame: pd.DataFrame
     notes: tuple[str, ...]
     stacks: Mapping[tuple[int, int], Stack]
     tests: ExactTests
+    unseen: Mapping[str, str] = field(default_factory=dict)
 
 
 _ENDS = {
@@ -80,6 +83,7 @@ def probe(
     seed: int = 0,
     layers: Sequence[str] = (),
     device: str = "cpu",
+    alone: bool = False,
     on_module: Callable[[int, int], None] | None = None,
 ) -> Probed:
     """Measure a module over widths, depths and seeds; one is in memory at a time.
@@ -93,6 +97,7 @@ def probe(
         seed: root seed. torch's global generators are set from it, and are as before in the end.
         layers: globs that name the layers, as "encoder.layers.*"; found by themselves if none is given.
         device: of module and batch.
+        alone: whether the factory's modules have no width and depth, and may be without a list of layers.
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
@@ -113,21 +118,43 @@ def probe(
     notes: dict[str, None] = {}
     stacks: dict[tuple[int, int], Stack] = {}
     tests: list[ExactTests] = []
+    unseen: dict[str, str] = {}
     for (width, depth, number), (module_rows, module_notes, stack) in of_every_module(
-        partial(_one, layers, tests), factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module
+        partial(_one, layers, tests, unseen, alone),
+        factory,
+        widths,
+        depths,
+        seeds,
+        seed=seed,
+        device=device,
+        on_module=on_module,
     ):
         rows += [(width, depth, number, *row) for row in module_rows]
         notes |= dict.fromkeys(module_notes)
         if stack is not None:
             stacks.setdefault((width, depth), stack)
-    return Probed(pd.DataFrame(rows, columns=COLUMNS), tuple(notes), stacks, tests[0])
+    return Probed(pd.DataFrame(rows, columns=COLUMNS), tuple(notes), stacks, tests[0], unseen)
 
 
 def _one(
-    globs: Sequence[str], tests: list[ExactTests], built: Made, seed: int, depth: int, number: int
+    globs: Sequence[str],
+    tests: list[ExactTests],
+    unseen: dict[str, str],
+    alone: bool,
+    built: Made,
+    seed: int,
+    depth: int,
+    number: int,
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
-    lists = layer_lists(built.module, globs, depth)
+    try:
+        lists = layer_lists(built.module, globs, depth)
+    except ValueError:
+        if globs or not alone:
+            raise
+        lists = []
+    lists = with_boundaries(built, lists, seed)
     rows = measured(built, lists, asked=number < _ASKED)
+    unseen |= unseen_layers(lists, rows[0])
     if not tests:
         exact = exact_tests(built, lists)
         tests.append(replace(exact, rows=(*exact.rows, *beside_draws(built, lists, seed))))

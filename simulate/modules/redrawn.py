@@ -79,6 +79,7 @@ def _measured(built: Made, part: LayerList, names: Mapping[str, object]) -> tupl
     with recorder:
         built.fresh().backward()
     energy = {layer: float(value) for _, layer, _, name, value in recorder.rows() if name == "hidden_energy"}
+    energy = energy or {0: float("nan")}
     gradients = [p.grad for name, p in built.module.named_parameters() if name in names and p.grad is not None]
     return energy[max(energy)] / energy[min(energy)], sum(
         float(gradient.float().square().sum()) for gradient in gradients

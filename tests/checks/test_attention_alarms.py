@@ -63,7 +63,7 @@ def test_without_attention_what_is_there_is_said():
     assert said(Mixed(nn.Linear(8, 8), nn.Linear(8, 8))) == [
         "no attention: in no layer does a position see another; layers hold LayerNorm, Linear"
     ]
-    assert said(nn.Linear(8, 8)) == ["attention: it is looked for in layers, and there is no list of them"]
+    assert said(nn.Linear(8, 8)) == ["attention: it is looked for in layers, and none was measured"]
     module, words, loss = made("decoder")
     assert not any("no attention" in line for line in gb.probe(module, words, loss=loss).lines())
 

@@ -191,6 +191,10 @@ def test_breaches_of_perceptrons_are_named_with_what_mends_them(optimizer, breac
     report = check(perceptron, optimizer, "mup", breach)
     assert kind == report.alarms[0].kind
     assert what in str(report.alarms[0])
+    hidden = any(
+        note.startswith("learning rates are not judged while the initial scale is off") for note in report.notes
+    )
+    assert hidden == (kind == "initial scale")
     with pytest.raises(AssertionError, match="is not mu-P"):
         report.assert_healthy()
 

@@ -27,7 +27,7 @@ def test_what_belongs_to_training_is_left_out_of_trained_modules():
     assert {"attention", "loss", "bias"} <= kinds
     trained = gb.probe(module, words, loss=loss, trained=True)
     assert trained.alarms == []
-    assert "were not asked for" in trained.judgement()
+    assert "Not judged: initialization" in trained.judgement()
     module.layers[2].attention.over = -2
     assert [alarm.layer for alarm in gb.probe(module, words, loss=loss, trained=True).alarms] == [3]
 
@@ -69,7 +69,7 @@ def test_a_loss_below_what_frequencies_explain():
     module.head.weight = module.words.weight
     report = gb.probe(module, words, loss=lambda y: functional.cross_entropy(y.flatten(0, 1), words.flatten()))
     assert any("frequencies" in alarm.what for alarm in report.alarms)
-    assert "list of layers" in "\n".join(report.notes)
+    assert "list of layers" in report.judgement()
 
 
 @pytest.mark.parametrize("name", ["encoder-pre", "encoder-post", "transformer-pre"])

@@ -17,4 +17,8 @@ def exactly(module, inputs, loss, layers=()):
         lists = []
     tests = exact_tests(Made("it", module, inputs, loss), lists)
     alarms, notes = exact_alarms(tests)
-    return [str(alarm) for alarm in alarms], notes, sight_lines(pd.DataFrame(columns=["part", "layer"]), tests)
+    return (
+        [str(alarm) for alarm in alarms],
+        notes,
+        sight_lines(pd.DataFrame(columns=["part", "layer", "quantity"]), tests),
+    )

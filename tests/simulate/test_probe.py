@@ -218,7 +218,7 @@ def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
             "misfit:factory",
             "factory 'factory' must not fail, but raised RuntimeError: not of this width at width 64, depth 4.",
         ),
-        ("misfit:other", "factory must be importable, but 'misfit:other' raised AttributeError"),
+        ("misfit:other", "factory must be importable, but misfit has no 'other'"),
         ("nowhere:other", "factory must be importable, but 'nowhere:other' raised ModuleNotFoundError"),
         (
             "nothing",

@@ -1,0 +1,204 @@
+"""Layers without a forward of their own: where the residual stream enters them, found in the graph of a forward pass.
+
+Layers that are an `nn.ModuleDict` or `nn.ModuleList` are never called. Their input is what their first module takes,
+x in `x + f(norm(x))`, and their output is the next layer's input.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from simulate.modules.factories import Made
+from simulate.modules.kept_state import kept_state
+from simulate.modules.layers import LayerList, tensor_of
+
+_NAMED = 3
+# Nodes of the graph that a residual connection does not pass.
+_PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "linear", "convolution", "attention", "rnn", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a module: its name, the node of the graph that made its input, and that input's shape."""
+
+    name: str
+    node: Any
+    shape: tuple[int, ...]
+
+
+def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[LayerList]:
+    """Lists of layers; those whose layers have no forward with their boundaries, or the reason why there are none.
+
+    Takes a forward pass, if there are such lists.
+
+    Args:
+        built: module and batch; the module is left as it was.
+        lists: its layers.
+        seed: of the numbers that the module draws.
+
+    Raises:
+        ProbeError: the module fails.
+    """
+    if not any(map(without_forward, lists)):
+        return list(lists)
+    calls: list[_Call] = []
+
+    def hook_of(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            x = tensor_of([*args, *kwargs.values()])
+            if x is not None:
+                calls.append(_Call(name, x.grad_fn, tuple(x.shape)))
+
+        return hook
+
+    handles = [
+        part.register_forward_pre_hook(hook_of(name), with_kwargs=True)
+        for name, part in built.module.named_modules() if name
+    ]  # fmt: skip
+    try:
+        with kept_state(built.module, seed):
+            output = built.fresh().output()
+    finally:
+        for handle in handles:
+            handle.remove()
+    bounded = [_bounded(built.module, part, calls) if without_forward(part) else part for part in lists]
+    del output
+    return bounded
+
+
+def unseen_layers(lists: Sequence[LayerList], rows: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+    """The reason why no layer of a list was measured, by the list's name.
+
+    Args:
+        lists: as `with_boundaries` gives them.
+        rows: that were measured, of part, layer, parameter, quantity and value.
+    """
+    measured = {row[0] for row in rows if row[3] == "hidden_energy"}
+    return {
+        part.name: f"{_few(part)} {part.unseen or 'are never called'}" for part in lists if part.name not in measured
+    }
+
+
+def _few(part: LayerList) -> str:
+    return ", ".join(part.names[:_NAMED]) + ", ..." * (len(part.names) > _NAMED)
+
+
+def without_forward(part: LayerList) -> bool:
+    """Whether layers of a list have no forward of their own."""
+    # One that is set on the layer itself counts.
+    return any(getattr(layer.forward, "__func__", None) is nn.Module.forward for layer in part.layers)
+
+
+def _bounded(module: nn.Module, part: LayerList, calls: Sequence[_Call]) -> LayerList:
+    within = [[k for k, call in enumerate(calls) if call.name.startswith(f"{name}.")] for name in part.names]
+    if not all(within):
+        return replace(part, unseen="are not all used: in some no module is called")
+    counts: dict[int, int] = {}
+    for layer in part.layers:
+        for parameter in set(layer.parameters()):
+            counts[id(parameter)] = counts.get(id(parameter), 0) + 1
+    learned = [{id(p) for p in layer.parameters() if p.requires_grad and counts[id(p)] == 1} for layer in part.layers]
+    names = [list(dict.fromkeys(calls[k].name.removeprefix(f"{name}.") for k in of))
+             for name, of in zip(part.names, within, strict=True)]  # fmt: skip
+    for inner in [name for name in names[0] if all(name in of for of in names)]:
+        entries = [
+            next(calls[k] for k in of if calls[k].name == f"{name}.{inner}")
+            for name, of in zip(part.names, within, strict=True)
+        ]
+        if _enters(entries, learned) and _carries(entries):
+            last = max(within[-1])
+            after = next((call for call in calls[last + 1 :] if not call.name.startswith(f"{part.names[-1]}.")), None)
+            takers = [module.get_submodule(call.name) for call in (*entries, *((after,) if after else ()))]
+            seen = after is not None and _made_alike(after, entries) and bool(_reached(after.node, set()) & learned[-1])
+            return replace(part, takers=tuple(takers), last_seen=seen)
+    return replace(part, unseen="have no forward, and their first modules do not take the residual stream")
+
+
+def _reached(node: Any, visited: set[Any]) -> set[int]:
+    """Parameters that a node depends on, and nothing visited before does."""
+    reached, waiting = set[int](), [node]
+    while waiting:
+        here = waiting.pop()
+        if here is None or here in visited:
+            continue
+        visited.add(here)
+        if hasattr(here, "variable"):
+            reached.add(id(here.variable))
+        waiting += [before for before, _ in here.next_functions]
+    return reached
+
+
+def _enters(entries: Sequence[_Call], learned: Sequence[set[int]]) -> bool:
+    """Whether each input depends on the layers before, the last of them included, and on no later one."""
+    visited = set[Any]()
+    for number, call in enumerate(entries):
+        reached = _reached(call.node, visited)
+        of_layers = {k for k, parameters in enumerate(learned) if reached & parameters}
+        if of_layers != ({number - 1} if number else set()):
+            return False
+    return True
+
+
+def _carries(entries: Sequence[_Call]) -> bool:
+    """Whether most inputs reach the next one by a way without matrix products: they are the residual stream itself."""
+    pairs = [(a.node, b.node) for a, b in zip(entries, entries[1:], strict=False) if a.node is not None]
+    return 2 * sum(_reaches(after, before) for before, after in pairs) >= max(len(pairs), 1)
+
+
+def _reaches(after: Any, before: Any) -> bool:
+    visited, waiting = set[Any](), [after]
+    while waiting:
+        here = waiting.pop()
+        if here is before:
+            return True
+        if here is None or here in visited or any(product in here.name().lower() for product in _PRODUCTS):
+            continue
+        visited.add(here)
+        waiting += [node for node, _ in here.next_functions]
+    return False
+
+
+def _made_alike(after: _Call, entries: Sequence[_Call]) -> bool:
+    """Whether the input of the module after the last layer is made by the operation that makes layers' inputs.
+
+    Or by one that ends a branch, where that is not added to the stream. Another one, such as a norm that is a function
+    or a scalar, comes between the stream and that module.
+    """
+    operations = {call.node.name() for call in entries[1:]}
+    added = [call.node for call in entries[1:] if call.node.name().startswith("Add")]
+    operations |= {before.name() for node in added for before, _ in node.next_functions if before is not None}
+    return after.node is not None and after.shape == entries[-1].shape and after.node.name() in operations
+
+
+def boundary_hooks(
+    part: LayerList, begin: Callable[[int, Tensor], None], end: Callable[[int, Tensor | None], None]
+) -> list[Any]:
+    """Hooks that say when a layer without a forward begins, and when it ends: with None where its output is not seen.
+
+    Args:
+        part: a list with takers.
+        begin: called with a layer's number and its input.
+        end: called with a layer's number and its output.
+    """
+    running = 0
+
+    def hook_of(place: int) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            nonlocal running
+            x = tensor_of([*args, *kwargs.values()])
+            # A module may be called several times; the first call in its turn counts.
+            if x is None or place != running + 1:
+                return
+            if running:
+                end(running, x if place <= len(part.layers) or part.last_seen else None)
+            running = place if place <= len(part.layers) else 0
+            if running:
+                begin(running, x)
+
+        return hook
+
+    return [
+        taker.register_forward_pre_hook(hook_of(place), with_kwargs=True) for place, taker in enumerate(part.takers, 1)
+    ]
