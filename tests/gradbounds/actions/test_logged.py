@@ -38,9 +38,10 @@ def _predicted_once():
     kept = {}
 
     def once(stack, law, patterns, budget):
-        if (stack, law, patterns) not in kept:
-            kept[stack, law, patterns] = scale_of_batch(stack, law, patterns, budget)
-        return kept[stack, law, patterns]
+        key = stack, law and law.key, patterns
+        if key not in kept:
+            kept[key] = scale_of_batch(stack, law, patterns, budget)
+        return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logged, "scale_of_batch", once)
