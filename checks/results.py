@@ -1,6 +1,7 @@
 """What a command found, as a small file that is committed, and how later findings differ from it."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: st
         "verdicts": [_rounded(asdict(v)) for v in verdicts],
         "cells": [_rounded(_cell(s)) for s in cells],
     }
-    return json.dumps(content, indent=1) + "\n"
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _cell(samples: "Samples") -> dict[str, Any]:
@@ -57,9 +58,9 @@ def _cell(samples: "Samples") -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers to 6 significant digits, so that rounding on another CPU changes no file."""
+    """Numbers to 6 significant digits, so that rounding on another CPU changes no file; null for one that is none."""
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {k: _rounded(v) for k, v in value.items()}
     return [_rounded(v) for v in value] if isinstance(value, list | tuple) else value
@@ -84,6 +85,8 @@ def load_results(path: Path) -> Results:
 def _verdict(row: dict[str, Any]) -> Verdict:
     """A verdict as `asdict` and JSON left it."""
     row = _tuples(row)
+    none = {name: math.nan for name in ("predicted", "measured") if row[name] is None}
+    row |= none | {"interval": tuple(math.nan if end is None else end for end in row["interval"])}
     kinds = {"subject": Subject, "claimed": Sentence, "note": Sentence, "setting": Setting}
     return Verdict(**(row | {name: kind(**row[name]) for name, kind in kinds.items()}))
 

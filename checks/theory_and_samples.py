@@ -1,6 +1,6 @@
 """Predictions and samples side by side, as data frames."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -41,6 +41,21 @@ def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:
 _of_stack = lru_cache(maxsize=4096)(predict)
 
 
+def checked_cells(cells: Any) -> list[Samples]:
+    """The cells of a sequence.
+
+    Raises:
+        ValueError: it is none, or holds something else.
+    """
+    listed = list(cells) if isinstance(cells, Iterable) else [cells]
+    if other := [cell for cell in listed if not isinstance(cell, Samples)]:
+        raise ValueError(
+            "cells must be samples, as [gb.sample(stack, draws=64, seed=0)] or gb.Run.open(FOLDER).samples(), got "
+            f"{type(cells).__name__} of {type(other[0]).__name__}."
+        )
+    return listed
+
+
 def cell_fields(samples: Samples) -> dict[str, Any]:
     """The columns that name a cell in every frame."""
     return asdict(samples.stack) | {"text": "" if samples.cell.text is None else samples.cell.text.source}
@@ -75,10 +90,11 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
         A quantity that is NaN in every draw has no rows.
 
     Raises:
-        ValueError: a cell has fewer than two draws.
+        ValueError: a cell has fewer than two draws, or is none.
 
     Assumes d → ∞ in `predicted`, as `predict` does. Source: docs/verdicts.md.
     """
+    cells = checked_cells(cells)
     rows: list[dict[str, Any]] = []
     fields = pd.DataFrame([cell_fields(samples) for samples in cells])
     for number, samples in enumerate(cells):

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
 from simulate.threads import one_numpy_thread
-from theory import Prediction, Stack, predict
+from theory import NoRuleError, Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
 from theory.mean_field.cost import Cost, cheaper_rules, prediction_cost, quick_patterns
+from theory.mean_field.gaussian import LARGEST_SCALE
 
 _SHARE = 0.25
 """Of the free memory, what a prediction takes unasked."""
@@ -132,10 +133,14 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
         budget: what it may take. What is cheaper is taken where an unasked number takes longer than `SOON`.
 
     Raises:
-        NoRuleError: there is no rule.
+        NoRuleError: there is no rule, or logits are larger than its quadratures reach.
         OverBudgetError: no way is within the budget.
     """
     require(stack, "prediction")
+    if stack.output_scale > LARGEST_SCALE:  # at any cost, which an estimate would hide
+        raise NoRuleError(
+            f"output_scale must be at most {LARGEST_SCALE:g} for a prediction, got {stack.output_scale:g}."
+        )
     ways = _ways(stack, patterns, budget)
     soon = replace(budget, seconds=budget.seconds if patterns else min(SOON, budget.seconds))
     for limit in (soon, budget):

@@ -165,7 +165,8 @@ def _imported(arguments: Sequence[str]) -> list[str]:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:  # a user's module may fail in any way, or end Python in silence
             raise ValueError(
-                f"import must name a module that can be imported, but {name!r} raised {type(error).__name__}: {error}."
+                f"import must name a module that can be imported, but {name!r} raised {type(error).__name__}: "
+                f"{str(error).rstrip('.')}."
             ) from error
     return rest
 
@@ -325,7 +326,10 @@ def _one_line(box: str, arguments: Sequence[str] = ()) -> str:
     last = min((k for k in rules if k > first), default=len(lines))
     # "None" among choices is a flag left out, which nobody types.
     message = re.sub(r"'None', |, 'None'(?=[,)])", "", " ".join(lines[first:last])).rstrip(".")
-    return f"{message}.{_suggestion(lines, arguments)} See gradbounds --help."
+    # Of a flag that may be left out what counts is why its own kind refuses the word.
+    message = re.sub(r"no type matching .* could be instantiated from .* - <class '[\w.]+'>: ", "", message)
+    command = next((f" {word}" for word in arguments[:1] if any(word in name.split() for name in EXAMPLES)), "")
+    return f"{message}.{_suggestion(lines, arguments)} See gradbounds{command} --help."
 
 
 def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:

@@ -141,8 +141,8 @@ def changed_values(changes: Sequence[str]) -> dict[str, Any]:
         name = field_name(name)
         if not equals or name not in FIELDS:
             raise ValueError(
-                f"compare must be fields of a network and values, as placement=peri, got {change!r}."
-                f"{nearest([name], FIELDS)}"
+                f"compare must be fields of a network and values, as placement=peri, got {change!r}"
+                + (" without a value." if name in FIELDS else f".{nearest([name], FIELDS)}")
             )
         values[name] = field_value(name, value)
     return values

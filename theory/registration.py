@@ -44,7 +44,7 @@ def register_activation(
         torch: φ of tensors, which autograd differentiates, or its dotted path such as "torch.nn.functional.softplus",
             which is imported when something is sampled. Without it there are predictions only.
         moment: E[φ(u) φ(v)] of centred Gaussians as a function of Var u, Var v and Cov(u, v). Without it, by
-            quadrature, for which φ and φ′ must be smooth but at 0.
+            quadrature, for which φ and φ′ must be smooth on either side of 0, as the slope of u^1.5 is not.
         slope_moment: E[φ′(u) φ′(v)] likewise.
         version: stands in the keys of cells; give another one when φ changes, so that old draws are not taken for new.
 

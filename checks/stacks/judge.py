@@ -13,7 +13,7 @@ from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5, pr
 from checks.stacks.proof_chain import chain_kept
 from checks.stacks.relaxations import relaxation_rows
 from checks.stacks.theorem1 import bound_kept
-from checks.theory_and_samples import prediction_of
+from checks.theory_and_samples import checked_cells, prediction_of
 from checks.verdict import Verdict
 from simulate import Samples
 from theory import Stack
@@ -32,8 +32,9 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     gives no row. Claims that were registered come last, and are given every cell of enough draws.
 
     Raises:
-        ValueError: the judge of a registered claim fails.
+        ValueError: the judge of a registered claim fails, or a cell is none.
     """
+    cells = checked_cells(cells)
     enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
     judged = [s for s in enough if s.stack.in_paper]
     whole = [s for s in enough if s.stack.branches == "both"]  # of one kind of branch nothing is claimed

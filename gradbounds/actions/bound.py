@@ -36,7 +36,7 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
     return Result(
         about="Theorem 1",
         values=values | {"loss_gradient_bound": float(numbers.loss_gradient)},
-        lines=[_latex(stack, numbers)] if latex else _text(stack, numbers, norm, ratio, gradient),
+        lines=_latex(stack, numbers, norm, ratio) if latex else _text(stack, numbers, norm, ratio, gradient),
     )
 
 
@@ -67,10 +67,26 @@ def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: flo
     return [folded(title, width=prose_width()), "", *table, "", folded(in_words, width=prose_width())]
 
 
-def _latex(stack: Stack, numbers: Bound) -> str:
-    """The bound as a LaTeX formula, and its number."""
-    return (
-        r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F \le "
-        + sp.latex(bound(stack.placement))
-        + rf" = {float(numbers.value):.4g} \quad (B = {sp.latex(loss_gradient_bound())})"
-    )
+def _latex(stack: Stack, numbers: Bound, norm: float, ratio: float) -> list[str]:
+    """The bound as a LaTeX formula with its numbers, theory's norm and the ratio, one line of `aligned` each."""
+    gradient = r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F"
+    given = {"B": float(numbers.loss_gradient), "t": numbers.output_margin}
+    return [
+        r"\begin{aligned}",
+        rf"{gradient} &\le {sp.latex(bound(stack.placement))} = {_tex(float(numbers.value))}, \\",
+        rf"B &= {sp.latex(loss_gradient_bound())}, \quad "
+        + r", \quad ".join(f"{name} = {_tex(value)}" for name, value in given.items())
+        + r", \\",
+        rf"\sqrt{{\mathbb{{E}} {gradient}^2}} &\to {_tex(norm)}, \quad \text{{ratio }} {_tex(ratio)}",
+        r"\end{aligned}",
+    ]
+
+
+def _tex(number: float) -> str:
+    r"""A number to four digits, as LaTeX has it.
+
+    >>> print(_tex(32750.0), _tex(1.51))
+    3.275 \times 10^{4} 1.51
+    """
+    mantissa, _, power = f"{number:.4g}".partition("e")
+    return mantissa + (rf" \times 10^{{{int(power)}}}" if power else "")

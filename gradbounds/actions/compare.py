@@ -52,6 +52,8 @@ def compare(
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
+    if not (grid is None or isinstance(grid, Mapping)):
+        raise ValueError(f"grid must be values by field, such as {{'depth': [2, 4, 8]}}, got {grid!r}.")
     recipe = Recipe().changed(_GRID | dict(grid or {}), draws=draws, seed=seed)
     stacks = recipe.stacks()
     for name in FIELDS:

@@ -64,10 +64,11 @@ def read_log(path: str | Path) -> LogLine:
             if before and step not in (None, number_of(before, STEP)):
                 continue
             before = named | before
-        parameters = parameters | {name: value for name, value in norms.items() if name not in parameters}
+        for name, norm in norms.items():
+            parameters.setdefault(name, norm)
     start = first or (before if parameters else {})
     whole = _norm_name(start)
-    loss, norm, step = (number_of(start, names) for names in (LOSS, () if whole is None else (whole,), STEP))
+    loss, whole_norm, step = (number_of(start, names) for names in (LOSS, () if whole is None else (whole,), STEP))
     if not start:
         raise ValueError(
             "logged must have a loss, as loss: 11.0, a column 'loss', or lines of step, loss and norm, or norms of "
@@ -75,11 +76,11 @@ def read_log(path: str | Path) -> LogLine:
         )
     if step is not None and step not in (0, 1):
         raise ValueError(f"logged must begin at step 0 or 1, got step {step:g} first in {str(path)!r}.")
-    for name, value in (("loss", loss), ("norm", norm)):
+    for name, value in (("loss", loss), ("norm", whole_norm)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"logged must have positive finite numbers, got {name} {value:g} in {str(path)!r}.")
     marked = whole if whole is not None and whole not in NORM else ""
-    return LogLine(loss, norm, None if step is None else int(step), parameters, marked)
+    return LogLine(loss, whole_norm, None if step is None else int(step), parameters, marked)
 
 
 def _short(name: str) -> str:

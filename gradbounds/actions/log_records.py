@@ -1,8 +1,10 @@
 """What a training log says, record by record: JSON, CSV of loggers, words and numbers, or plain columns."""
 
+import codecs
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ NORM = (
 )  # fmt: skip
 STEP = ("step", "iteration", "iter", "it", "global step", "train step", "s")
 """Names as `plain` has them, of our own and of Trainer, Lightning, Composer, OLMo, torchtitan and Megatron-LM."""
-NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
+NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
 PARAMETER = re.compile(
     r"(?:^|[./])(?:(?:layers?|blocks?|h)_?)?\d+[./][a-z]|(?:^|[./_])(?:layers?|blocks?|h)_?\d+_[a-z]"
     r"|\.(?:weight|bias)\b", re.IGNORECASE,
@@ -37,7 +39,13 @@ _CLIPPED = re.compile(rf"(?:^|[_ ./(-])(?:{_CLIP})(?![a-z0-9])\)?", re.IGNORECAS
 """That it is after clipping, or, in a group, before."""
 
 _NOT_TRAINED = ("val", "valid", "validation", "eval", "test")
-_PAIR = re.compile(rf"([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?\s*[:=]\s*({NUMBER})", re.IGNORECASE)
+_PAIR = re.compile(
+    rf"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?\s*[:=]\s*({NUMBER})", re.IGNORECASE
+)
+"""A name and its number, from the beginning of a word: a search from all its letters takes its length squared."""
+_HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
+"""Up to the first record of a JSON list of records, or of the one that Trainer's state has."""
+_BETWEEN = re.compile(r"\s*,?\s*")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TAGS = ("tag", "metric", "key")
 _RANGE = ("__MIN", "__MAX")
@@ -57,9 +65,7 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
     if Path(path).is_dir():
         return _by_step(_of_folder(Path(path)))
     text = _COLOUR.sub("", _beginning(path))
-    if (whole := _whole_json(text)) is not None:
-        return (_numbers(record) for record in whole)
-    return _of_lines(text, path)
+    return _of_lines(text, path) if (records := _of_json(text, path)) is None else records
 
 
 def plain(name: str) -> str:
@@ -112,10 +118,12 @@ def _beginning(path: str | Path) -> str:
     except (OSError, ValueError) as error:  # a null character in the path is a ValueError
         why = getattr(error, "strerror", error)
         raise ValueError(f"logged must be a readable log, got {str(path)!r}: {why}.") from error
-    if len(content) == _MOST_BYTES and b"\n" in content:
+    is_cut = len(content) == _MOST_BYTES
+    if is_cut and b"\n" in content:
         content = content[: content.rindex(b"\n")]
     try:
-        text = content.decode("utf-8-sig")
+        # Of one line that is cut the last character may be cut as well.
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(content, final=not is_cut)
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text or not text.strip():
@@ -150,16 +158,42 @@ def _by_step(rows: Iterable[tuple[float | None, str, float]]) -> Iterator[dict[s
     yield from (steps[step] for step in sorted(steps, key=lambda step: -1.0 if step is None else step))
 
 
-def _whole_json(text: str) -> list[Any] | None:
-    """The records of a file that is one list of them, or has one as Trainer's state does."""
-    if not text.lstrip().startswith(("[", "{")):
+def _of_json(text: str, path: str | Path) -> Iterator[dict[str, float]] | None:
+    """The records of a text that is one JSON list of them, has one as Trainer's state does, or is one JSON object.
+
+    Of a list that is cut or still being written they are the ones that are whole. None of a text of another kind, such
+    as JSON lines.
+
+    Raises:
+        ValueError: it begins as one JSON object and is not whole.
+    """
+    if (start := _HISTORY.match(text)) is not None:
+        return _whole_records(text, start.end())
+    first = text.strip().partition("\n")[0]
+    if not re.match(r'\{\s*"', text.strip()) or _object(first) is not None:
         return None
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    records = content.get("log_history") if isinstance(content, dict) else content
-    return [record for record in records if isinstance(record, dict)] if isinstance(records, list) else None
+    except (ValueError, RecursionError) as error:
+        if _PAIR.search(first):  # a line of names and numbers in braces
+            return None
+        raise ValueError(
+            f"logged must be whole JSON where it begins as JSON, and {str(path)!r} is not: {error}; of a file of over "
+            f"{_MOST_BYTES // 2**20} MiB the beginning is read, so write its records as JSON lines."
+        ) from None
+    return iter([_numbers(content)])
+
+
+def _whole_records(text: str, start: int) -> Iterator[dict[str, float]]:
+    """The JSON objects of a list, up to the first entry that is none or is not whole."""
+    decoder = json.JSONDecoder()
+    while True:
+        start = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # which matches nothing as well
+        try:
+            record, start = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return
+        yield _numbers(record) if isinstance(record, dict) else {}
 
 
 def _of_lines(text: str, path: str | Path) -> Iterator[dict[str, float]]:
@@ -188,7 +222,7 @@ def _of_lines(text: str, path: str | Path) -> Iterator[dict[str, float]]:
         return
     # A panel of W&B has "run - tag", with the least and the largest beside it.
     names = ["" if name.endswith(_RANGE) else name.rpartition(" - ")[2] for name in head]
-    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         raise ValueError(f"logged must be of one run, got several columns {twice[0]!r} in {str(path)!r}.")
     for row in rows:
         yield {name: float(cell) for name, cell in zip(names, row, strict=False) if name and _is_number(cell)}
@@ -197,6 +231,7 @@ def _of_lines(text: str, path: str | Path) -> Iterator[dict[str, float]]:
 def _cells(line: str) -> list[str]:
     """Those of a line of a table, of commas, semicolons or tabs."""
     delimiter = max(",;\t", key=line.count)
+    csv.field_size_limit(max(_MOST_BYTES, csv.field_size_limit()))  # a line may hold a sample of text
     return [cell.strip().strip("\"'") for cell in next(csv.reader([line], delimiter=delimiter), [])]
 
 

@@ -1,7 +1,7 @@
 """`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,24 @@ from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
 from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
 from theory.mean_field.kernels import Array
+from theory.mean_field.text_law import TextLaw
 
 _BEYOND = 2.58
 """Deviations from where on a number is not as it should be: of 1% of the runs, for each of the two."""
+
+USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
+"""From so many words on, the least and the largest chance that two words of a usual text are the same.
+
+Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/first_step.md).
+"""
+_MOST_TEXTS = 6
+"""Texts that are tried at most."""
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 _THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROUND = 1e-3
 """Of a threshold: as a log rounds a norm that was clipped."""
+_ANOTHER_TEXT = "a text that repeats words more or less often"
 _FINE = ["Step 1 is what it should be."]
 _ALONE = ["There is neither the loss nor the norm of step 1: its matrices alone are set beside theory."]
 
@@ -45,10 +55,12 @@ class Cause:
     Attributes:
         words: what happened.
         line: loss and norm then.
+        tried: numbers that were tried, of which the words have the nearest.
     """
 
     words: str
     line: FirstLine
+    tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
         """Deviations of what was logged from that: of the loss, and of the logarithm of the norm; 0 of what was not."""
@@ -94,16 +106,16 @@ def predict_logged(
 
     spent = 0.0
 
-    squares: dict[str, Array] = {}
+    squares: dict[str, Array] = {}  # of the network that was asked about, by the law that was last
 
-    def line_of(other: Stack, of_notes: tuple[Note, ...]) -> FirstLine:
+    def line_of(other: Stack, of_notes: tuple[Note, ...], law: TextLaw | None = law) -> FirstLine:
         nonlocal spent
         for subject in ("prediction", "noise_scale"):
             require(other, subject)
         vectors = learned_vectors(other, family_of(of_notes, of), of_notes)
         left = replace(budget, seconds=max(budget.seconds - spent, 1e-9))  # of all that may be a cause, together
         scale = scale_of_batch(other, law, patterns, left)
-        squares.update({} if squares else scale.grad_sq(batch))  # of the network that was asked about
+        squares.update(scale.grad_sq(batch) if other == stack else {})
         spent += cost_of_batch(other, law, patterns)[0].seconds
         return first_line(scale, batch, vectors, law)
 
@@ -124,6 +136,18 @@ def predict_logged(
     read.check(layers)
     judged = not (printed.loss is None and printed.norm is None)
     far = far_lines(layers, _as_it_should_be(printed)) if fits and judged else []
+    text_causes: list[Cause] = []
+    if not fits and (is_zipf or text is None):
+        known = {1.0: healthy.line} if is_zipf else {}
+        try:
+            text_causes = _of_text(stack.vocab, known, lambda law: line_of(stack, notes, law), printed)
+        except (NoRuleError, ValueError):
+            missing.append(_ANOTHER_TEXT)
+        if text_causes:  # of one matrix no text makes more than of all others
+            far = far_lines(
+                beside_theory(printed.parameters, squares)[0], "Loss and norm of step 1 are those of a usual text"
+            )
+            text_causes = [] if far else text_causes
     if not fits:
         causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, batch)]
         others = list(_other_weights(given, of, stack))
@@ -134,7 +158,8 @@ def predict_logged(
                     causes.append(Cause(words, line_of(other, of_other)))
                 except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
                     missing.append(words)
-    ranked = sorted(causes, key=lambda cause: cause.distance(printed))
+    undecided = bool(text_causes or _ANOTHER_TEXT in missing) and not far
+    ranked = [*text_causes, *sorted(causes, key=lambda cause: cause.distance(printed))]
     near = [cause for cause in ranked if cause.explains(printed)]
     table = pd.DataFrame(
         {
@@ -143,6 +168,7 @@ def predict_logged(
             "gradient_norm": [cause.line.norm for cause in ranked],
             "distance": [cause.distance(printed) for cause in ranked],
             "explains": [cause.explains(printed) for cause in ranked],
+            "tried": [cause.tried for cause in ranked],
         }
     )
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
@@ -156,7 +182,8 @@ def predict_logged(
         *(zipf_lines(stack, healthy.line) if is_zipf else []),
         *said_deviations(healthy.line),
         "",
-        *(_said(healthy, printed, near, ranked) if not fits else far or _FINE if judged else _ALONE),
+        *(_said(healthy, printed, near, ranked, undecided=undecided) if not fits else []),
+        *(far or _FINE * fits if judged else _ALONE),
         *([f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."] if missing else []),
         *layer_lines(layers, unmatched),
         *note_lines(notes),
@@ -165,18 +192,18 @@ def predict_logged(
         about=f"step 1 of {logged}",
         tables={"causes": table} | ({"layers": layers} if printed.parameters else {}),
         values={
-            "stack": stack, "batch": batch, "as_it_should_be": fits and not far if judged else None,
+            "stack": stack, "batch": batch, "as_it_should_be": None if undecided or not judged else fits and not far,
             "logged_loss": printed.loss, "logged_norm": printed.norm, "loss": healthy.line.loss,
             "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
             "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
             "read_as": read.lines,
         },
         lines=lines,
-        alarm=not fits or bool(far),
+        alarm=not (fits or undecided) or bool(far),
     )  # fmt: skip
 
 
-def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Cause]) -> list[str]:
+def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Cause], *, undecided: bool) -> list[str]:
     """What is off, and what would explain it."""
     loss, norm = healthy.offs(printed)
     line = healthy.line
@@ -185,13 +212,65 @@ def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Caus
         off += [f"the loss is {printed.loss / line.loss:.4g} times theory's, {abs(loss):.3g} deviations"]
     if printed.norm is not None and abs(norm) > _BEYOND:
         off += [f"the gradient norm is {printed.norm / line.norm:.4g} times theory's, {abs(norm):.3g} deviations"]
-    lines = [f"Step 1 is not what it should be: {'; '.join(off)}."]
+    verdict = "Step 1 is undecided without --text FILE" if undecided else "Step 1 is not what it should be"
+    lines = [f"{verdict}: {'; '.join(off)}."]
     if not near:
         return [*lines, f"No usual cause explains it, of {len(ranked)} that were computed."]
-    lines += ["What would explain it, the nearest first:"]
+    lines += ["What would explain it, the text before all others, and then the nearest first:"]
     return lines + [
-        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}" for cause in near
+        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}"
+        + f" (the nearest of {cause.tried} numbers that were tried)" * (cause.tried > 1)
+        for cause in near
     ]
+
+
+def _of_text(
+    words: int, known: Mapping[float, FirstLine], predicted: Callable[[TextLaw], FirstLine], logged: LogLine
+) -> list[Cause]:
+    """A text that repeats words as usual ones do and explains a log, as Zipf's law with an exponent; none if none does.
+
+    The norm grows with the exponent, so that a log outside of the two ends is outside of all texts.
+
+    Args:
+        words: of the vocabulary.
+        known: first lines by the exponent.
+        predicted: the line under another law.
+        logged: the log.
+    """
+    _, least, most = next(row for row in USUAL_REPEATS if words >= row[0])
+    low, high = (_exponent(repeats, words) for repeats in (least, most))
+    lines = {exponent: line for exponent, line in known.items() if low <= exponent <= high}
+    norm = math.inf if logged.norm is None else logged.norm
+    for _ in range(_MOST_TEXTS):
+        below = max((exponent for exponent, line in lines.items() if line.norm <= norm), default=low)
+        above = min((exponent for exponent, line in lines.items() if line.norm > norm), default=high)
+        exponent = next((end for end in (above, below) if end not in lines), None)
+        if exponent is None:
+            if below >= above or not lines[below].norm <= norm < lines[above].norm:
+                return []
+            share = math.log(norm / lines[below].norm) / math.log(lines[above].norm / lines[below].norm)
+            exponent = below + share * (above - below)
+        law = TextLaw.zipf(exponent, words)
+        line = lines[exponent] = predicted(law)
+        said = (
+            f"a text of --text zipf:{exponent:.3g}, in which two words are the same with the chance {law.across:.3g} "
+            f"(usual texts: {least:g} to {most:g})"
+        )
+        cause = Cause(said, line)
+        if cause.explains(logged):
+            return [cause]
+        if abs(cause.offs(logged)[0]) > _BEYOND:  # no text moves the loss as far
+            return []
+    return []
+
+
+def _exponent(repeats: float, words: int) -> float:
+    """The exponent of Zipf's law at which two of so many words are the same with that chance; 0, if more often at 0."""
+    low, high = 0.0, 3.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if TextLaw.zipf(middle, words).across < repeats else (low, middle)
+    return low
 
 
 def _as_it_should_be(printed: LogLine) -> str:
@@ -243,14 +322,15 @@ def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Ite
     for power, what in ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}")):
         if divisors:
             k = min(divisors, key=lambda k, power=power: abs(math.log(ratio / k**power)))  # type: ignore[misc]
-            yield Cause(f"the gradient is {what.format(k)}", times(1.0, float(k) ** power))
+            words = f"the gradient is {what.format(k)}"
+            yield Cause(words, times(1.0, float(k) ** power), len(divisors))
     squared = replace(line, norm=line.norm**2, norm_deviation=2.0 * line.norm * line.norm_deviation)
     if "square" not in read.settled:
         yield Cause("the norm is squared", squared)
     threshold = min(_THRESHOLDS, key=lambda limit: abs(math.log(printed.norm / limit)))  # type: ignore[operator]
     if line.norm > threshold and "clipped" not in read.settled:
         clipped = replace(line, norm=threshold, norm_deviation=threshold * _ROUND)
-        yield Cause(f"the norm is logged after it was clipped at {threshold:g}", clipped)
+        yield Cause(f"the norm is logged after it was clipped at {threshold:g}", clipped, len(_THRESHOLDS))
 
 
 def _other_weights(

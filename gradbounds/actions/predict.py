@@ -283,7 +283,8 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
 
     bound = float(bound_value(stack).value)
     last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
-    return [f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}, {bound / last:.3g} times the prediction."]
+    times = f", {bound / last:.3g} times the prediction" if last > 0 else ""
+    return [f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}{times}."]
 
 
 def _profile(stack: Stack, table: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from checks.results import COMMITTED, changed_verdicts, committed_results, commo
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from checks.theory_and_samples import prediction_of
+from checks.verdict import DECIDING
 from figures.registry import run_figures
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
@@ -91,8 +92,8 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
         layers: whether each network's gradients are shown layer by layer.
 
     Returns:
-        Table `comparison`: a row per network, quantity and layer. It differs where a verdict is another than the
-        committed one, or samples from theory, or numbers are not finite.
+        Table `comparison`: a row per network, quantity and layer; verdicts, those that fail first. It differs where a
+        verdict is another than the committed one, or samples from theory, or numbers are not finite.
 
     Raises:
         ValueError: there is no run, or no cell of it has the two draws that an error takes.
@@ -113,7 +114,8 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
         compared = len(common(result.verdicts, committed))
         sentence = f"{compared} of these {len(result.verdicts)} verdicts were compared with committed ones."
         below.append(sentence if compared else _NOT_COMMITTED)
-    return replace(result, lines=shown, below=below)
+    ordered = sorted(result.verdicts, key=lambda v: DECIDING.index(v.verdict))
+    return replace(result, lines=shown, verdicts=ordered, below=below)
 
 
 def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: str) -> Result:
@@ -125,7 +127,8 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
         below.append("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
     below += [f"     not judged, {line}" for line in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
-        below.append(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of the comparison")
+        more = len(reasons) - _REASONS
+        below.append(f"     and {more} more reason{'s' * (more > 1)}, in the column `reason` of the comparison")
     changes = [
         f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
         for now, old in changed_verdicts(judged, committed)

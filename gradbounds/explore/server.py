@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.path == "/":
                 self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
             else:
-                self._refuse(HTTPStatus.NOT_FOUND, "there is one page here, /.")
+                self._refuse(HTTPStatus.NOT_FOUND, "no page has this path; the only one is /.")
 
     def do_POST(self) -> None:
         """An answer, or one line that says what is wrong with the question."""

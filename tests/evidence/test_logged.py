@@ -71,7 +71,7 @@ def judged(folder: Path, fields: dict[str, Any], exponent: float | None, pairs: 
         file = folder / "log.jsonl"
         file.write_text(json.dumps({"step": 1, "loss": loss, "grad_norm": norm}))
         result = logged.predict_logged(
-            fields, BATCH, Description(), file, text=None if exponent is None else f"zipf:{exponent}", patterns=4,
+            fields, BATCH, Description(), file, text="distinct" if exponent is None else f"zipf:{exponent}", patterns=4,
             max_time="10m",
         )  # fmt: skip
         causes = result.to_frame().query("explains")["cause"].tolist() if len(result.to_frame()) else []

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -94,7 +95,11 @@ def test_bound(capsys):
     assert "2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)" in said
     assert "= 8,723" in said
     assert main(["predict", "--bound", "--placement", "pre", "--width", "512", "--depth", "12", "--latex"]) == 0
-    assert r"\sqrt{\log{\left(100 d \right)}}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert r"\sqrt{\log{\left(100 d \right)}}" in said
+    assert r"= 8723, \\" in said
+    assert main(["predict", "--bound", "--placement", "pre", "--width", "2048", "--depth", "12", "--latex"]) == 0
+    assert re.search(r"= \d\.\d+ \\times 10\^\{4\}, \\\\\n", capsys.readouterr().out)
 
 
 def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):

@@ -208,8 +208,9 @@ def _polar_moment(function: Function, first: float, second: float, covariance: f
             return total
         before = total
     raise ValueError(
-        f"activation must be smooth but at 0, or be registered with its moments: the quadrature of {_name(function)} "
-        f"does not settle for pre-activations of variances {first:.3g} and {second:.3g}."
+        f"activation must be smooth on either side of 0, and its slope too, or be registered with moment= and "
+        f"slope_moment=: the quadrature of {_name(function)} does not settle for pre-activations of variances "
+        f"{first:.3g} and {second:.3g}. A root such as that of the slope of u^1.5 does not settle."
     )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import codecs
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from theory.mean_field.kernels import Array
-from theory.stack.documents import content_of
+from theory.stack.documents import content_of, pieces_of
 
 _ROUNDING = 1e-6
+_PIECE = 2**22
+"""Bytes of a text, or positions, that are counted at a time, so that memory is about a byte for each of the text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,9 +82,13 @@ class TextLaw:
         0.625
         """
         numbers = np.asarray(counts, dtype=float)
-        if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers < 0).any() or not numbers.sum() > 0:
-            raise ValueError("counts must be numbers of at least 0, one for every word, and one of them above 0.")
-        return cls.of_frequencies(numbers / numbers.sum())
+        with np.errstate(over="ignore"):  # of a sum that is refused
+            whole = numbers.sum()
+        if numbers.ndim != 1 or not np.isfinite([*numbers, whole]).all() or (numbers < 0).any() or not whole > 0:
+            raise ValueError(
+                "counts must be numbers of at least 0, one for every word, one of them above 0, and of a finite sum."
+            )
+        return cls.of_frequencies(numbers / whole)
 
     @classmethod
     def zipf(cls, exponent: float, words: int) -> TextLaw:
@@ -104,7 +113,15 @@ class TextLaw:
         Raises:
             ValueError: the text is shorter than two sequences, or a sequence has one token.
         """
-        _, ids = np.unique(np.asarray(words), return_inverse=True)
+        return cls._of_ids(np.unique(np.asarray(words), return_inverse=True)[1], tokens)
+
+    @classmethod
+    def _of_ids(cls, ids: NDArray[np.integer], tokens: int) -> TextLaw:
+        """`of_text`, of words that are numbered from 0 and all occur.
+
+        Raises:
+            ValueError: as there.
+        """
         sequences = (len(ids) - 1) // tokens if tokens > 1 else 0
         if sequences < 2:
             raise ValueError(
@@ -114,17 +131,23 @@ class TextLaw:
         used, labels = ids[: sequences * tokens], ids[1 : sequences * tokens + 1]
         count, vocab = len(used), int(ids.max()) + 1
         numbers = np.bincount(used, minlength=vocab)
-        of_sequences = np.unique(np.repeat(np.arange(sequences), tokens) * vocab + used, return_counts=True)[1]
-        repeats, inside = _pairs(numbers), _pairs(of_sequences)
+        inside, both = 0.0, _Tally()
+        size = max(1, _PIECE // tokens) * tokens  # whole sequences
+        for start in range(0, count, size):
+            piece, next_ones = used[start : start + size].astype(np.int64), labels[start : start + size]
+            of_sequences = np.arange(len(piece)) // tokens * vocab + piece
+            inside += _pairs(np.unique(of_sequences, return_counts=True)[1])
+            both.add(*np.unique(piece * vocab + next_ones, return_counts=True))
+        repeats = _pairs(numbers)
         within = inside / (sequences * tokens * (tokens - 1))
         across = (repeats - inside) / (count * (count - 1) - sequences * tokens * (tokens - 1))
-        both = _pairs(np.unique(used * vocab + labels, return_counts=True)[1])
+        same = _pairs(both.counts)
         agreeing = _pairs(np.bincount(labels, minlength=vocab))
         others = count * (count - 1) - repeats
         return cls(
             numbers / count, within=max(within, across), across=across,
-            same_word_labels=both / repeats if repeats else 0.0,
-            other_word_labels=(agreeing - both) / others if others else 0.0,
+            same_word_labels=same / repeats if repeats else 0.0,
+            other_word_labels=(agreeing - same) / others if others else 0.0,
             own_labels=np.bincount(used[used == labels], minlength=vocab) / np.maximum(numbers, 1),
         )  # fmt: skip
 
@@ -151,11 +174,7 @@ class TextLaw:
             ) from None
         if counts is not None:
             return cls.of_counts(counts)
-        try:
-            words = content_of(given, "text").decode("utf-8").split()
-        except UnicodeDecodeError:
-            raise ValueError(f"text must be UTF-8, and {given!r} is not.") from None
-        return cls.of_text(words, tokens)
+        return cls._of_ids(_ids_of(given), tokens)
 
     def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Windows of independent words, (count, tokens + 1): what `predict` takes for a text that is given."""
@@ -167,3 +186,65 @@ def _pairs(counts: NDArray[np.integer]) -> float:
     """Ordered pairs of two different positions, from how many each word has."""
     numbers = counts.astype(float)
     return float((numbers * (numbers - 1.0)).sum())
+
+
+class _Tally:
+    """Counts of numbers that come in pieces."""
+
+    def __init__(self) -> None:
+        self.keys, self.counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+    def add(self, keys: NDArray[np.int64], counts: NDArray[np.integer]) -> None:
+        """Add those of a piece, each number once."""
+        self.keys, at = np.unique(np.concatenate([self.keys, keys]), return_inverse=True)
+        self.counts = np.bincount(at, weights=np.concatenate([self.counts, counts]), minlength=len(self.keys))
+
+
+def _ids_of(path: str) -> NDArray[np.int32]:
+    """The words of a text, numbered in their alphabetical order.
+
+    Raises:
+        ValueError: it cannot be read, or is no UTF-8.
+    """
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):  # of which reading it says why
+        return _ids_of_file(path, None)
+    return _ids_of_file(path, (about.st_mtime_ns, about.st_size))
+
+
+@lru_cache(maxsize=1)
+def _ids_of_file(path: str, _: object) -> NDArray[np.int32]:
+    """`_ids_of`; one text is asked for several times in a row.
+
+    Args:
+        path: of the text.
+        _: what changes where the file does.
+    """
+    numbers: dict[str, int] = {}
+    pieces = [
+        np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int32) for words in _words(path)
+    ]
+    places = np.empty(len(numbers), dtype=np.int32)
+    places[[numbers[word] for word in sorted(numbers)]] = np.arange(len(numbers))
+    return places[np.concatenate([np.empty(0, dtype=np.int32), *pieces])]
+
+
+def _words(path: str) -> Iterator[list[str]]:
+    """The words of a file, piece by piece.
+
+    Raises:
+        ValueError: as `_ids_of`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    rest = ""
+    try:
+        for piece in pieces_of(path, "text", _PIECE):
+            text = rest + decoder.decode(piece)
+            words = text.split()
+            # The last word may go on in the next piece.
+            rest = words.pop() if words and not text[-1].isspace() else ""
+            yield words
+        yield (rest + decoder.decode(b"", final=True)).split()
+    except UnicodeDecodeError:
+        raise ValueError(f"text must be UTF-8, and {path!r} is not.") from None

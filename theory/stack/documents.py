@@ -5,6 +5,7 @@ import math
 import os
 import stat
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,13 +92,23 @@ def content_of(path: str | Path, name: str, what: str = "a readable file", *, mo
     Raises:
         ValueError: it cannot be read, or is too large.
     """
+    content = next(pieces_of(path, name, -1 if most is None else most + 1, what), b"")
+    if most is not None and len(content) > most:
+        raise ValueError(f"{name} must be {what} of at most {most // 2**20} MiB, got {str(path)!r}.")
+    return content
+
+
+def pieces_of(path: str | Path, name: str, size: int, what: str = "a readable file") -> Iterator[bytes]:
+    """The bytes of a file, so many at a time; of -1 all at once.
+
+    Raises:
+        ValueError: as `content_of`, which has its arguments.
+    """
     try:
         with Path(path).open("rb") as file:
             if stat.S_ISCHR(os.fstat(file.fileno()).st_mode) and str(path) != os.devnull:
                 raise ValueError("it is a device")
-            content = file.read(-1 if most is None else most + 1)
+            while piece := file.read(size):
+                yield piece
     except (OSError, ValueError) as error:  # a null character in the path is a ValueError
         raise ValueError(f"{name} must be {what}, got {str(path)!r}: {getattr(error, 'strerror', error)}.") from error
-    if most is not None and len(content) > most:
-        raise ValueError(f"{name} must be {what} of at most {most // 2**20} MiB, got {str(path)!r}.")
-    return content

@@ -16,6 +16,7 @@ from gradbounds.cli import main
 from gradbounds.described_network import Description
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.text_law import TextLaw
 
 FIELDS = {
     "placement": "pre", "width": 1024, "depth": 4, "tokens": 8, "vocab": 1000, "mask": "causal", "init_std": 0.02,
@@ -37,9 +38,10 @@ def _predicted_once():
     kept = {}
 
     def once(stack, law, patterns, budget):
-        if (stack, law, patterns) not in kept:
-            kept[stack, law, patterns] = scale_of_batch(stack, law, patterns, budget)
-        return kept[stack, law, patterns]
+        key = stack, law and law.key, patterns
+        if key not in kept:
+            kept[key] = scale_of_batch(stack, law, patterns, budget)
+        return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logged, "scale_of_batch", once)
@@ -51,7 +53,7 @@ def healthy():
     return line_of()
 
 
-def judged(tmp_path, loss, norm, text=None):
+def judged(tmp_path, loss, norm, text="distinct"):
     file = tmp_path / "log.jsonl"
     file.write_text(json.dumps({"step": 1, "loss": loss, "grad_norm": norm}) + "\n")
     return predict_logged(FIELDS, BATCH, Description(), file, text=text, patterns=None, max_time="1m")
@@ -106,6 +108,28 @@ def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys
     assert said == ["predicting step 1", "predicting step 1", "predicting step 1 of 2 other networks"]
 
 
+def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
+    """Within usual texts a log is undecided; beyond them, or where the text was given, it is wrong."""
+    stack = Stack(**FIELDS)
+
+    def of_text(exponent):
+        law = TextLaw.zipf(exponent, stack.vocab)
+        return first_line(noise_scale(stack, text=law), BATCH, (), law)
+
+    usual, many = of_text(0.9), of_text(1.8)  # two words are the same with the chances 0.017 and 0.32
+    result = judged(tmp_path, usual.loss, usual.norm, None)
+    assert result.values["as_it_should_be"] is None
+    assert not result.alarm
+    assert "Step 1 is undecided without --text FILE: " in str(result)
+    assert result.to_frame()["cause"][0].startswith("a text of --text zipf:0.")
+    assert (result.to_frame()["tried"] == 11).any()  # divisors of 60, of which one is the nearest
+    for norm, text in ((2.4, None), (many.norm, None), (usual.norm, "zipf:1.5")):  # 2.7 if all words differ
+        result = judged(tmp_path, usual.loss, norm, text)
+        assert result.values["as_it_should_be"] is False
+        assert result.alarm
+        assert not result.to_frame()["cause"].str.startswith("a text of").any()
+
+
 def test_planted_norms(tmp_path, healthy):
     """A norm that was clipped, or squared; and what nothing explains."""
     assert healthy.norm > 0.5
@@ -122,6 +146,7 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
     file, log = tmp_path / "config.json", tmp_path / "log.csv"
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}))
     line = ["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "2", "--json"]
+    line += ["--text", "zipf:1"]
     assert main([*line, "--embeddings", "untied", "--drawn-by", "olmo"]) == 0
     drawn = json.loads(capsys.readouterr().out)
     log.write_text(f"step,loss,grad_norm\n0,{drawn['loss']},{drawn['gradient_norm']}\n1,1,1\n")
