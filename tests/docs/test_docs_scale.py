@@ -1,18 +1,9 @@
-"""The pages about clusters and scale: their numbers are the committed ones, their file describes a cluster."""
+"""The pages about clusters and scale: their numbers are the committed ones."""
 
 import json
-import re
 from pathlib import Path
 
-from gradbounds.clusters.description import read_cluster
-
 ROOT = Path(__file__).parents[2]
-
-
-def test_the_cluster_file_shown_is_one(tmp_path):
-    _, block = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(encoding="utf-8"), re.S)
-    (tmp_path / "cluster.toml").write_text(block)
-    assert read_cluster(tmp_path / "cluster.toml").maximum == 20
 
 
 def test_the_costs_of_scale_are_the_committed_ones():

@@ -21,7 +21,7 @@ from gradbounds.actions import sweep as sampling
 from gradbounds.actions import verify as judging
 from gradbounds.actions.bound import theorem1
 from gradbounds.cli import main, parsed
-from gradbounds.commands import MOVED, Command
+from gradbounds.commands import MOVED, REMOVED, Command
 from gradbounds.commands.examples import EXAMPLES
 from simulate import Cell, Run
 from simulate.network import transformer as network
@@ -54,18 +54,16 @@ def test_help_ends_with_examples_that_can_be_given(capsys):
         for line in lines:
             assert line.startswith(f"gradbounds {name}")
             assert parsed(shlex.split(line)[1:]) is not None
-    assert main(["runs", "watch", "--help"]) == main(["check", "--help"]) == 0
+    assert main(["runs", "--help"]) == main(["check", "--help"]) == 0
     said = capsys.readouterr().out
-    assert EXAMPLES["runs watch"][1] in said and said.endswith(f"  {EXAMPLES['check'][-1]}\n")
+    assert EXAMPLES["runs"][1] in said and said.endswith(f"  {EXAMPLES['check'][-1]}\n")
 
 
-@pytest.mark.parametrize("word", MOVED)
-def test_words_of_earlier_versions_lead_to_the_new_ones(word, capsys):
-    assert main([word, "runs/a"]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"gradbounds: command must be one that there is; {word} is gradbounds {MOVED[word]} now.\n"
-    )
+@pytest.mark.parametrize("words", [*MOVED, *REMOVED])
+def test_commands_of_earlier_versions_lead_to_those_of_now(words, capsys):
+    assert main([*words.split(), "runs/a"]) == 2
+    now = f"is gradbounds {MOVED[words]} now" if words in MOVED else f"was removed: {REMOVED[words]}"
+    assert capsys.readouterr().err == f"gradbounds: command must be one that there is; {words} {now}.\n"
 
 
 def test_what_an_encoding_lacks_becomes_plain(monkeypatch):
