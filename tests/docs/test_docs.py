@@ -350,7 +350,7 @@ def test_links_lead_somewhere():
 
 
 def test_the_toml_file_shown_is_a_sweep(tmp_path):
-    block, _ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(encoding="utf-8"), re.S)
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(encoding="utf-8"), re.S)
     (tmp_path / "sweep.toml").write_text(block)
     recipe = read_recipe(tmp_path / "sweep.toml")
     assert recipe.draws == 128

@@ -108,8 +108,8 @@ def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):
     assert "T1   Pre-LN, exponent in d (V = d, L = 2, n = 3)" in said
     assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
     drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers", "hidden_energy"]
-    names += ["distribution_of_draws", "local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
+    names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers"]
+    names += ["local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
     names.sort()
     assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
 
@@ -119,7 +119,7 @@ def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsy
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
     said = capsys.readouterr().out
     assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
-    assert len(list((tmp_path / "figures").iterdir())) == 8
+    assert len(list((tmp_path / "figures").iterdir())) == 4
 
 
 def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
@@ -177,7 +177,7 @@ def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "gradbounds: interrupted.\n"
 
 
-LOOKED_AT = ("gradient_against_width", "gradient_against_depth", "gradient_over_layers", "hidden_energy")
+LOOKED_AT = ("gradient_against_width", "gradient_against_depth", "gradient_over_layers")
 
 
 @pytest.fixture(scope="module")
