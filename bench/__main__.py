@@ -67,12 +67,9 @@ def main() -> None:
     if sys.argv[1:2] == ["growth"] and len(sys.argv) >= 4:
         drawing.draw_growth([Path(path) for path in sys.argv[2:-1]], Path(sys.argv[-1]))
         return
-    if sys.argv[1:2] == ["patterns"] and len(sys.argv) == 4:
-        drawing.draw_patterns(Path(sys.argv[2]), Path(sys.argv[3]))
-        return
     if len(sys.argv) != 2 or sys.argv[1] not in REPORTS:
         sys.exit(
-            f"usage: python -m bench {{{','.join(REPORTS)}}}, or python -m bench {{figure,growth,patterns}} "
+            f"usage: python -m bench {{{','.join(REPORTS)}}}, or python -m bench {{figure,growth}} "
             "RESULTS.json PICTURE.png"
         )
     machine = {

@@ -9,7 +9,6 @@ import pandas as pd
 
 from bench.engine_cost import engine_cost
 from bench.layer_growth import layer_growth
-from bench.pattern_costs import pattern_costs
 from figures.style import style
 from theory import Stack
 from theory.paper.layer_growth import layer_factor
@@ -73,9 +72,3 @@ def draw_growth(results: Sequence[Path], picture: Path) -> None:
     """Draw results files into a picture file."""
     with style():
         layer_growth(*growth_tables(results)).savefig(picture)
-
-
-def draw_patterns(result: Path, picture: Path) -> None:
-    """Draw what sampled patterns cost into a picture file."""
-    with style():
-        pattern_costs(json.loads(result.read_text(encoding="utf-8"))).savefig(picture)

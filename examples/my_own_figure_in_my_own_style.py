@@ -10,17 +10,15 @@ How do I put a figure of gradbounds into a figure of my paper, with my fonts, my
 import matplotlib.pyplot as plt
 
 import gradbounds as gb
-from figures.hidden_energy import hidden_energy
 from figures.layer_profile import layer_profile
 
 stacks = [gb.Stack(placement=placement, width=512, depth=12, tokens=8, vocab=512) for placement in ("post", "pre")]
 table = gb.comparison([gb.sample(stack, draws=16, seed=0) for stack in stacks])
 
 with plt.style.context({"font.family": "serif", "axes.spines.right": False, "axes.spines.top": False}):
-    figure, axes = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
-    layer_profile(table, axes=axes[0])
-    hidden_energy(table, axes=axes[1])
-    for letter, ax in zip("abcd", axes.flat, strict=True):
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.5), layout="constrained")
+    layer_profile(table, axes=axes)
+    for letter, ax in zip("ab", axes, strict=True):
         ax.set_title(f"({letter}) {ax.get_title()}")
     plt.show()
 

@@ -6,7 +6,7 @@ With which power of the width does a gradient of my variant grow, and does that 
 
 # %%
 # A sweep writes whole files into a folder, and goes on where it stopped. The same call with more draws adds them, and
-# ``gradbounds runs watch runs/exponents`` shows meanwhile how far it is.
+# ``gradbounds runs runs/exponents`` shows meanwhile which draws have landed.
 import matplotlib.pyplot as plt
 import numpy as np
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 import gradbounds
-from gradbounds.commands import HESSIANS, MOVED, RUNS, Command
+from gradbounds.commands import HESSIANS, MOVED, REMOVED, Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
@@ -133,7 +133,7 @@ def _with_flags(message: str, arguments: Sequence[str], command: Any) -> str:
     table = getattr(command, "what", command)
     given = {word.partition("=")[0][2:].replace("-", "_") for word in arguments if word.startswith("--")}
     names = {name for name in given if "_" in name}
-    if not given & {"file", "config", "cluster", "preset"}:
+    if not given & {"file", "config", "preset"}:
         names |= {name for name in vars(table) if "_" in name} if table is not None else set()
         if table is None or hasattr(table, "stack") or hasattr(table, "grid"):
             names |= {name for name in FIELDS if "_" in name}
@@ -194,8 +194,6 @@ def parsed(arguments: list[str]) -> Any:
         ValueError: they name none; tyro's box of several lines becomes one.
     """
     _check_flags(arguments)
-    if arguments[:1] == ["runs"] and arguments[1:] and arguments[1] not in (*RUNS, "-h", "--help"):
-        arguments = ["runs", RUNS[0], *arguments[1:]]  # runs RUN is runs show RUN
     complaint, shown = io.StringIO(), Captured()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _terminal_for_help():
@@ -225,9 +223,12 @@ def _check_flags(arguments: Sequence[str]) -> None:
     Raises:
         ValueError: there is one.
     """
-    first, *others = [*arguments, ""]
-    if first in MOVED:
-        raise ValueError(f"command must be one that there is; {first} is gradbounds {MOVED[first]} now.")
+    first, *others = [*arguments, "", ""]
+    for words in (first, f"{first} {others[0]}"):
+        if words in MOVED:
+            raise ValueError(f"command must be one that there is; {words} is gradbounds {MOVED[words]} now.")
+        if words in REMOVED:
+            raise ValueError(f"command must be one that there is; {words} was removed: {REMOVED[words]}.")
     if first == "hessian" and others[0] not in (*HESSIANS, "-h", "--help"):
         raise ValueError(f"hessian must be followed by one of {', '.join(HESSIANS)}, got {others[0]!r}.")
     for word in arguments:

@@ -81,9 +81,7 @@ def _inspection(run: Run) -> Result:
     )
     lines += with_words(cells.head(_SHOWN)).to_string(index=False).splitlines()
     if len(cells) > _SHOWN:
-        lines.append(
-            f"... and {len(cells) - _SHOWN} cells more: gradbounds runs export {run.folder} --csv FILE has them all"
-        )
+        lines.append(f"... and {len(cells) - _SHOWN} cells more: gradbounds runs {run.folder} --json has them all")
     return Result(about=f"run {run.folder}", tables={"cells": cells}, values=values | {"same": constant}, lines=lines)
 
 

@@ -64,7 +64,7 @@ each network, in a row of its own. The verdicts on the rows of each claim are th
 
 A cell has the measured number with the half-width of its 95% interval, large-width theory's for the same networks in
 parentheses, and whether the statement holds there. These are no verdicts on the paper, which says nothing of such
-networks. G1 and G2 are claims of this project, on such networks alone.
+networks. G1 is a claim of this project, on such networks alone.
 
 - In d, T1 holds where the last norm grows more slowly than d sqrt(ln d) over the same widths.
 - In L, T1 holds where the recursion's exponent at great depth is the paper's, 0 for Post-LN and -1/2 for Pre-LN.
@@ -72,8 +72,6 @@ networks. G1 and G2 are claims of this project, on such networks alone.
 - In the paper's decoder, C3 has Post-LN's norm grow by more than a tenth a layer, also without cross-attention.
 - Over the upper half of the layers, G1 has a closed form for each network, below 0 where gradients grow towards the
   input.
-- In n, G2 has a limit for each L, and holds where the recursion has it at a million tokens and samples agree with the
-  recursion over their own lengths.
 
 More: [relaxations.md](relaxations.md), [queries.md](queries.md), [layer_growth.md](layer_growth.md). The verdicts on
 the paper itself are in [paper_checks.md](../paper_checks.md). This page is generated from the results in `checks/data`

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from checks.stacks.exponents import depth_exponent, first_layer_exponent, looseness_exponent, width_exponent
-from checks.stacks.first_tokens import first_token_law
 from checks.stacks.jacobians import branch_jacobians, norm_jacobians
 from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
@@ -59,6 +58,5 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         *looseness_exponent(unit_output),
         *relaxation_rows(relaxed),
         *layer_growth([*judged, *relaxed]),
-        *first_token_law(relaxed),
         *own_verdicts(enough),
     ]

@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from checks.fits import log_contrast, slope_weights
 from checks.statistics import CHANCE, Estimate, scalar_agreement
-from checks.theory_and_samples import cell_fields, prediction_of
+from checks.theory_and_samples import prediction_of
 from checks.verdict import (
     EXPONENT_MARGIN,
     Sentence,
@@ -99,14 +98,3 @@ def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
     ):
         best[s.stack.placement] = s
     return [best[placement] for placement in sorted(best)]
-
-
-def layer_draws(cells: Sequence[Samples]) -> pd.DataFrame:
-    """One row per draw of ‖∂L/∂W^{2,l}‖_F² in the first and the last layer, with its prediction."""
-    parts = []
-    for s in cells:
-        predicted = prediction_of(s)["grad_sq_W2"]
-        for layer in dict.fromkeys((1, s.stack.depth)):
-            values = {"layer": layer, "value": s["grad_sq_W2"][:, layer - 1], "predicted": predicted[layer - 1]}
-            parts.append(pd.DataFrame(values).assign(**cell_fields(s)))
-    return pd.concat(parts, ignore_index=True)

@@ -6,7 +6,7 @@ import pandas as pd
 
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
-from checks.stacks.profiles import layer_draws, profile_cells
+from checks.stacks.profiles import profile_cells
 from checks.stacks.proof_chain import chain_table
 from checks.stacks.theorem1 import last_layer_table
 from checks.theory_and_samples import comparison
@@ -22,7 +22,6 @@ RUN_TABLES: dict[str, Callable[[Sequence[Samples]], pd.DataFrame]] = {
     "depth_series": lambda cells: _series(cells, "depth"),
     "width_exponents": lambda cells: local_exponent_table(_series(cells, "width"), "width"),
     "depth_exponents": lambda cells: local_exponent_table(_series(cells, "depth"), "depth"),
-    "layer_draws": lambda cells: layer_draws(profile_cells(cells)),
     "layer_profiles": lambda cells: comparison(profile_cells(cells)),
     "excess": excess_table,
     "proof_chain": chain_table,

@@ -14,16 +14,8 @@ from rich.progress import track
 from checks.first_step import FirstStep, first_step
 from checks.step_errors import NUMBERS
 from figures.first_step import first_step_rates
-from gradbounds.actions.break_even import (
-    break_even_lines,
-    extrapolated,
-    network_seconds,
-    parameter_count,
-    stepped,
-    stepping_seconds,
-)
-from gradbounds.actions.first_step_tokens import Halves, cost_within, noise_patterns, sentences
-from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, recipe_lines, table_lines
+from gradbounds.actions.first_step_cost import cost_within, network_seconds, noise_patterns, parameter_count
+from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, table_lines
 from gradbounds.budget import SOON, Budget
 from gradbounds.network_text import drawn_lines, note_lines
 from gradbounds.progress import shown
@@ -70,9 +62,8 @@ def first_steps(
     Args:
         stacks: the networks.
         optimizers: that step.
-        draws: networks to sample of each; of one of more than 2e8 parameters smaller ones are, scaled like it, and
-            their break-even rate is extrapolated. If None, none of those that theory has a rule for, and of the others
-            as many as take `max_time`, 2 to 16.
+        draws: networks to sample for each that has at most 2e8 parameters. If None, none where theory has a rule, and
+            elsewhere as many as take `max_time`, 2 to 16.
         seed: of these.
         patterns: of attention, where it is random; 4 to 16, if None.
         notes: on the first one's configuration.
@@ -94,27 +85,20 @@ def first_steps(
     check_count("seed", seed, 0)
     optimizers = tuple(dict.fromkeys(optimizers))
     cost = cost_within(stacks, optimizers, budget, patterns)
-    stepping = sum(stepping_seconds(stack, optimizers, draws) for stack in stacks if draws and _is_extrapolated(stack))
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
     left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
     every = list(zip(stacks, counts, strict=True))
     of_networks = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every)
-    smaller = f", and stepping smaller networks about {duration(stepping)}" if stepping else ""
-    smaller += f", and stepping networks about {duration(of_networks)}" if of_networks else ""
+    smaller = f", and stepping networks about {duration(of_networks)}" if of_networks else ""
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = sum(each.cost.seconds for each in twice) if every_power else 0.0
     smaller += f", and rates at twice each size about {duration(doubling)}" if doubling else ""
-    halves = Halves()
-    if notes and len(stacks) == 1 and "adam" in optimizers and not (every_power or gaps(stacks[0], "first_step")):
-        halves = Halves.of(stacks[0], replace(budget, seconds=left_over), patterns)
-        doubling += halves.cost.seconds
-        smaller += f", and Adam's at fewer tokens about {duration(halves.cost.seconds)}" if halves.stacks else ""
     takes = f"theory of the first step takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}{smaller}"
     if plan:
-        numbers = {"seconds": cost.seconds + stepping + of_networks + doubling, "bytes": cost.bytes}
+        numbers = {"seconds": cost.seconds + of_networks + doubling, "bytes": cost.bytes}
         return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[f"{takes}."])
-    if cost.seconds + stepping + of_networks + doubling > SOON:
+    if cost.seconds + of_networks + doubling > SOON:
         print(f"{takes}.", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = []
     hidden = not sys.stderr.isatty()
@@ -127,30 +111,18 @@ def first_steps(
             for optimizer in optimizers
         ]
     table = pd.DataFrame(rows)
-    over_tokens = pd.DataFrame()
-    if halves.stacks:
-        (rate,), (error,) = (
-            table.loc[table["optimizer"] == "adam", name] for name in ("critical_rate", "critical_rate_sem")
-        )
-        over_tokens = halves.table(stacks[0], rate, error, patterns)
     several = max(table["width"].nunique(), table["depth"].nunique()) > 1
-    ends, said_of_ends = _break_even(stacks, table, optimizers, draws, seed) if draws else ([], [])
     return Result(
         about=f"first steps of {len(stacks)} networks",
-        tables={"first_step": table}
-        | ({"break_even": pd.concat(ends)} if ends else {})
-        | ({"adam_over_tokens": over_tokens} if len(over_tokens) else {}),
+        tables={"first_step": table},
         values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
         lines=[
             *drawn_lines(notes),
-            *(sentences(over_tokens, notes) if len(over_tokens) else []),
             *table_lines(table),
-            *said_of_ends,
             *exponent_lines(table),
             *_doubled(twice, late, table, patterns),
             *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
-            *recipe_lines(notes, table),
             *(_not_sampled(stacks) if draws else _unasked(stacks, counts, optimizers)),
             *note_lines(notes),
         ],
@@ -174,9 +146,7 @@ def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequenc
     without = [stack for stack, count in zip(stacks, counts, strict=True) if gaps(stack, "first_step") and not count]
     lines = _not_sampled(without)
     for stack in without:
-        if _is_large(stack):
-            lines.append(f"\nNot stepped are networks of more than {_LARGEST:.0e} parameters.")
-        elif not gaps(stack, "sampled_step"):
+        if not _is_large(stack) and not gaps(stack, "sampled_step"):
             takes = duration(2 * network_seconds(stack, len(optimizers)))
             lines.append(
                 f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 does it anyway."
@@ -187,27 +157,6 @@ def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequenc
 def _is_large(stack: Stack) -> bool:
     """Whether its steps are not measured."""
     return parameter_count(stack) > _LARGEST
-
-
-def _is_extrapolated(stack: Stack) -> bool:
-    """Whether smaller networks are stepped in its place."""
-    return _is_large(stack) and not gaps(stack, "sampled_step") and not gaps(stack, "first_step")
-
-
-def _break_even(
-    stacks: Sequence[Stack], table: pd.DataFrame, optimizers: Sequence[Optimizer], draws: int, seed: int
-) -> tuple[list[pd.DataFrame], list[str]]:
-    """Of networks too large to be stepped what smaller ones say, and in words."""
-    tables, lines = [], list[str]()
-    for k, stack in enumerate(stacks):
-        if not _is_extrapolated(stack):
-            continue
-        steps = stepped(stack, optimizers, draws, seed)
-        ends = extrapolated(steps, stack)
-        rates = table["critical_rate"].iloc[k * len(optimizers) : (k + 1) * len(optimizers)]
-        lines += break_even_lines(steps, ends, dict(zip(optimizers, rates, strict=True)))
-        tables.append(pd.DataFrame(asdict(stack), index=ends.index).join(ends, rsuffix="_of"))
-    return tables, lines
 
 
 def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patterns: int | None) -> dict[str, Any]:
@@ -257,7 +206,9 @@ def _noise_scale(stack: Stack) -> float:
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
     """Networks that have no steps beside theory, and why."""
     reasons = {gap.networks: gap.because for stack in stacks for gap in gaps(stack, "sampled_step")}
-    return [f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()]
+    lines = [f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()]
+    large = any(map(_is_large, stacks))
+    return lines + [f"\nNetworks of more than {_LARGEST:.0e} parameters are not stepped."] * large
 
 
 def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A table of first steps in words: the table as printed, its exponents, and what comparisons and recipes say."""
+"""A table of first steps in words: the table as printed, its exponents, and what comparisons say."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.grid import FIELDS, said, with_words
-from theory.configurations import BREAK_EVEN, RECIPES, Note
+from theory.configurations import Note
 from theory.configurations.comparisons import compared_step
 from theory.stack import TITLES, Stack
 from theory.stack.optimizers import Optimizer
@@ -108,31 +108,3 @@ def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], sta
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]
     return ["", *filter(None, sentences)] if any(sentences) else []
-
-
-def recipe_lines(notes: Sequence[Note], table: pd.DataFrame) -> list[str]:
-    """Published peak rates of a configuration's family beside the critical rate of signs."""
-    known = [recipe for recipe in RECIPES if recipe.family in _families(notes)]
-    rates = table.loc[table["optimizer"] == "adam", "critical_rate"]
-    if not len(rates) or not np.isfinite(rates.iloc[0]) or not _families(notes):
-        return []
-    if not known:
-        return [
-            "",
-            f"Of published trainings of {', '.join(_families(notes))} no peak rate with its source is listed here.",
-        ]
-    lines = [
-        f"{recipe.model}: {recipe.rate:g}, {recipe.rate / rates.iloc[0]:.2g} times ({recipe.source}; {recipe.date})"
-        for recipe in known
-    ]
-    return [
-        "", "Published peak rates of this family with Adam, over the critical rate of this network:", *lines,
-        "A peak comes after warm-up and for a batch of many sequences; the critical rate is of the first step of one. "
-        "A ratio above 1 says why a first step at the peak would not be quadratic, and nothing of later ones.",
-        *(
-            f"It is no limit: of {known.model} at {known.tokens} tokens the loss itself is back at its start only at "
-            f"{known.ratio:g} times the critical rate (95%: {known.low:g} to {known.high:g}); --draws 16 asks of this "
-            "network."
-            for known in BREAK_EVEN if known.family in _families(notes)
-        ),
-    ]  # fmt: skip

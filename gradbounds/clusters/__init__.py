@@ -1,1 +1,1 @@
-"""Dask clusters, given by an address or described by a file."""
+"""Dask clusters, given by an address or by the name of a batch queue."""

@@ -1,6 +1,9 @@
-"""A running Dask cluster as the place where a sweep's blocks are sampled."""
+"""A Dask cluster that samples the blocks of a sweep: one that runs already, or jobs of a queue."""
 
 import logging
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager
@@ -17,6 +20,12 @@ from gradbounds.shadowing import check_own_packages
 _LEAST_WORKERS = 16
 _RETRIES = 5
 _SECONDS = 10
+
+QUEUES = {
+    "slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster", "oar": "OARCluster",
+    "moab": "MoabCluster", "htcondor": "HTCondorCluster",
+}  # fmt: skip
+"""Names of batch queues under dask-jobqueue's key `jobqueue`, and its class for each."""
 
 
 class Errors(logging.Handler):
@@ -120,6 +129,67 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
                 f"dask must stay reachable, but {address!r} lost the sweep ({type(error).__name__}). Draws that "
                 "landed stay, and the same command continues."
             ) from error
+
+
+@contextmanager
+def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, int]]:
+    """An executor over jobs of a batch queue, whose options dask-jobqueue reads from its own YAML files.
+
+    Args:
+        name: a key of `QUEUES`.
+        jobs: largest number of jobs; Dask starts as many as the work needs, and cancels them at the end.
+        gpu: as in `dask_pool`.
+
+    Raises:
+        ValueError: Dask is not installed, the options do not suffice, a job cannot be submitted, or as `dask_pool`.
+    """
+    errors = silence_dask()
+    try:
+        with _handlers_kept():
+            import dask_jobqueue
+        cluster = getattr(dask_jobqueue, QUEUES[name])()
+    except Exception as error:  # every kind of queue has errors of its own
+        raise ValueError(
+            f"dask must name a queue whose options stand in dask-jobqueue's YAML under jobqueue.{name}, but "
+            f"{QUEUES[name]} refused them: {_one_line(error)}."
+        ) from error
+    with cluster:
+        cluster.adapt(minimum=1, maximum=jobs)
+        print(f"Dask: waiting for the first of {jobs} jobs; dashboard {cluster.dashboard_link}", flush=True)
+        _wait(cluster, errors, name)
+        with client_pool(cluster.get_client(), gpu=gpu) as (pool, workers):
+            yield pool, max(workers, jobs)
+
+
+def _wait(cluster: Any, errors: Errors, name: str) -> None:
+    """Wait for a first worker, however long the queue takes.
+
+    Raises:
+        ValueError: a job could not be submitted.
+    """
+    while not cluster.scheduler_info["workers"]:
+        if errors.seen:
+            raise ValueError(f"dask must be able to submit jobs, but {name} cannot: {_one_line(errors.seen[0])}.")
+        time.sleep(0.2)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:400] or type(error).__name__
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM as they are: dask_jobqueue ends the process in silence once it is imported."""
+    if threading.current_thread() is not threading.main_thread():  # where no handler can be set
+        yield
+        return
+    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            if handler is not None:  # of C, which Python cannot set again
+                signal.signal(which, handler)
 
 
 class SameVersions(Executor):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from simulate.runs.execution import Execution
 
@@ -13,35 +12,29 @@ _CLUSTER_TASK = 0.2
 
 @contextmanager
 def executing(
-    ours: Execution, *, device: str, dask: str | None = None, cluster: Path | None = None,
-    task_seconds: float | None = None,
-) -> Iterator[Execution]:  # fmt: skip
-    """An execution, by a cluster's workers where there is one; clusters that it starts end with it.
+    ours: Execution, *, device: str, dask: str | None = None, task_seconds: float | None = None
+) -> Iterator[Execution]:
+    """An execution on the workers of a Dask cluster if one is named; jobs that it starts end with it.
 
     Args:
-        ours: with processes of the command's own.
+        ours: the execution without Dask; its workers are the largest number of jobs of a queue.
         device: of the cells.
-        dask: address of a running scheduler.
-        cluster: TOML file of a cluster to start.
+        dask: address of a running scheduler, or the name of a batch queue.
         task_seconds: work sent to a worker at once; as much as hides what a scheduler costs if it is None.
 
     Raises:
-        ValueError: Dask is not installed, nothing answers at the address, or the file describes no cluster.
+        ValueError: Dask is not installed, nothing answers at the address, or the queue takes no jobs.
     """
     gpu = device.startswith("cuda")
     if task_seconds is not None:
         ours = replace(ours, task_seconds=task_seconds)
-    if dask is not None:
-        from gradbounds.clusters.dask import dask_pool
-
-        elsewhere = dask_pool(dask, gpu=gpu)
-    elif cluster is not None:
-        from gradbounds.clusters.description import cluster_pool
-
-        elsewhere = cluster_pool(cluster, gpu=gpu)
-    else:
+    if dask is None:
         yield ours
         return
-    with elsewhere as (pool, workers):
+    from gradbounds.clusters.dask import QUEUES, dask_pool, queue_pool
+
+    with (
+        queue_pool(dask, jobs=ours.workers, gpu=gpu) if dask in QUEUES else dask_pool(dask, gpu=gpu) as (pool, workers)
+    ):
         seconds = _CLUSTER_TASK if task_seconds is None else task_seconds
         yield replace(ours, workers=workers, pool=pool, task_seconds=seconds)

@@ -31,13 +31,19 @@ Command = (
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 
-HESSIANS, RUNS = ("stack", "module", "texts"), ("show", "watch", "merge", "export")
-"""Words behind the commands hessian and runs."""
+HESSIANS = ("stack", "module", "texts")
+"""Words behind the command hessian."""
 
 MOVED = {
     "bound": "predict --bound", "first-step": "predict --first-step", "compare": "sweep --preset compare",
     "relax": "sweep --preset relax", "explain": "claims CLAIM", "diff": "check RUN --against RUN",
-    "hessian-stack": "hessian stack", "hessian-module": "hessian module", "watch": "runs watch", "merge": "runs merge",
-    "export": "runs export",
+    "hessian-stack": "hessian stack", "hessian-module": "hessian module", "runs show": "runs RUN",
 }  # fmt: skip
-"""Words of earlier versions, and what is typed now."""
+"""Commands of earlier versions, and what is typed now."""
+
+REMOVED = {
+    "runs watch": "`gradbounds runs RUN` shows the draws that have landed, `RUN/sweep.log` when",
+    "runs merge": "`pandas.concat` joins the frames of `gb.Run.open(RUN).frames()` of several runs",
+    "runs export": "`pandas.read_parquet('RUN/blocks')` and polars read the draws, one row each",
+}
+"""Commands of earlier versions, and what does their work now."""

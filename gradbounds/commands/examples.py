@@ -51,10 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "gradbounds hessian texts --source text.de --target text.en --width 32 --seeds 3 --out runs/hessian",
     ),
     "claims": ("gradbounds claims", "gradbounds claims T1", "gradbounds claims L3 --all"),
-    "runs": ("gradbounds runs", "gradbounds runs show runs/mine --json"),
-    "runs watch": ("gradbounds runs watch runs/mine", "gradbounds runs watch runs/mine --every 5"),
-    "runs merge": ("gradbounds runs merge runs/a runs/b --out runs/both",),
-    "runs export": ("gradbounds runs export runs/mine --csv draws.csv",),
+    "runs": ("gradbounds runs", "gradbounds runs runs/mine --json"),
     "reproduce": (
         "gradbounds reproduce fig3 --source text.de --target text.en --width 64 --vocab 2000 --out runs/fig3",
         "gradbounds reproduce warmup --source text.de --target text.en --out runs/warmup --dry-run",

@@ -141,12 +141,6 @@ class Predict(OfModel):
         if self.first_step:
             from gradbounds.actions.first_step import first_steps
 
-            if not (self.compare or self.all or self.draws):  # which ask for more than the one sentence
-                from gradbounds.actions.first_step_tokens import most_tokens
-
-                changes = most_tokens(
-                    changes, of, self.optimizer, patterns=self.patterns, max_time=self.max_time, memory=self.memory
-                )
             stack, notes = of.read(changes)
             stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare))]
             return first_steps(

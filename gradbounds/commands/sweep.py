@@ -85,11 +85,12 @@ class Sweep(OfModel):
         int | None, optional("processes, each with one thread; on cuda they take the GPUs in turn", "INT", "1")
     ] = None
     dask: Annotated[
-        str | None, optional("address of a Dask scheduler whose workers sample instead", "tcp://HOST:PORT")
+        str | None,
+        optional(
+            "scheduler whose workers sample instead, or a queue whose --workers jobs do",
+            "tcp://HOST:PORT|slurm|pbs|...",
+        ),
     ] = None
-    cluster: Annotated[Path | None, optional("TOML file of a cluster to start, whose jobs sample instead", "PATH")] = (
-        None
-    )
     task_seconds: Annotated[
         float | None, optional("seconds of work sent to a worker at once, in blocks", "FLOAT", "0, in a cluster 0.2")
     ] = None
@@ -106,9 +107,7 @@ class Sweep(OfModel):
     ] = None
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
     resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
-    dry_run: Annotated[
-        bool, optional("print cells, draws, time, memory and disk, or a cluster's job script, and write nothing", None)
-    ] = False
+    dry_run: Annotated[bool, optional("print cells, draws, time, memory and disk, and write nothing", None)] = False
 
     def run(self) -> "Result":
         """What was done.
@@ -124,12 +123,6 @@ class Sweep(OfModel):
             deque(islice(stacks(grid), _CHECKED), maxlen=0)
         from gradbounds.actions.sweep import dry_run, sweep_into
 
-        if self.dry_run and self.cluster is not None:
-            from gradbounds.clusters.description import job_script
-            from gradbounds.result import Result
-
-            script = job_script(self.cluster)
-            return Result(about="a cluster's job", values={"job_script": script}, lines=script.splitlines())
         if self.dry_run:
             with self._execution(recipe.device) as execution:
                 return dry_run(self.out, recipe, execution)
@@ -200,10 +193,11 @@ class Sweep(OfModel):
                 "a target, whose draws are not known before" if self._to_target else "dask, whose machines are others"
             )
             raise ValueError(f"dry_run must stand without {what}.")
-        places = {"workers": self.workers, "dask": self.dask, "cluster": self.cluster}
-        given = {name: str(value) for name, value in places.items() if value is not None}
-        if len(given) > 1:
-            raise ValueError(f"workers, dask and cluster must not be given together, got {given}.")
+        if self.workers is not None and self.dask is not None and ":" in self.dask:
+            raise ValueError(
+                f"workers and the address of a scheduler must not be given together, got {self.workers} and "
+                f"{self.dask!r}; the scheduler's workers sample."
+            )
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
         """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
@@ -217,7 +211,7 @@ class Sweep(OfModel):
             at_once=self.blocks_at_once,
             memory=None if self.memory is None else byte_count(self.memory),
         )
-        return executing(ours, device=device, dask=self.dask, cluster=self.cluster, task_seconds=self.task_seconds)
+        return executing(ours, device=device, dask=self.dask, task_seconds=self.task_seconds)
 
     def recipe(self) -> Recipe:
         """The sweep that file, preset and flags describe together.

@@ -42,7 +42,7 @@ def test_results_survive_a_round_trip(tmp_path, small_grid):
 FAMILIES = {
     "L1": "ffn_hidden_energy", "L2a": "hidden_energy", "L2b": "hidden_energy", "L2c": "attention_energy",
     "E1": "ffn_hidden_energy", "T1": "grad_sq_W2", "F1": "grad_sq_W2", "F2": "grad_sq_W2", "H2": "grad_sq_W2",
-    "S1": "grad_sq_W2", "G1": "grad_sq_W2", "G2": "grad_sq_W2",
+    "S1": "grad_sq_W2", "G1": "grad_sq_W2",
 }  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_a_broken_results_file(tmp_path):
 @pytest.fixture(scope="module")
 def page(small_grid):
     """The report of the committed verdicts but those of section 3.4, which it takes from other commands."""
-    figures = [(run_figures()["hidden_energy"], b"<svg/>")]
+    figures = [(run_figures()["gradient_over_layers"], b"<svg/>")]
     table = comparison(small_grid[:2])
     found = load_results(COMMITTED).verdicts
     return html(found, table, figures, command="<c>", networks="sum & mary", committed=committed_results())
@@ -182,9 +182,9 @@ def test_every_figure_has_its_claims_its_table_and_a_name_of_its_own():
     assert all(set(figure.claims) <= set(CLAIMS) and figure.title.endswith("?") for figure in known.values())
     assert {figure.needs for figure in known.values()} == set(RUN_TABLES)
     with pytest.raises(
-        ValueError, match="^figure must have a name of its own, but there are two called 'hidden_energy'"
+        ValueError, match="^figure must have a name of its own, but there are two called 'gradient_over_layers'"
     ):
-        run_figure("hidden_energy", needs="", title="", caption="", claims=())(print)
+        run_figure("gradient_over_layers", needs="", title="", caption="", claims=())(print)
 
 
 def test_counts_in_words():

@@ -1,15 +1,12 @@
 """Counts that pages print are the code's, and paths and dotted names in backticks are there."""
 
 import importlib
-import json
-import math
 import re
 from pathlib import Path
 
 import pytest
 
 from checks.experiment import verify_cells
-from tests.helpers.printed_numbers import says
 from tests.test_architecture import MAY_IMPORT
 from theory import Stack
 from theory.stack.placements import COMPOSITIONS
@@ -46,32 +43,6 @@ def test_a_printed_count_is_the_codes(page, pattern, count):
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     (printed,) = re.findall(pattern, text)
     assert printed.lower() in (str(count), WORDS[count] if count < len(WORDS) else "")
-
-
-def test_what_the_atlas_says_in_words():
-    """Ratios of the first layer's gradients to the last's, and how they depend on tokens and on who draws."""
-    found = json.loads((ROOT / "tests" / "evidence" / "atlas.json").read_text(encoding="utf-8"))
-    ratios = {name: one["first over last"] for name, one in found["models"].items() if "bert" not in name}
-    every = [one[role] for one in ratios.values() for role in ("WQ", "WV", "W1", "W2")]
-    assert says("configurations.md", "16 tokens", f"{min(every):.1f} to {max(every):.0f}")
-    own, trained = found["models"]["pythia-1.4b"], found["choices"]["pythia-1.4b"]["as its training code draws"]
-    smaller = [before / after for before, after in zip(own["energy"], trained["energy"], strict=True)]
-    assert smaller == pytest.approx([270, 270], rel=0.015)
-    changes = [abs(after / own["first over last"][role] - 1) for role, after in trained["first over last"].items()]
-    assert says("configurations.md", f"within {math.ceil(100 * max(changes))}%", "270 times smaller")
-    by_codes = json.loads((ROOT / "tests" / "evidence" / "training-codes.json").read_text(encoding="utf-8"))
-    by_rule = {name: one["first over last"] for name, one in by_codes["models"].items()}
-    # The atlas has GPT-NeoX's rule as well, written out for itself; 16 patterns leave 2% of W^Q and W^K.
-    for role, ratio in trained["first over last"].items():
-        rel = 0.02 if role in ("WQ", "WK") else 1e-3
-        assert by_rule["pythia-1.4b"][role] == pytest.approx(ratio, rel=rel), role
-    assert by_codes["models"]["pythia-1.4b"]["energy"] == pytest.approx(trained["energy"], rel=1e-3)
-    steep = [f"{one['llama-3-8b'][role]:.0f}" for role in ("WQ", "WG") for one in (by_rule, ratios)]
-    assert says("configurations.md", "270 times smaller", *steep)
-    cut = [abs(one / ratios["olmo-2-7b"][role] - 1) for role, one in by_rule["olmo-2-7b"].items()]
-    assert says("configurations.md", *steep, f"{math.ceil(1000 * max(cut)) / 10}%")
-    assert all(one["largest error"] <= 0.015 for one in by_codes["modules"].values())
-    assert all(abs(one["largest deviation"]["ratio"] - 1) < 0.05 for one in by_codes["modules"].values())
 
 
 def in_backticks(text: str) -> set[str]:

@@ -76,7 +76,7 @@ def test_there_are_eleven_scripts():
         "gb.Stack(widht=64)",
         "gb.sample(stack, draws=4)",
         "from figures.layer_profile import profile",
-        "from figures.hidden_energy import hidden_energy\nhidden_energy(table, axis=[ax])",
+        "from figures.layer_profile import layer_profile\nlayer_profile(table, axis=[ax])",
         "gb.predict(",
     ],
 )

@@ -14,7 +14,7 @@ from simulate.runs.cell import EngineName
 from tests.helpers.agreement import deviations
 from tests.helpers.evidence_file import kept_case, record
 from theory import Stack, predict
-from theory.configurations import PUBLISHED, published, stack_from_config
+from theory.configurations import published, stack_from_config
 
 pytestmark = pytest.mark.evidence
 
@@ -101,17 +101,6 @@ def beside_long(folder: Path, name: str, networks: Sequence[str], off: Collectio
         pytest.xfail(f"{', '.join(off)} of {', '.join(failed)} are beyond it (docs/queries.md)")
 
 
-def test_long_pre(kept_folder):
-    """Pre-LN, with and without rotary positions."""
-    beside_long(kept_folder, "many-tokens-pre", ["Pre-LN", "Pre-LN, rotary"])
-
-
-def test_long_normalized(kept_folder):
-    """Post-LN and Peri-LN, whose W^Q and W^K are low."""
-    off = ("grad_sq_WQ", "grad_sq_WK")
-    beside_long(kept_folder, "many-tokens-normalized", ["Post-LN", "Peri-LN"], off)
-
-
 def over_tokens(model: str, tokens: int) -> dict[str, Any]:
     """Norms of the first layer's gradients over the last's, with standard errors, and CPU seconds of it all."""
     stack, _ = stack_from_config(published(model), tokens=tokens, embeddings="untied")
@@ -126,21 +115,3 @@ def over_tokens(model: str, tokens: int) -> dict[str, Any]:
             ratio = float((squares[0] / squares[-1]) ** 0.5)
             row[role] = [round(ratio, 2), round(float(ratio * np.hypot(errors[0], errors[-1]) / 2), 2)]
     return {"tokens": tokens, "first over last": row, "CPU seconds": round(seconds, 1)}
-
-
-def test_published_models_over_tokens(kept_folder):
-    """First layer over last of W^Q grows with n, and that of units does not, between 256 and 4096 tokens."""
-    found = {
-        model: [kept_case(kept_folder, f"{model}, {n}", partial(over_tokens, model, n)) for n in lengths]
-        for model, lengths in MODELS.items()
-    }
-    own: dict[str, Any] = {}
-    for model in PUBLISHED:
-        if stack_from_config(published(model))[0].experts:  # which have no groups of tokens
-            continue
-        tokens = SHORTER.get(model, LONGEST)
-        own[model] = kept_case(kept_folder, f"{model}, {tokens}", partial(over_tokens, model, tokens))
-    record("models-over-tokens", {"patterns": 8, "models": found, "at their own length": own})
-    llama = {one["tokens"]: one["first over last"] for one in found["llama-3-8b"]}
-    assert llama[4096]["WQ"][0] > 1.5 * llama[256]["WQ"][0]
-    assert llama[4096]["W2"][0] < 1.2 * llama[256]["W2"][0]

@@ -105,23 +105,3 @@ def head_width_case(stack: Stack, engine: str) -> dict[str, Any]:
             "standard error": round(error / own, 4),
         },
     }
-
-
-def test_head_widths(kept_folder):
-    """From d_k = 1 to 64, at d = 512: within 3% or 4 standard errors; beside it how far off wide heads are."""
-    found: dict[str, Any] = {}
-    beyond, numbers = [], 0
-    grid = product((1.0, 1.5), (1, 2), ("post", "pre"), (1, 2, 4, 8, 16, 64), ("conditioned", "dense"))
-    for scale, depth, placement, head_width, engine in grid:
-        stack = Stack(
-            placement=placement, width=512, depth=depth, tokens=4, vocab=64, query_key_scale=scale,
-            heads=512 // head_width,
-        )  # fmt: skip
-        label = f"d_k = {head_width}, s = {scale:g}, L = {depth}, {placement}, {engine}"
-        row = kept_case(kept_folder, label, partial(head_width_case, stack, engine))
-        numbers += len(row["deviations"])
-        beyond += [{"case": label} | one for one in row["deviations"] if one["of what is allowed"] > 1]
-        widest = max(row["deviations"], key=lambda one: one["of what is allowed"])
-        found[label] = {"widest": widest, "W^Q, layer 1": row["first queries"]}
-    record("heads", {"draws": HEAD_DRAWS, "numbers": numbers, "beyond": beyond, "of each case": found})
-    assert not beyond

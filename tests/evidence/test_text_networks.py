@@ -32,7 +32,6 @@ SETTINGS = {
     + [f"256-4-{tokens}-{net}-independent" for tokens in (64, 128) for net in PLAIN],
     "classes": [f"{size}-{net}-windows" for size in SIZES for net in CLASSES]
     + [f"{width}-4-64-{net}-bigrams" for width in (256, 512) for net in CLASSES],
-    "widths": [f"1024-4-64-tied.{units}-bigrams" for units in ("gelu", "swiglu")],
 }
 DRAWS = {256: 192, 512: 96, 1024: 64}
 GATED_DRAWS = {256: 256, 512: 160}

@@ -15,18 +15,16 @@ from bench.layer_growth import layer_growth
 from checks import comparison
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
-from checks.stacks.profiles import layer_draws, profile_cells
+from checks.stacks.profiles import profile_cells
 from checks.stacks.theorem1 import last_layer_table
 from figures.concentration import concentration
-from figures.distribution import distribution
-from figures.hidden_energy import hidden_energy
 from figures.layer_profile import layer_profile
 from figures.proof_chain import proof_slack
 from figures.scaling import local_exponents, scaling
 from gradbounds.figure_files import save
 from gradbounds.studies.mean_hessian.figure import mean_hessian
 from simulate import sample
-from theory import Stack, predict
+from theory import Stack
 from theory.stack import PAPER, TITLES
 
 ROOT = Path(__file__).parents[2]
@@ -108,30 +106,6 @@ def test_local_exponents(small_grid, against, values):
     assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
 
 
-def test_draws_without_a_gradient_have_no_place_on_a_logarithmic_axis():
-    rows = [("post", 8, 1, 2, 1, value, 1.0) for value in (0.0, 0.5, 1.0, 2.0)]
-    names = ["placement", "width", "depth", "tokens", "layer", "value", "predicted"]
-    (axes,) = distribution(pd.DataFrame(rows, columns=names)).axes
-    (stairs,) = (patch for patch in axes.patches if hasattr(patch, "get_data"))
-    assert stairs.get_data().values.sum() == pytest.approx(0.75)
-
-
-def test_distribution(small_grid):
-    cells = profile_cells(small_grid)
-    figure = distribution(layer_draws(cells))
-    for axes, cell in zip(figure.axes, cells, strict=True):
-        predicted = predict(cell.stack)["grad_sq_W2"]
-        assert axes.get_xscale() == "log"
-        assert "predicted mean" in axes.get_xlabel()
-        assert f"$d = {cell.stack.width}$" in axes.get_title()
-        assert "share of 32 draws" in figure.axes[0].get_ylabel()
-        for bars, layer in zip(error_bars(axes), (1, cell.stack.depth), strict=True):
-            ratios = cell["grad_sq_W2"][:, layer - 1] / predicted[layer - 1]
-            assert bars.lines[0].get_xdata() == pytest.approx([ratios.mean()])
-            assert bar_halves(bars, axis=0) == pytest.approx([2 * ratios.std(ddof=1) / np.sqrt(32)], rel=1e-5)
-        assert [patch.get_data().values.sum() for patch in axes.patches] == pytest.approx([1, 1]), "no draw is left out"
-
-
 def test_layer_profile(small_grid):
     table = comparison(profile_cells(small_grid))
     figure = layer_profile(table)
@@ -146,25 +120,6 @@ def test_layer_profile(small_grid):
         assert law[-1] / law[0] == pytest.approx((3 / 2) ** (5 / 2) if placement == "post" else 1.0)
     with pytest.raises(ValueError, match="^table must hold grad_sq_W1"):
         layer_profile(table[table["quantity"] == "loss"])
-
-
-def test_hidden_energy(small_grid):
-    table = comparison(profile_cells(small_grid))
-    post, pre = hidden_energy(table).axes
-    for axes, placement in ((post, "post"), (pre, "pre")):
-        rows = table[(table["placement"] == placement) & (table["quantity"] == "hidden_energy")]
-        (bars,) = error_bars(axes)
-        assert bars.lines[0].get_ydata() == pytest.approx(rows["mean"].to_numpy())
-        low, high = axes.get_ylim()
-        assert low < (rows["mean"] - 2 * rows["sem"]).min()
-        assert high > (rows["mean"] + 2 * rows["sem"]).max()
-        assert "/d$" in axes.get_ylabel() or "/d" in axes.get_ylabel()
-    (band,) = pre.collections[:1]
-    edges = band.get_paths()[0].vertices
-    assert edges[:, 1].min() == pytest.approx(1.5)
-    assert edges[:, 1].max() == pytest.approx(1 + 3 * 6 / 2)
-    with pytest.raises(ValueError, match="^table must hold hidden_energy"):
-        hidden_energy(table[table["quantity"] == "loss"])
 
 
 def test_proof_slack():
@@ -275,11 +230,10 @@ def test_a_figure_is_drawn_into_given_axes_under_the_callers_style(small_grid):
     series = longest_series(last_layer_table(small_grid), "width")
     with mpl.rc_context({"font.family": "serif", "axes.grid": False}):
         figure = Figure()
-        axes = figure.subplots(4, 2)
-        assert layer_profile(table, axes=axes[0]) is hidden_energy(table, axes=axes[1]) is figure
-        assert scaling(series, "width", axes=axes[2]) is figure
-        local_exponents(local_exponent_table(series, "width"), "width", axes=axes[3])
-    own = (layer_profile(table), hidden_energy(table), scaling(series, "width"))
+        axes = figure.subplots(3, 2)
+        assert layer_profile(table, axes=axes[0]) is scaling(series, "width", axes=axes[1]) is figure
+        local_exponents(local_exponent_table(series, "width"), "width", axes=axes[2])
+    own = (layer_profile(table), scaling(series, "width"))
     for mine, theirs in zip([axes for one in own for axes in one.axes], axes.flat, strict=False):
         assert [line.get_xydata().tolist() for line in mine.lines] == [
             line.get_xydata().tolist() for line in theirs.lines
@@ -287,4 +241,4 @@ def test_a_figure_is_drawn_into_given_axes_under_the_callers_style(small_grid):
         assert theirs.title.get_fontfamily() == ["serif"]
     assert not figure.legends, "a legend of the whole figure would be the caller's to place"
     with pytest.raises(ValueError, match="^axes must have one entry for each panel, which are 2, got 1"):
-        hidden_energy(table, axes=axes[0][:1])
+        layer_profile(table, axes=axes[0][:1])

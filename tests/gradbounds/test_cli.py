@@ -22,7 +22,7 @@ from gradbounds.actions import sweep as sampling
 from gradbounds.actions import verify as judging
 from gradbounds.actions.bound import theorem1
 from gradbounds.cli import main, parsed
-from gradbounds.commands import MOVED, Command
+from gradbounds.commands import MOVED, REMOVED, Command
 from gradbounds.commands.examples import EXAMPLES
 from simulate import Cell, Run
 from simulate.network import transformer as network
@@ -55,18 +55,16 @@ def test_help_ends_with_examples_that_can_be_given(capsys):
         for line in lines:
             assert line.startswith(f"gradbounds {name}")
             assert parsed(shlex.split(line)[1:]) is not None
-    assert main(["runs", "watch", "--help"]) == main(["check", "--help"]) == 0
+    assert main(["runs", "--help"]) == main(["check", "--help"]) == 0
     said = capsys.readouterr().out
-    assert EXAMPLES["runs watch"][1] in said and said.endswith(f"  {EXAMPLES['check'][-1]}\n")
+    assert EXAMPLES["runs"][1] in said and said.endswith(f"  {EXAMPLES['check'][-1]}\n")
 
 
-@pytest.mark.parametrize("word", MOVED)
-def test_words_of_earlier_versions_lead_to_the_new_ones(word, capsys):
-    assert main([word, "runs/a"]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"gradbounds: command must be one that there is; {word} is gradbounds {MOVED[word]} now.\n"
-    )
+@pytest.mark.parametrize("words", [*MOVED, *REMOVED])
+def test_commands_of_earlier_versions_lead_to_those_of_now(words, capsys):
+    assert main([*words.split(), "runs/a"]) == 2
+    now = f"is gradbounds {MOVED[words]} now" if words in MOVED else f"was removed: {REMOVED[words]}"
+    assert capsys.readouterr().err == f"gradbounds: command must be one that there is; {words} {now}.\n"
 
 
 def test_what_an_encoding_lacks_becomes_plain(monkeypatch):
@@ -115,8 +113,8 @@ def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):
     assert "T1   Pre-LN, exponent in d (V = d, L = 2, n = 3)" in said
     assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
     drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers", "hidden_energy"]
-    names += ["distribution_of_draws", "local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
+    names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers"]
+    names += ["local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
     names.sort()
     assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
 
@@ -126,7 +124,7 @@ def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsy
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
     said = capsys.readouterr().out
     assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
-    assert len(list((tmp_path / "figures").iterdir())) == 8
+    assert len(list((tmp_path / "figures").iterdir())) == 4
 
 
 def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
@@ -184,7 +182,7 @@ def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "gradbounds: interrupted.\n"
 
 
-LOOKED_AT = ("gradient_against_width", "gradient_against_depth", "gradient_over_layers", "hidden_energy")
+LOOKED_AT = ("gradient_against_width", "gradient_against_depth", "gradient_over_layers")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
 
+import logging
 import pickle
 import socket
 import time
@@ -179,3 +180,73 @@ def test_a_worker_that_joins_later_must_have_the_versions_too(monkeypatch):
     monkeypatch.setattr(cluster, "versions", lambda: next(here))
     with pytest.raises(ValueError, match="^dask must have workers with the versions here, .* has {'torch': '1.0'}"):
         pool.submit(len, "ab").result()
+
+
+@pytest.fixture
+def queue():
+    with cluster._handlers_kept():  # of the whole suite
+        return pytest.importorskip("dask_jobqueue")
+
+
+@pytest.mark.filterwarnings("default::UserWarning")  # of a dashboard's port that is taken
+def test_jobs_of_a_queue_sample_the_same_draws(queue, tmp_path, monkeypatch, capsys):
+    """The queue's cluster is one of threads here."""
+    from distributed import LocalCluster
+
+    options = {"n_workers": 0, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    monkeypatch.setattr(queue, "SLURMCluster", lambda: LocalCluster(**options))
+    sweep = ["sweep", "--width", "8", "--depth", "1", "--draws", "300"]
+    for name, flags in (("one", []), ("far", ["--dask", "slurm", "--workers", "2"])):
+        assert main([*sweep, *flags, "--out", str(tmp_path / name)]) == 0
+    assert "waiting for the first of 2 jobs; dashboard http" in capsys.readouterr().out
+    assert table_digest(tmp_path / "far") == table_digest(tmp_path / "one")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a cluster that was not made
+def test_a_queue_without_options_is_refused(queue, tmp_path, capsys):
+    said = refusal(tmp_path, "slurm", capsys)
+    assert "dask must name a queue whose options stand in dask-jobqueue's YAML under jobqueue.slurm" in said
+
+
+def test_a_job_that_cannot_be_submitted_is_said():
+    """An error that Dask logs while it waits becomes one line."""
+
+    class Waiting:
+        scheduler_info = {"workers": {}}  # noqa: RUF012
+
+    errors = cluster.Errors()
+    error = RuntimeError("Command exited with non-zero exit code.\nstderr:\nno partition")
+    errors.handle(logging.makeLogRecord({"levelno": logging.ERROR, "exc_info": (RuntimeError, error, None)}))
+    with pytest.raises(ValueError, match="^dask must be able to submit jobs, but slurm cannot: .*partition"):
+        cluster._wait(Waiting(), errors, "slurm")
+
+
+def test_gpus_are_a_resource():
+    """Without one, every task would wait for ever."""
+
+    class Client:
+        def __init__(self, resources):
+            self.resources = resources
+
+        def scheduler_info(self, n_workers):
+            return {"workers": {"tcp://there:1": {"resources": self.resources}}}
+
+    cluster._check_resources(Client({"GPU": 1}), gpu=True)
+    cluster._check_resources(Client({}), gpu=False)
+    with pytest.raises(ValueError, match="^dask must have workers with the resource GPU for device 'cuda'"):
+        cluster._check_resources(Client({}), gpu=True)
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--workers", "2", "--dask", "tcp://h:1"], "workers and the address of a scheduler must not be given together"),
+    (["--dry-run", "--dask", "tcp://h:1"], "--dry-run must stand without dask"),
+    (["--dry-run", "--target-sem", "0.1"], "--dry-run must stand without a target"),
+    (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
+    (["--blocks-at-once", "-1"], "at_once must be an integer of at least 0"),
+    (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),
+    (["--memory", "0GB"], "memory must be a size above 0"),
+])  # fmt: skip
+def test_flags_that_would_be_ignored_are_refused(tmp_path, capsys, flags, message):
+    assert main([*SWEEP, "--out", str(tmp_path / "run"), *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -58,9 +58,7 @@ HOSTILE = [
         ("check", "FOREIGN"),
         "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged",
     ),
-    (("runs", "export", "FOREIGN", "--csv", "t.csv"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
-    (("runs", "watch", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
     (("runs", "STARTED"), "but 'STARTED/manifest.toml' has sessions of another kind."),
     (
@@ -73,7 +71,6 @@ HOSTILE = [
     (("sweep", "--file", "INF.toml", "--dry-run"), "it has a number that is not finite, inf."),
     (("sweep", "--file", "MANY.toml", "--dry-run"), "draws must be at most 1099511627776, got"),
     (("sweep", "--file", "ESCAPE.toml", "--dry-run"), "dtype, text, got \\u001b[31m."),
-    (("runs", "watch", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
 ]
 
 

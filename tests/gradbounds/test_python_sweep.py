@@ -84,11 +84,10 @@ def test_commands_on_a_folder_from_python(tmp_path, capsys):
     out = tmp_path / "mine"
     gb.sweep(STACKS, draws=16, seed=5, out=out)
     assert "3 blocks" in (out / "sweep.log").read_text()
-    for command in (["runs"], ["runs", "watch"], ["check"], ["runs", "export", "--csv", str(tmp_path / "draws.csv")]):
+    for command in (["runs"], ["check"]):
         assert main([*command, str(out)]) == 0
     said = capsys.readouterr().out
     assert "by sweep with seed 5" in said
-    assert "3 of 3 cells, 100% of 48 draws, finished" in said
     assert main(["runs", str(tmp_path)]) == 0
     manifest = str(out / "manifest.toml")
     assert main(["sweep", "--file", manifest, "--draws", "32", "--out", str(out)]) == 0
@@ -105,13 +104,11 @@ def test_python_continues_what_the_command_began(tmp_path):
     assert {samples.draws for samples in run.samples()} == {32}
 
 
-def test_every_way_to_sample_is_watched(tmp_path, cells, capsys):
+def test_a_run_of_several_ways_to_sample_is_no_recipe(tmp_path, cells, capsys):
     """Cells with a text, of the other engine, in another precision: none of a recipe, which is said."""
     cells = [*cells, gb.Cell(STACKS[0], "dense"), gb.Cell(STACKS[0], dtype="float64"), gb.Cell(STACKS[2], "dense")]
     run = gb.sweep(cells, draws=16, seed=0, out=tmp_path / "mine")
     assert [one.key for one in Run.open(run.folder).planned()] == [one.key for one in cells]
-    assert main(["runs", "watch", str(run.folder)]) == 0
-    assert f"{len(cells)} of {len(cells)} cells" in capsys.readouterr().out
     assert main(["sweep", "--file", str(run.folder / "manifest.toml"), "--dry-run"]) == 2
     assert "sampled in several ways, or on a text" in capsys.readouterr().err
 
@@ -123,8 +120,6 @@ def test_a_folder_without_a_request_is_looked_at_and_refused(tmp_path, capsys):
         (run.folder / "manifest.toml").write_text(text)
         assert main(["runs", str(run.folder)]) == main(["runs", str(tmp_path)]) == 0
         assert "by no command" in capsys.readouterr().out
-        assert main(["runs", "watch", str(run.folder)]) == 2
-        assert "run must be one of `gradbounds sweep`" in capsys.readouterr().err
         with pytest.raises(ValueError, match=r"holds another run \(other command and seed and cells\)"):
             gb.sweep(STACKS, draws=16, seed=5, out=run.folder)
     assert main(["check", str(run.folder)]) == 0

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from bench.drawing import cost_table, growth_tables
 from bench.engine_cost import engine_cost
 from bench.layer_growth import layer_growth
-from bench.pattern_costs import pattern_costs
 from checks.experiment import DRAWS, verify_cells
 from figures.eigenvalues import (
     eigenvalue_ratios,
@@ -169,7 +168,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "hessian_eigenvalue": lambda: eigenvalue_figure(_committed("tests/evidence/hessian-eigenvalue.json")),
     "layer_growth": _growth,
     "mean_hessian": _mean_hessian,
-    "pattern_costs": lambda: pattern_costs(_committed("tests/evidence/pattern-costs.json")),
     "pretraining_losses": lambda: pretraining_losses(rows_of(COMMITTED)),
     "spectrum_512": _spectrum_512,
     "stable_rates": lambda: stable_rates(networks_of_stable_rates(), 128),

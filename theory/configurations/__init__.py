@@ -2,15 +2,11 @@
 
 from theory.configurations.published import PUBLISHED, published
 from theory.configurations.reading import Note, context, drawn_by, model_type
-from theory.configurations.recipes import BREAK_EVEN, RECIPES, Recipe
 from theory.configurations.stack_from_config import stack_from_config
 
 __all__ = [
     "Note",
     "PUBLISHED",
-    "RECIPES",
-    "BREAK_EVEN",
-    "Recipe",
     "context",
     "drawn_by",
     "model_type",

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import sympy as sp
 
 from theory.mean_field import finite_width, mean_hessian
 from theory.mean_field.concentration import PostEnergy, gaussian_excess_probability, gaussian_tail_bound
-from theory.paper import asymptotics, branch_kernels, first_tokens, layer_growth, layer_norm, lemmas, sharp, theorem1
+from theory.paper import asymptotics, branch_kernels, layer_growth, layer_norm, lemmas, sharp, theorem1
 from theory.paper import low_tail as reverse_markov
 from theory.paper import proof_chain as slack
 from theory.stack import Stack
@@ -39,10 +38,6 @@ def _uncentred_growth() -> sp.Expr:
 def _return_less_slope() -> tuple[sp.Expr, ...]:
     pairs = [branch_kernels.feed_forward_kernels(gated=gated) for gated in (False, True)]
     return tuple(sp.simplify(returned - sp.diff(h, branch_kernels.correlation)) for h, returned in pairs)
-
-
-def _causal(depth: int) -> Stack:
-    return Stack(placement="pre", depth=depth, mask="causal")
 
 
 def _counterexample() -> tuple[sp.Expr, ...]:
@@ -185,13 +180,6 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("plain GELU", lambda: float(branch_kernels.exact_factor("gelu", gated=False))),
         Derivation("gated GELU", lambda: float(branch_kernels.exact_factor("gelu", gated=True))),
         Derivation("gated SiLU", lambda: layer_growth.layer_factor(Stack(ffn="gated", activation="silu"))),
-    ),
-    "G2": (
-        Derivation("what a layer of attention makes of (j k)^(-1/2) (j/k)^(i omega) on the way down, over itself",
-                   first_tokens.eigenvalue),
-        Derivation("its mean over omega: what a layer gathers of every token's own gradient", first_tokens.share_alone),
-        *(Derivation(f"Lambda at L = {depth}", partial(first_tokens.first_token_growth, _causal(depth)))
-          for depth in (1, 2, 4, 8)),
     ),
 }  # fmt: skip
 """By claim id; observations on models that are not tested here have none."""

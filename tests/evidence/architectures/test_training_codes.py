@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from simulate import sample
 from tests.evidence.architectures.test_atlas import described
 from tests.helpers.evidence_file import kept_case, record, rounded
 from tests.helpers.twins.training_codes import DRAWN, Architecture, Sizes, measured
@@ -97,33 +96,3 @@ def test_modules_and_models_drawn_by_training_codes(kept_folder):
         )
     record("training-codes", rounded(found))
     assert not beyond
-
-
-def test_pythia_at_its_size(kept_folder):
-    """Pythia 1.4B by GPT-NeoX's rule, 24 layers of 2048 coordinates: every number within 5% or 4 standard errors.
-
-    Networks are sampled without a matrix being drawn; that the rule is GPT-NeoX's is what the modules above are for.
-    """
-    stack, _ = stack_from_config(like="pythia-1.4b", tokens=TOKENS, drawn_by="neox")
-    theory = predict(stack, patterns=256, max_time=600.0, memory=4e9)
-
-    def ratios() -> dict[str, list[dict[str, float]]]:
-        networks = sample(stack, draws=256, seed=0, engine="conditioned")
-        found = {}
-        for quantity in ("hidden_energy", *(name for name in theory if name.startswith("grad_sq_W"))):
-            values = np.asarray(networks[quantity], dtype=float).reshape(256, -1)
-            power = 0.5 if quantity.startswith("grad_sq_") else 1.0
-            of_layers = (values.mean(0) / np.ravel(theory[quantity])) ** power
-            errors = power * of_layers * values.std(0, ddof=1) / 256**0.5 / values.mean(0)
-            found[quantity.removeprefix("grad_sq_")] = [
-                {"ratio": float(ratio), "sem": float(error)} for ratio, error in zip(of_layers, errors, strict=True)
-            ]
-        return found
-
-    found = kept_case(kept_folder, "pythia-1.4b, 256 networks", ratios)
-    rows = [row | {"of": of, "layer": layer} for of, every in found.items() for layer, row in enumerate(every, 1)]
-    far = max(rows, key=lambda row: abs(row["ratio"] - 1))
-    about = {"tokens": TOKENS, "draws": 256, "numbers": len(rows), "largest error": max(row["sem"] for row in rows)}
-    record("pythia-by-neox", rounded(about | {"largest deviation": far, "networks over theory": found}))
-    assert max(row["sem"] for row in rows) <= 0.015
-    assert not [row for row in rows if abs(row["ratio"] - 1) > max(0.05, 4 * row["sem"])]

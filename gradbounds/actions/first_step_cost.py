@@ -1,0 +1,82 @@
+"""The time and memory that first steps of networks take, in theory and by stepping the networks themselves."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.units import duration, format_bytes
+from theory import Stack
+from theory.coverage import gaps, is_fluctuating
+from theory.first_step.cost import first_step_cost
+from theory.first_step.outputs import pattern_count
+from theory.mean_field.cost import Cost, prediction_cost
+from theory.stack.optimizers import Optimizer
+from theory.stack.weights import weight_shapes
+
+# Seconds of a step whatever its size, forward passes that take as long as one step with its search for the break-even
+# rate, and multiplications and additions a second, in float64.
+_SECONDS_A_STEP, _PASSES, _SPEED = 0.15, 25.0, 4.4e9
+
+
+def parameter_count(stack: Stack) -> int:
+    """About how many numbers the matrices hold."""
+    return stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
+
+
+def network_seconds(stack: Stack, optimizers: int) -> float:
+    """About how long the steps of one network take on one core, its encoder included."""
+    shapes = sum(rows * columns for rows, columns in weight_shapes(stack).values())
+    encoder = (stack.encoder_depth or stack.depth) if stack.source_tokens else 0
+    parameters = (stack.depth + encoder) * shapes + stack.width * stack.vocab
+    rows = stack.rows + stack.source_tokens * stack.sequences
+    return optimizers * (_SECONDS_A_STEP + _PASSES * 2 * parameters * rows / _SPEED)
+
+
+def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None) -> Cost:
+    """The cost of theory of the first steps for which it has a rule, and of the noise scales of these networks."""
+    known = [stack for stack in stacks if not gaps(stack, "first_step")]
+    steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
+    return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
+
+
+def cost_within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> Cost:
+    """The cost of theory for all networks.
+
+    Raises:
+        OverBudgetError: it is more than the budget; the error says how much, and how many tokens fit.
+    """
+
+    def costs(tokens: int) -> Cost:
+        return steps_cost([_with_tokens(stack, tokens) for stack in stacks], optimizers, patterns)
+
+    cost = steps_cost(stacks, optimizers, patterns)
+    if budget.holds(cost):
+        return cost
+    tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
+    shorter = (fewer for fewer in tokens if budget.holds(costs(fewer)))
+    change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
+    raise OverBudgetError(
+        f"theory of the first step would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)}, more than "
+        f"{budget.exceeded(cost)}{change}; --max-time and --memory allow more."
+    )
+
+
+def noise_patterns(stack: Stack) -> int | None:
+    """Attention samples for the noise scale: as many as for the first step where attention is random, else None."""
+    return pattern_count(stack) if is_fluctuating(stack) else None
+
+
+def _noise_cost(stack: Stack) -> Cost:
+    """The cost of the noise scale, for which two sequences are predicted."""
+    if gaps(stack, "prediction") or gaps(stack, "noise_scale"):
+        return Cost()
+    return prediction_cost(replace(stack, sequences=2), patterns=noise_patterns(stack), grouped=False)
+
+
+def _with_tokens(stack: Stack, tokens: int) -> Stack:
+    """The network with at most so many tokens; itself, if a field asks for its number of tokens."""
+    try:
+        return replace(stack, tokens=min(tokens, stack.tokens))
+    except ValueError:
+        return stack
