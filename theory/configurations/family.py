@@ -65,7 +65,7 @@ class Family:
             rule(r, fields, tokens)
         without_dropout(r)
         _window(r, fields, tokens)
-        if "rotary" not in fields and (r.of.rope is not None or "rotary_dim" in r.of.keys):
+        if "rotary" not in fields and (r.of.rope is not None or r.knows("rotary_dim")):
             read_rotations(r, fields)
         one_std(r, fields)
         fields.setdefault("embeddings", tied(r))

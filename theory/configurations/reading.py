@@ -184,8 +184,8 @@ class Reading:
         return self.sizes.get(name, in_file)
 
     def knows(self, name: str) -> bool:
-        """Whether a class that is known has a field of this name."""
-        return not self.of.name or name in self.of.keys
+        """Whether the model's class has a field of this name; nothing where there is no class."""
+        return name in self.of.keys
 
     def take(self, *names: str, default: Any = _REQUIRED) -> Any:
         """The value of a field, by any of its names that the class knows.
