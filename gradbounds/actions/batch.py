@@ -42,6 +42,9 @@ _NAMES = {
 # Of a text, on one core, to count its words, pairs and repeats: 40 MB took 6.6 CPU seconds.
 _SECONDS_OF_BYTE = 1.7e-7
 
+_SHOWN_ERROR = 0.01
+"""The least relative error of a norm that is stated."""
+
 _LOST = '  "-" is lost in the error of the sampled attention patterns; --patterns takes more.'
 
 _NOT_TEXT = (
@@ -113,6 +116,7 @@ def predict_batch(
         f"Norms of the matrices' gradients, of the batch of {batch}",
         *gradient_lines(stack, layers, every_layer=every_layer),
         *([_LOST] if lost else []),
+        *_error_of_words(stack, law),
         *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"),
         "",
         _said_noise_scale(scale.whole, law),
@@ -204,6 +208,13 @@ def said_deviations(line: FirstLine) -> list[str]:
         f"+- is how far one run is from the mean loss{most} and from the root mean square of the norm: the draw of",
         "weights and words, and theory's own error of the norm, as sampled networks have it (docs/first_step.md).",
     ]
+
+
+def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
+    """State theory's error of W^K above the first layer, 4 kappa of its square, where words repeat."""
+    if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
+        return []
+    return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because words repeat."]
 
 
 def _of_law(law: TextLaw) -> list[str]:

@@ -68,9 +68,9 @@ def sampled_variances(stack):
 
 def variances(monkeypatch, stack):
     """The same by theory."""
-    seen, rule = [], recursion.units_of_text
+    seen, rule = [], recursion.averaged_units
     monkeypatch.setattr(
-        recursion, "units_of_text", lambda stack, ratio, words: seen.append(words) or rule(stack, ratio, words)
+        recursion, "averaged_units", lambda stack, ratio, words: seen.append(words) or rule(stack, ratio, words)
     )
     noise_scale(stack, text=LAW)
     assert len(seen) == stack.depth
@@ -105,8 +105,8 @@ def test_variance_over_texts_without_norms(monkeypatch):
 
 def test_ends_share_the_way_up(monkeypatch):
     """What products of one text vary by, of the width and of the text, is one number at both ends, as the way up is."""
-    varying, rule = [], recursion.units_of_text
-    monkeypatch.setattr(recursion, "units_of_text", lambda stack, *parts: varying.append(parts) or rule(stack, *parts))
+    varying, rule = [], recursion.averaged_units
+    monkeypatch.setattr(recursion, "averaged_units", lambda stack, *parts: varying.append(parts) or rule(stack, *parts))
     predict(replace(ALONG, width=128, depth=3, init_std=0.04), text=ALONG_LAW)
     assert len(varying) == 3
     for ratio, of_text in varying:

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import linear, rms_norm, silu
 
 from gradbounds import Stack, TextLaw, noise_scale
-from theory.mean_field import text_units
+from theory.mean_field import averaged_units
 
 DRAWS = 250
 NARROW = Stack(
@@ -39,8 +39,8 @@ def shared(stack: Stack, seed: int) -> dict[str, np.ndarray]:
 def test_what_sequences_share(monkeypatch):
     """C of every matrix within 4 standard errors and 3% at d = 48, κ = 0.04; without chance W¹ is far beyond."""
     draws = [shared(NARROW, seed) for seed in range(DRAWS)]
-    for variance, near in ((text_units.chance_variance, True), (lambda _, kernel, __: 0.0 * kernel, False)):
-        monkeypatch.setattr(text_units, "chance_variance", variance)
+    for variance, near in ((averaged_units.chance_variance, True), (lambda _, kernel, __: 0.0 * kernel, False)):
+        monkeypatch.setattr(averaged_units, "chance_variance", variance)
         theory, beyond = noise_scale(NARROW, text=LAW).product, []
         for role in draws[0]:
             values = np.stack([draw[role] for draw in draws])

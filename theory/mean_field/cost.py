@@ -276,9 +276,9 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
             + (16.0 + 17.0 * rotary) * rows,
             slow=(2.25 + text + 8.0 * capped) * blocks + 1.5 * rows,
             products=((6.5 + rotary) * blocks + (2.75 + 0.25 * text + 0.5 * tracked + 0.25 * rotary) * square) * width
-            + (10.0 + 2.75 * tracked + 0.75 * text + 12.0 * rotary) * deep
+            + (10.0 + 2.75 * tracked + 0.75 * text + 12.0 * rotary + 10.0 * text * rotary) * deep
             + (2.0 + 2.0 * text + 6.0 * text * rotary) * deep / stack.sequences,
-            matrices=(22.0 + 3.0 * tracked + 1.5 * rotary + 6.5 * text) * stack.sequences,
+            matrices=(22.0 + 3.0 * tracked + 1.5 * rotary + 6.5 * text + 14.0 * text * rotary) * stack.sequences,
         )  # fmt: skip
         if has_experts(stack):
             # Rows of tokens that are followed, on the way up.

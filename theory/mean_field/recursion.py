@@ -23,6 +23,7 @@ from theory.mean_field.attention.annealed import annealed_attention
 from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
+from theory.mean_field.averaged_units import averaged_units
 from theory.mean_field.experts import experts
 from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count, same_word
@@ -48,7 +49,6 @@ from theory.mean_field.sublayers import (
 )
 from theory.mean_field.text_counts import WordWeights
 from theory.mean_field.text_groups import TextLayout
-from theory.mean_field.text_units import units_of_text
 from theory.mean_field.tied.gradient import tied_backward
 from theory.mean_field.tied.grouped_gradient import grouped_tied_backward
 from theory.mean_field.tied.text_gradient import text_tied_backward
@@ -235,9 +235,11 @@ def _branch(
 ) -> Branch[Any]:  # fmt: skip
     """The rule of one branch; attention with random weights is annealed where a pair of numbers is a kernel."""
     if kind == "units":
-        if isinstance(tokens, TextLayout):
-            return cast(Branch[Any], units_of_text(stack, variance, of_words))
-        return cast(Branch[Any], experts(stack, generator)) if has_experts(stack) else feed_forward(stack)
+        if has_experts(stack):
+            return cast(Branch[Any], experts(stack, generator))
+        if isinstance(tokens, GroupLayout):
+            return cast(Branch[Any], averaged_units(stack, variance, of_words))
+        return feed_forward(stack)
     sampled = attends_randomly(stack)
     if kind == "cross":
         assert memory is not None, "a source was read"

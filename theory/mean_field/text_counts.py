@@ -6,7 +6,7 @@ word varies about κ = Σ_w f_w², as two sums of independent numbers and what i
     Var κ̂ = τ/m + τ/m' + (κ − κ² − 2τ)/(m m'),  τ = Σ_w f_w³ − κ²,
 
 by 0.18 κ for Zipf's law on 512 words and 128 tokens, so that E Q_ij² is more than (E Q_ij)². Linear maps leave products
-at their mean; units with Q_ij F(Q_ij) do not (`text_units.py`).
+at their mean; units with Q_ij F(Q_ij) do not (`averaged_units.py`).
 
 Weights follow the words up the stream: what x_i·x_j/d is moved by, a sum over pairs of tokens of weights u_ik u_jl. A
 branch of attention makes of them A u, and of the words themselves √w A, with w what a word adds to a product; units

@@ -13,6 +13,7 @@ Rows that hold one word see it themselves: pairs of one word that two rows see a
 (`TextLayout.coincidences`), of 64 tokens 0.6% of what tokens of one word have in common.
 
 Assumes many tokens: how often words occur in one text is taken at its mean, to relative O(κ) in what logits lean to.
+Squared gradients of W^K above the first layer are up to 4 κ below those of networks.
 
 A gradient goes along with how often two texts hold the same words, which makes their tokens more alike in every layer:
 on the way back its two `ends`, a deviation more and less, stand for all texts, in units and in sums over keys. Where

@@ -84,6 +84,16 @@ def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     assert " +- " in said.split("gradient norm")[1].splitlines()[0]
 
 
+def test_the_error_of_keys_of_text_is_printed(capsys):
+    """2 kappa of the norm of W^K above the first layer, where words repeat, and nothing where they differ."""
+    line, error = ["predict", *SMALL, "--query-key-scale", "1", "--batch", "6", "--patterns", "2"], "may be up to"
+    assert main([*line, "--text", "zipf:1"]) == 0
+    kappa = TextLaw.zipf(1.0, 16).within
+    assert f"W^K above layer 1 {error} {2 * kappa:.1%} larger than printed" in capsys.readouterr().out
+    assert main([*line, "--text", "distinct"]) == 0
+    assert error not in capsys.readouterr().out
+
+
 def test_a_batch_of_text(tmp_path, capsys):
     """By a name, a file of counts or a text; a table of inputs gathers what all positions of a word ask for."""
     line = ["predict", "--placement", "pre", *SMALL, "--batch", "6", "--json"]

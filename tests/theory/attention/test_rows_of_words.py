@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from gradbounds import Stack, TextLaw, noise_scale
+from theory import predict
 from theory.mean_field.attention import grouped
+from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.patterns import frequencies
+from theory.mean_field.text_groups import TextLayout
 
 TOKENS, LAW = 48, TextLaw.zipf(1.0, 512)
 # Small logits, so that weights are even; and a stream that attention adds little to.
@@ -76,3 +79,27 @@ def test_rows_of_one_word_where_positions_rotate(monkeypatch):
     assert rotary["WQ"] / none["WQ"] == pytest.approx(more, rel=0.05)
     if rotary["WK"] / none["WK"] != pytest.approx(more, rel=0.05):
         pytest.xfail(f"first rows weigh too much in W^K, which turning raises by {rotary['WK'] / none['WK']:.3g}")
+
+
+def test_gradients_of_a_rows_keys_cancel_where_few_coordinates_turn(monkeypatch):
+    """The weights of a row sum to 1: of 16 coordinates one pair turns, and the sum over keys is under 10% of squares.
+
+    Without that constraint the first layer's sum is beyond it.
+    """
+    stack = Stack(
+        placement="pre", width=1024, head_width=32, heads=2, depth=2, tokens=16, vocab=64, mask="causal",
+        query_key_scale=1.0, output_projection="random", embedding_scale=0.2, rotary=1 / 16,
+    )  # fmt: skip
+    rule, found = GroupedAttention._query_path, []
+
+    def recorded(self, tokens, *given):
+        out = rule(self, tokens, *given)
+        sums = out[1] * tokens.pairs
+        found.append(abs(sums.sum() / np.trace(sums, axis1=1, axis2=2).sum()))
+        return out
+
+    monkeypatch.setattr(GroupedAttention, "_query_path", recorded)
+    predict(stack, text=TextLaw.zipf(1.0, 64), patterns=8)
+    monkeypatch.setattr(TextLayout, "centred", lambda _, kernel: kernel)
+    predict(stack, text=TextLaw.zipf(1.0, 64), patterns=8)
+    assert max(found[:2]) < 0.1 < max(found[2:])

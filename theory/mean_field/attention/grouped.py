@@ -249,21 +249,28 @@ class GroupedAttention:
                 of_one / of_own,
                 mine / of_own,
             )
-        met = self._at_keys(tokens, patterns, above, of_one, subtracted)
-        between = self._at_keys(tokens, patterns, above, of_group, of_group) - met - met.mT
-        if isinstance(tokens, TextLayout) and words is not None:
-            # Of two keys in one sequence, which holds both.
-            of_both = of_group.copy()
-            of_both[..., probes] *= words.changes
-            both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True) - met - met.mT
-            between = np.where(tokens.one_sequence, both, between)
-        of_itself = self._of_same_place(tokens, patterns, above, mine, 0)
-        to_keys = with_diagonal(between, of_itself)
-        for shift, (place, same) in enumerate(tokens.same_places(), start=1):
-            to_keys[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
-        if not stack.rotary and not stack.logit_softcap:
-            # Logits of a row change its weights, whose sum is 1, by their differences alone.
+
+        def at_keys(rotates: bool) -> Array:
+            met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
+            between = self._at_keys(tokens, patterns, above, of_group, of_group, rotates=rotates) - met - met.mT
+            if isinstance(tokens, TextLayout) and words is not None:
+                # Of two keys in one sequence, which holds both.
+                of_both = of_group.copy()
+                of_both[..., probes] *= words.changes
+                both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True, rotates=rotates)
+                between = np.where(tokens.one_sequence, both - met - met.mT, between)
+            kernel = with_diagonal(between, self._of_same_place(tokens, patterns, above, mine, 0))
+            for shift, (place, same) in enumerate(tokens.same_places(), start=1):
+                kernel[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
+            return kernel
+
+        to_keys = at_keys(True)
+        # Logits of a row change its weights, whose sum is 1, by their differences alone.
+        if not stack.logit_softcap and not stack.rotary:
             to_keys = tokens.centred(to_keys)
+        elif not stack.logit_softcap and isinstance(tokens, TextLayout):
+            unturned = at_keys(False)
+            to_keys = to_keys - _turning(stack, tokens) * (unturned - tokens.centred(unturned))
         if overlaps is not None:
             mixed, _ = tokens.mixed(values)
             removed = self._removed(tokens, patterns, mixed, overlaps)
@@ -407,14 +414,14 @@ class GroupedAttention:
 
     def _at_keys(
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, first: Array, second: Array, *,
-        inside: bool = False,
+        inside: bool = False, rotates: bool = True,
     ) -> Array:  # fmt: skip
         """Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, means over heads and samples, with q_i turned as key j sees it.
 
         Of keys of one sequence alone, where only these are asked for.
         """
         stack, queries = self.stack, patterns.queries
-        if not stack.rotary:
+        if not (stack.rotary and rotates):
             products = above * (queries @ queries.mT)
             return mean_sandwich(first.mT, products, second.mT, inside=inside) / stack.key_width
         theta, half, kernel = frequencies(stack), stack.rotary_width // 2, np.zeros(())

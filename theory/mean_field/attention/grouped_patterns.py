@@ -8,11 +8,12 @@ sampled one, in a sum that holds it once. First tokens stand for themselves, so 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.attention.patterns import bare_logit_scale, logit_scale, normed_sizes, rotated_by
+from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale, normed_sizes, rotated_by
 from theory.mean_field.attention.words import WordShares, probe_weights
 from theory.mean_field.kernels import Array, cholesky
 from theory.mean_field.sequence_blocks import joined, mean_sandwich, numbers, rows, whole
@@ -166,7 +167,7 @@ def grouped_patterns(
     if isinstance(tokens, TextLayout):
         # Given a token's logit, the mean weight of another one of its word.
         lean, spread = (part[..., tokens.one.of_probe] for part in (level, variance))
-        of_word = columns(tokens.of_word_share(kernel), sequences)
+        of_word = columns(tokens.of_word_share(kernel), sequences) * _turned_words(stack, tokens.one)
         again = lean + of_word * (logits - lean) + of_word * (1.0 - of_word) / 2 * spread
         again = np.where(seen, np.exp(np.minimum(again - highest, _LARGEST)), 0.0)
         holding, of_probes, words = probe_weights(tokens, weights, holding, again, generator)
@@ -186,6 +187,20 @@ def grouped_patterns(
     attended = joined(attended + leans * leaning)
     single_changed = single * own_slopes if stack.logit_softcap else single
     return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
+
+
+@lru_cache(maxsize=8)
+def _turned_words(stack: Stack, layout: GroupLayout) -> Array:
+    """The correlation of a row's logits with two keys of one word, mean over its other tokens, (r, r) or ().
+
+    Positions turn the two keys by different angles.
+    """
+    if not stack.rotary:
+        return np.ones(())
+    share = stack.rotary_width / stack.key_width
+    apart = layout.places[:, None] - layout.places
+    turning = 1.0 - share + share * np.cos(apart[..., None] * frequencies(stack)).mean(-1)
+    return np.asarray(layout.seen @ turning / np.maximum(layout.seen.sum(-1, keepdims=True), 1.0))
 
 
 def columns(array: Array, sequences: int) -> Array:

@@ -27,7 +27,8 @@ class WordShares:
             (batch, heads, samples, S, 2 r, r).
         held: the share of a probe's word in a row's sums that hold a probe, likewise.
         changes: by how much what a logit changes is less where two tokens are known to hold that word, likewise.
-        others: how many of the tokens that a row sees hold the word of a token beside them, (..., S, 2 r, 1).
+        others: how many of the tokens that a row sees hold the word of another one, times the ratio of their mean
+            weight to its own, (..., S, 2 r, 2 r).
     """
 
     of_two: Array
@@ -57,9 +58,9 @@ def probe_weights(
     # In place of the token beside it.
     with_probe = np.maximum(holding[..., beside] - weights[..., beside], 0.0) + weight
     # Of other words than a probe's in this sample: the words of a text make sums vary.
-    others = of_word.shape[2] - 1
-    words = (of_word.sum(2, keepdims=True) - of_word) / others
-    varying = np.minimum(layout.varying * others**0.5, 1.0)
+    samples = of_word.shape[2] - 1
+    words = (of_word.sum(2, keepdims=True) - of_word) / samples
+    varying = np.minimum(layout.varying * samples**0.5, 1.0)
     with_probe, holding = (part + varying * (words - part) for part in (with_probe, holding))
     holding = holding + of_token * ((seen - 1.0) * again - (holding - weights))
     # Of the other tokens of a row, beside the one token that is known; where two are, with the other layout.
@@ -69,7 +70,9 @@ def probe_weights(
         np.minimum((weight + rest * share * of_word) / whole, 1.0) for share, whole in zip(shares, sums, strict=True)
     )
     changes = sums[0] * (1.0 - of_two) / (sums[1] * np.maximum(1.0 - of_one, _TINY))
-    return holding, weight / sums[0], WordShares(weight / sums[1], of_one, changes, of_token * rest * layout.seen_all)
+    ratio = np.divide(again, weights, out=np.zeros_like(weights), where=weights > 0)
+    others = of_token * rest * layout.seen_all * ratio
+    return holding, weight / sums[0], WordShares(weight / sums[1], of_one, changes, others)
 
 
 def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Array:

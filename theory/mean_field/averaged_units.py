@@ -1,12 +1,13 @@
-"""Feed-forward units of a text, whose words have products by chance that vary by 1/√d, and over texts (`text_counts`).
+"""Feed-forward units averaged over the products of two tokens, which vary by chance and over texts (`text_counts`).
 
-A squared norm is a sum over all pairs of tokens. Of two words Q_ij may vanish in the mean, where its square does not,
-and for one pair of the same word there are 1/κ of them. So units with Q_ij F(Q_ij) have 1/(κ d) more of what two
-sequences share: a tenth for κ = 0.01 and d = 1000. Without repeated words and labels two tokens share too little.
+A product Q_ij of two different tokens has a variance of order 1/d. Units are not linear in it. Gated units with the
+kernel c k(c) add k'(0) Var c to the mean, and the mean of c is of order 1/n: a relative n/d. A squared norm sums Q_ij
+times a function of Q_ij over all pairs. In a text there are 1/κ pairs of two words to each pair of one word, so that
+the variance adds 1/(κ d) to the gradient that two sequences share: a tenth for κ = 0.01 and d = 1000.
 
-On the way back texts are at both `ends` of how often they hold the same words. Left out is how gradients go along with
-what products are by chance: 1.3% of what sequences share of W_emb, and 0.6% of units' matrices, at d = 128 and
-κ = 0.035; and of W^Q and W^K some 4%.
+On the way back texts are at both `ends` of how often they hold the same words. Gradients also vary with the products
+by chance, and that is left out: 1.3% of the part of W_emb that sequences share, and 0.6% of units' matrices, at d = 128
+and κ = 0.035; and 4% of W^Q and W^K.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -18,11 +19,14 @@ import numpy as np
 from theory.mean_field.kernels import Array
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
 from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
 
 
 def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
-    """What Q_ij varies by, ρ (q_i q_j − Q_ij²)²/(q_i q_j d), (batch, r, r); norms leave what correlations vary by.
+    """Return the variance of Q_ij by chance, ρ (q_i q_j − Q_ij²)²/(q_i q_j d), (batch, r, r).
+
+    It is the variance of a correlation, times both energies: norms leave no other.
 
     Args:
         stack: the network.
@@ -35,17 +39,17 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
     return np.asarray(ratio[:, None, None] / stack.width * left**2 / both)
 
 
-def units_of_text(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
-    """Feed-forward units in the mean over what tokens have in common by chance, that of both ends: a branch's rule.
+def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
+    """Feed-forward units in the mean over products of tokens, at one deviation above and below: a branch's rule.
 
     Args:
         stack: the network.
         ratio: ρ, as in `chance_variance`.
-        of_words: what products vary by over texts, over what both tokens have, (batch, r, r).
+        of_words: variance of the products over texts, divided by q_i q_j, (batch, r, r); 0 where no word repeats.
     """
     rule = cast(Branch[Array], feed_forward(stack))
 
-    def branch(tokens: TextLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+    def branch(tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         energies = np.linalg.diagonal(kernel)
         both = energies[..., :, None] * energies[..., None, :]
         by_chance, by_text = chance_variance(stack, kernel, ratio), of_words * both
@@ -55,10 +59,11 @@ def units_of_text(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
         root, chance, text = (
             np.minimum(np.sqrt(variance), most) for variance in (by_chance + by_text, by_chance, by_text)
         )
-        up = [rule(tokens, kernel + part) for part in (root, -root)]
-        # Gradients go along with the texts, and are the mean over chance.
-        at_end = kernel + tokens.ends(len(kernel)) * text
-        down = [rule(tokens, np.clip(at_end + part, -limit, limit)) for part in (chance, -chance)]
+        up = down = [rule(tokens, kernel + part) for part in (root, -root)]
+        if isinstance(tokens, TextLayout):
+            # Gradients go along with the texts, and are the mean over chance.
+            at_end = kernel + tokens.ends(len(kernel)) * text
+            down = [rule(tokens, np.clip(at_end + part, -limit, limit)) for part in (chance, -chance)]
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             below, energies = zip(*(back(gradient, overlaps) for _, back, _ in down), strict=True)
