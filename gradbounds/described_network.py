@@ -34,7 +34,7 @@ class Description:
 
         Raises:
             ValueError: there is neither a file nor a model whose keys are ignored or whose weights are drawn, or as
-                `theory.configurations.stack_from_config`.
+                `theory.configurations.configuration_file`.
         """
         if self.config is None and self.like is None:
             if self.ignore:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradbounds.actions.logged_layers import ROLES
 from theory.configurations.classes import CLASSES, ModelClass
-from theory.configurations.stack_from_config import FAMILIES
+from theory.configurations.configuration_file import FAMILIES
 
 transformers = pytest.importorskip("transformers")  # an extra, which the suite does without
 modeling_auto = pytest.importorskip("transformers.models.auto.modeling_auto")

@@ -1,8 +1,8 @@
 """Configurations of published models, and the Stack that each of them is at initialization."""
 
+from theory.configurations.configuration_file import stack_from_config
 from theory.configurations.published import PUBLISHED, published
 from theory.configurations.reading import Note, context, drawn_by, model_type
-from theory.configurations.stack_from_config import stack_from_config
 
 __all__ = [
     "Note",

@@ -162,6 +162,7 @@ class Reading:
         self, config: Mapping[str, Any], of: ModelClass | None = None, sizes: Mapping[str, int] | None = None
     ) -> None:
         self.left = dict(config)
+        self.in_config = dict(config)
         self.given = frozenset(config)
         self.of = of or ModelClass("")
         self.notes: list[Note] = []

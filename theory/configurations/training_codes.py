@@ -135,7 +135,8 @@ class TrainingCode:
         if self.units and gated:
             other["gate_gain"] = _product(first, sizes) ** 0.5 / std
         if self.branches:
-            other["branch_scale"] = values.get("branch_scale", 1.0) * _product(self.branches, sizes)
+            given = values.get("branch_scale")
+            other["branch_scale"] = (1.0 if given is None else given) * _product(self.branches, sizes)
         return other | {
             "init_std": std,
             "truncation": self.cut.get("layers", 0.0),

@@ -15,7 +15,7 @@ from gradbounds.cli import main
 from gradbounds.described_network import Description
 from theory import Stack, predict
 from theory.configurations import PUBLISHED, stack_from_config
-from theory.configurations.stack_from_config import FAMILIES
+from theory.configurations.configuration_file import FAMILIES
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.text_law import TextLaw

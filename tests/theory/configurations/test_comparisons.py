@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.rendered_pages import comparisons_file
 from theory import Stack
 from theory.configurations.comparisons import FILE, compared, compared_step
-from theory.configurations.stack_from_config import FAMILIES
+from theory.configurations.configuration_file import FAMILIES
 
 UNTIED, TIED = Stack(tokens=16), Stack(tokens=16, embeddings="tied")
 

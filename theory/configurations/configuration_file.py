@@ -43,65 +43,95 @@ def stack_from_config(
     """The network that a model's configuration describes, with weights as its class or a training code draws them.
 
     Args:
-        config: the fields of a Hugging Face `config.json`, or its path; or the arguments of nanoGPT's `GPTConfig`. Of a
-            model with images or sounds, `text_config` inside is read.
-        like: in place of it the name of a published model, as `gradbounds predict --like` has it; a wrong name lists
-            them.
+        config: a Hugging Face `config.json`, as its fields or its path, or the arguments of nanoGPT's `GPTConfig`.
+        like: the name of a published model in place of it.
         tokens: sequence length n.
         embeddings: whether the output matrix is that of the inputs; None for what the file says.
-        ignore: fields of the file to leave out, as if it did not have them.
-        drawn_by: "hf" for the model's own class in transformers, or the code whose rule gives the deviations of all
-            weights, by the sizes of the file: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2", "torchtitan",
-            "nanochat", "mup:256" (of a base model of width 256) or "completep:256:2" (and of 2 layers). Any decoder may
-            be drawn by any, and one with experts by those that say how a router is drawn.
-        fields: fields of the Stack that are given anew. The rule that draws the weights is applied to this width and
-            depth: of a file at width 4096, `width=8192` is the network of a file at width 8192 with the same ratios.
+        ignore: fields of the file to leave out.
+        drawn_by: "hf" for the model's class in transformers, or a training code whose rule gives the deviations of all
+            weights: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2", "torchtitan", "nanochat", "mup:256" (base
+            model of width 256) or "completep:256:2" (and of 2 layers).
+        fields: fields of the Stack that are given anew; the rule is applied to this width and depth.
 
     Returns:
-        The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or
-        left out, and why; and on every number that the file does not have, which is the class's own default. A field
-        that nobody knows is an error, unless it is null, false or ignored. The last note says how weights are drawn.
+        The network; and a note on every field of the file that is none of the Stack's, on every default of the class
+        that the file lacks, and on how weights are drawn.
 
     Raises:
-        ValueError: config and like are both given, or neither is; the name is not known, the file is no configuration,
-            or of a family that is not known, or a field is unknown, missing or contradicts another; or `drawn_by` is
-            not known, or the network has a matrix of which that rule says nothing, or `init_std` is given beside it.
+        ValueError: the file, its family, a field, or `drawn_by` is not known or contradicts another; `init_std` is
+            given beside `drawn_by`, or its rule says nothing of a matrix.
 
-    Source: the classes of Hugging Face transformers 5 and their `_init_weights`, and the files that
-    theory/configurations/training_codes.toml names; docs/configurations.md.
+    Source: the classes of Hugging Face transformers 5 and theory/configurations/training_codes.toml.
 
-    >>> stack, notes = stack_from_config({"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 96, "dropout": 0.1})
-    >>> stack.depth_scaling, round(stack.output_scale, 3), str(notes[0])
-    ('depth', 0.16, 'dropout = 0.1 is left out: gradients are those without dropout, as in evaluation')
     >>> stack_from_config(like="llama-3-8b", tokens=4096)[0].kv_heads
     8
     >>> stack_from_config(like="pythia-1.4b", drawn_by="neox", width=512)[0].embedding_scale == (2 / 5 / 512) ** 0.5
     True
     """
     code = training_code(drawn_by)
+    _check_fields(fields)
     if config is not None and like is not None:
         raise ValueError("config and like must not both be given.")
-    if config is None and like is None:
+    family, in_file, about = _recognized(config if like is None else published(like))
+    reading = _reading(family, in_file, ignore, fields)
+    reading.notes += about
+    values = _read_by(family, reading, tokens)
+    if embeddings is not None:
+        if values["embeddings"] != embeddings:
+            reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]
+            reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
+        values["embeddings"] = embeddings
+    if code is not None:
+        values |= _drawn_fields(code, reading, values | fields, fields)
+    else:
+        _note_older(reading, values["depth"])
+        if fields.get("init_std") and values.get("init_std"):
+            # Queries and keys are matrices like the others, with a field of their own.
+            values["query_key_scale"] *= fields["init_std"] / values["init_std"]
+    reading.notes.append(_drawn(code, reading.of.name))
+    return Stack(**{"tokens": tokens, **values, **fields}), tuple(reading.notes)
+
+
+def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fields: Mapping[str, Any]) -> Reading:
+    """The fields of a file before they are read, at the sizes that are asked for.
+
+    Raises:
+        ValueError: a field to ignore is not in the file, or a switch is no switch.
+    """
+    sizes: dict[str, int] = {name: fields[name] for name in ("width", "depth") if name in fields}
+    reading = Reading({k: v for k, v in in_file.items() if k not in ignore}, CLASSES.get(family), sizes)
+    for name in ignore:
+        if name not in in_file:
+            raise ValueError(f"ignore must name fields of the file, got {name!r}.")
+        reading.say(name, in_file[name], "ignored, as was asked for")
+    return reading
+
+
+def _recognized(config: Mapping[str, Any] | str | Path | None) -> tuple[str, dict[str, Any], list[Note]]:
+    """The family of a configuration, the fields of the part that predicts words, and notes on the other parts.
+
+    Raises:
+        ValueError: the file cannot be read, or is of a family that is not known.
+    """
+    if config is None:
         raise ValueError("config or like must be given.")
-    config = config if like is None else published(like)
-    assert config is not None
     in_file = _read(config) if isinstance(config, str | Path) else dict(config)
     _check_type(in_file)
     in_file, about = _of_words(in_file)
     family = _check_type(in_file)
     if family is None and set(in_file) >= _NANOGPT | {"vocab_size"}:
         family = "nanochat" if set(in_file) & _NANOCHAT else "nanogpt"
-    if family not in FAMILIES:
+    if family is None or family not in FAMILIES:
         raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {_unread(family, in_file)}.")
-    _check_fields(fields)
-    sizes: dict[str, int] = {name: fields[name] for name in ("width", "depth") if name in fields}
-    read = {name: value for name, value in in_file.items() if name not in ignore}
-    reading = Reading(read, CLASSES.get(family), sizes)
-    reading.notes += about
-    for name in ignore:
-        if name not in in_file:
-            raise ValueError(f"ignore must name fields of the file, got {name!r}.")
-        reading.say(name, in_file[name], "ignored, as was asked for")
+    return family, in_file, about
+
+
+def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
+    """The fields of the Stack that a family's rules read.
+
+    Raises:
+        ValueError: a field has a value of another kind, is missing, or nobody knows it.
+    """
     try:
         values = FAMILIES[family](reading, tokens)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -109,35 +139,39 @@ def stack_from_config(
             f"config must have values of the kinds that {family} has, but a field has another: {error}."
         ) from error
     reading.finish()
-    older = [version for version in OLDER if version in reading.of.older and code is None]
-    if older:
+    return values
+
+
+def _note_older(reading: Reading, depth: int) -> None:
+    """Name versions of the library whose class draws the weights otherwise."""
+    if older := [version for version in OLDER if version in reading.of.older]:
         roles = " and ".join(reading.of.older[older[-1]])
-        larger = f"sqrt(2 L) = {(2 * values['depth']) ** 0.5:.3g} times as large"
+        larger = f"sqrt(2 L) = {(2 * depth) ** 0.5:.3g} times as large"
         versions = " to ".join(dict.fromkeys([older[0], older[-1]]))
         reading.notes.append(Note("transformers", versions, "older", f"draws {roles} {larger}"))
-    if embeddings is not None:
-        if values["embeddings"] != embeddings:
-            reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]
-            reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
-        values["embeddings"] = embeddings
-    if code is not None:
-        if "init_std" in fields:
-            raise ValueError(
-                f"init_std must stand without drawn_by, whose rule gives the deviations of all weights, got "
-                f"{fields['init_std']!r} and {code.name!r}."
-            )
-        values |= code.fields(values | fields, reading.scales)
-        if (times := code.logits_times(values["width"])) != 1.0:
-            reading.factor("W_emb as the output", 1 / times)
-        if not code.reads_std:
-            reading.notes = [note for note in reading.notes if note.field not in DEVIATION or note.what != "default"]
-            unread = [name for name in DEVIATION if name in reading.given]
-            reading.notes += [Note(name, in_file[name], "neutral", f"{code.title} does not ask") for name in unread]
-    elif fields.get("init_std") and values.get("init_std"):
-        # Queries and keys are matrices like the others, with a field of their own.
-        values["query_key_scale"] *= fields["init_std"] / values["init_std"]
-    reading.notes.append(_drawn(code, reading.of.name))
-    return Stack(**{"tokens": tokens, **values, **fields}), tuple(reading.notes)
+
+
+def _drawn_fields(
+    code: TrainingCode, reading: Reading, values: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields that a training code's rule gives, with notes on what it leaves unread.
+
+    Raises:
+        ValueError: `init_std` is given beside the rule, or the rule says nothing of a matrix.
+    """
+    if "init_std" in given:
+        raise ValueError(
+            "init_std must stand without drawn_by, whose rule gives the deviations of all weights, got "
+            f"{given['init_std']!r} and {code.name!r}."
+        )
+    drawn = code.fields(values, reading.scales)
+    if (times := code.logits_times(values["width"])) != 1.0:
+        reading.factor("W_emb as the output", 1 / times)
+    if not code.reads_std:
+        reading.notes = [note for note in reading.notes if note.field not in DEVIATION or note.what != "default"]
+        unread = {name: reading.in_config[name] for name in DEVIATION if name in reading.given}
+        reading.notes += [Note(k, v, "neutral", f"{code.title} does not ask") for k, v in unread.items()]
+    return drawn
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
