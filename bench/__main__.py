@@ -11,7 +11,6 @@ import torch
 from bench import (
     commands,
     coordinates,
-    curvature,
     depth,
     device,
     drawing,
@@ -22,7 +21,6 @@ from bench import (
     probing,
     scale,
     store,
-    training,
 )
 
 REPORTS = {
@@ -30,7 +28,6 @@ REPORTS = {
     "commands": commands.report,
     "coordinates": coordinates.report,
     "costs": predictions.costs,
-    "curvature": curvature.report,
     "deepest": depth.deepest,
     "depth": depth.report,
     "device": device.report,
@@ -43,7 +40,6 @@ REPORTS = {
     "probing": probing.report,
     "scale": scale.report,
     "store": store.report,
-    "training": training.report,
 }
 
 

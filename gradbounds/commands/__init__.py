@@ -7,13 +7,10 @@ import tyro
 from gradbounds.commands.claims import Claims
 from gradbounds.commands.explore import Explore
 from gradbounds.commands.figures import Figures
-from gradbounds.commands.hessian import Hessian
 from gradbounds.commands.predict import Predict
 from gradbounds.commands.probe import Probe
-from gradbounds.commands.reproduce import Reproduce
 from gradbounds.commands.runs import Runs
 from gradbounds.commands.sweep import Sweep
-from gradbounds.commands.train import Train
 from gradbounds.commands.verify import Check, Verify
 
 Command = (
@@ -21,23 +18,28 @@ Command = (
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Explore, tyro.conf.subcommand("explore")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Figures, tyro.conf.subcommand("figures")]
     | Annotated[Probe, tyro.conf.subcommand("probe")]
-    | Annotated[Hessian, tyro.conf.subcommand("hessian")]
     | Annotated[Claims, tyro.conf.subcommand("claims")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
-    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 
-HESSIANS, RUNS = ("stack", "module", "texts"), ("show", "watch", "merge", "export")
-"""Words behind the commands hessian and runs."""
+RUNS = ("show", "watch", "merge", "export")
+"""Words behind the command runs."""
 
 MOVED = {
     "bound": "predict --bound", "first-step": "predict --first-step", "compare": "sweep --preset compare",
     "relax": "sweep --preset relax", "explain": "claims CLAIM", "diff": "check RUN --against RUN",
-    "hessian-stack": "hessian stack", "hessian-module": "hessian module", "watch": "runs watch", "merge": "runs merge",
-    "export": "runs export",
+    "watch": "runs watch", "merge": "runs merge", "export": "runs export",
 }  # fmt: skip
 """Words of earlier versions, and what is typed now."""
+
+_STUDY = "python -m studies {} in a checkout of gradbounds"
+STUDIED = {
+    "train": _STUDY.format("training"), "hessian": _STUDY.format("hessian"),
+    "hessian-stack": _STUDY.format("hessian stack"), "reproduce": _STUDY.format("fig3, warmup or bert"),
+    "hessian-module": "examples/curvature_of_my_own_module.py, with curvlinops",
+    "hessian module": "examples/curvature_of_my_own_module.py, with curvlinops",
+}  # fmt: skip
+"""Commands that left the package, and what does their work now."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from gradbounds.flags import Flag, Folder, Group, Positional, WithJson
-from simulate.runs.manifests import read_manifest
+from simulate.runs.manifests import check_sampled
 
 if TYPE_CHECKING:
     from gradbounds.result import Result
@@ -36,7 +36,7 @@ class Merge:
     def run(self) -> int:
         """Exit code."""
         for folder in self.folders:
-            read_manifest(folder)  # what is no run is said before libraries are loaded
+            check_sampled(folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.runs import merge
 
         return merge(self.folders, self.out)
@@ -51,7 +51,7 @@ class Export:
 
     def run(self) -> int:
         """Exit code."""
-        read_manifest(self.folder)
+        check_sampled(self.folder)
         from gradbounds.actions.runs import export
 
         return export(self.folder, self.csv)
@@ -66,7 +66,7 @@ class Watch:
 
     def run(self) -> int:
         """Exit code."""
-        read_manifest(self.folder)  # what is no run is said before libraries are loaded
+        check_sampled(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.watch import watch
 
         return watch(self.folder, every=self.every)

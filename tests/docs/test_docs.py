@@ -16,8 +16,8 @@ from gradbounds.cli import parsed
 from gradbounds.commands.sweep import WITH_TABLE, Sweep
 from gradbounds.recipe import read_recipe
 from simulate import sample
+from studies.__main__ import Study
 from tests.helpers.printed_numbers import says
-from tests.helpers.rendered.warmup import rows_of
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound
 from theory.mean_field.finite_width import coefficients, corrections, log_law
@@ -297,26 +297,6 @@ def test_the_coefficients_of_finite_width():
     assert f"{', '.join(first)} at $L = 2, 8, 32$" in page
 
 
-def test_pre_training_and_fine_tuning():
-    judged = load_results(ROOT / "checks" / "data" / "bert-small.json").verdicts
-    found = {claim: [v.measured for v in judged if v.claim == claim] for claim in ("B1", "B3")}
-    page = " ".join(page_text("warmup.md").split())
-    assert f"{-found['B1'][0]:.2f} nats below" in page
-    unlike, best = np.exp(found["B3"])
-    assert f"{unlike:.2f} times fewer updates" in page
-    assert f"it is {best:.2f} times" in page
-    rows = rows_of(ROOT / "checks" / "data" / "bert" / "downstream")
-    for task, words in (("pos", "{} of cases and Post-LN in {}"), ("senses", "in common in {} and {};")):
-        shares = [
-            np.mean([row["accuracies"] for row in rows if row["pretrained"]
-                     and (row["task"], row["placement"], row["warmup"]) == (task, placement, warmup)])
-            for placement, warmup in (("pre", 1), ("post", 480))
-        ]  # fmt: skip
-        assert words.format(*(f"{share:.1%}" for share in shares)) in page
-        drawn = [np.mean(row["accuracies"]) for row in rows if row["task"] == task and not row["pretrained"]]
-        assert {f"{share:.0%}" for share in drawn} == {{"pos": "87%", "senses": "50%"}[task]}
-
-
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -332,6 +312,9 @@ def commands():
 def test_every_command_shown_is_one(line):
     """Flags and values are those that the command line takes; what they do is tested elsewhere."""
     program, *arguments = shlex.split(line)
+    if arguments[:2] == ["-m", "studies"]:
+        parsed(shlex.split(line, comments=True)[3:], Study, "python -m studies")
+        return
     assert program in ("gradbounds", "pytest"), line
     if program == "pytest":
         assert arguments[0] == "--gradbounds-run"

@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradbounds.studies.stable_rate.predictors import predictor
 from tests.helpers.printed_numbers import says
-from tests.helpers.rendered.tables import STATISTICS, networks_of_stable_rates
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
@@ -168,75 +166,6 @@ def test_published_rates():
     assert says("first_step.md", f"{min(gains):.1f} to {max(gains):.1f}")
     larger = [one["break-even rate"] / rate for one in every for rate in rates]
     assert says("first_step.md", f"{min(larger):.0f} to {max(larger):.0f}")
-
-
-def test_stable_rates():
-    """What the page of stable rates says in words, from the recorded networks."""
-    table = networks_of_stable_rates()
-    medians = table[table["bounded"]].groupby(["loss", "depth", "width", "placement"])["eta_max"].median()
-    assert says("stable_rate.md", "$L=16$", "10%")
-    squared = medians["squared", 16].unstack()
-    ratios = squared["post"] / squared["pre"]
-    assert (np.abs(ratios[ratios.index <= 128] - 1) < 0.1).all()
-    eight = medians["squared", 8].unstack()
-    at_eight = [f"{ratio:.2f}" for ratio in (eight["post"] / eight["pre"])[[32, 64, 128]]]
-    assert says("stable_rate.md", "$L=8$", f"{at_eight[0]}, {at_eight[1]} and {at_eight[2]}")
-    deep = table[(table["loss"] == "cross-entropy") & (table["depth"] >= 8)]
-    plateaus = deep["failure"].eq("plateau").groupby(deep["placement"]).agg(["sum", "size"])
-    assert says("stable_rate.md", f"{plateaus['sum']['post']} of {plateaus['size']['post']}", "$L=8$ and 16")
-    assert plateaus["sum"]["pre"] == 0
-    deep = table[(table["loss"] == "squared") & (table["depth"] >= 8)]
-    shares = deep["failure"].eq("plateau").groupby(deep["placement"]).mean()
-    assert shares["post"] == 1 and 0.5 < shares["pre"] < 0.6
-    assert says("stable_rate.md", "$d=256$", "a third") and ratios[256] == pytest.approx(2 / 3, abs=0.05)
-    assert says("stable_rate.md", "Peri-LN", "cross-entropy", "$L=4$")
-    entropy = table[table["loss"] == "cross-entropy"].groupby(["placement", "depth"])["bounded"].mean()
-    assert (entropy["peri"][[1, 2, 4]] < 0.5).all()
-    assert (entropy.drop("peri") == 1).all()
-    widest = medians["cross-entropy"].unstack()["post"] / medians["cross-entropy"].unstack()["pre"]
-    by_depth = [f"{widest[depth, 512]:.2f}" for depth in (1, 2, 4, 8)]
-    assert says("stable_rate.md", f"{', '.join(by_depth[:3])} and {by_depth[3]} times")
-    by_width = widest.unstack().ffill(axis=1)
-    assert (by_width[512] < by_width[32]).all(), "the factor grows with the width"
-    assert says("stable_rate.md", "halves") and says("stable_rate.md", "so it is at $d=512$")
-    deepnorm = {loss: medians[loss].unstack()["deepnorm"].unstack()[128] for loss in ("cross-entropy", "squared")}
-    assert deepnorm["cross-entropy"][16] / deepnorm["cross-entropy"][1] == pytest.approx(0.5, abs=0.05)
-    assert deepnorm["squared"][16] / deepnorm["squared"][1] == pytest.approx(0.8, abs=0.05)
-    at_512 = medians["squared", 8, 512]
-    assert at_512["post"] / at_512["pre"] == pytest.approx(2 / 3, abs=0.05)
-
-
-def test_predictors_of_stable_rates():
-    """How far off the page calls them, of all that are judged and of the widest; and why the trace is not."""
-    table, off, covered, exponents = networks_of_stable_rates(), {}, {}, {}
-    for loss, one in table.groupby("loss"):
-        small = ((one["width"] <= 128) & (one["depth"] <= 4)).to_numpy()
-        for part, judged in (("all", ~small), ("widest", (one["width"] == 512).to_numpy())):
-            for name in STATISTICS:
-                found = predictor(one, name, small, judged)
-                off[part, loss, name], covered[part, loss, name] = found.off, found.coverage
-                exponents[loss, name] = found.exponent
-
-    def ends(part, *losses):
-        values = [value for key, value in off.items() if key[0] == part and key[1] in losses and key[2] != "1/d"]
-        return f"{min(values):.1f} to {max(values):.1f}"
-
-    assert says("stable_rate.md", ends("all", "cross-entropy", "squared") + " in the median")
-    assert says("stable_rate.md", ends("widest", "cross-entropy", "squared"), "$d=512$")
-    assert says("stable_rate.md", ends("widest", "cross-entropy") + " with cross-entropy")
-    assert says("stable_rate.md", ends("widest", "squared") + " with the squared loss")
-    squared = [covered["widest", "squared", name] for name in STATISTICS if name != "1/d"]
-    assert says("stable_rate.md", f"{min(squared):.0%} to {max(squared):.0%}")
-    assert all(off["all", loss, "1/d"] > 2 for loss in ("cross-entropy", "squared"))
-    assert max(coverage for (part, *_), coverage in covered.items() if part == "all") < 0.9
-    nearest = sorted(off["all", "squared", name] for name in ("break-even rate", "1/tr G"))
-    assert nearest == sorted(off["all", "squared", name] for name in STATISTICS)[:2]
-    assert min(STATISTICS, key=lambda name: off["all", "cross-entropy", name]) == "1/tr G"
-    assert min(STATISTICS, key=lambda name: abs(exponents["squared", name] - 1)) in ("1/tr G", "1/d")
-    widest = {name: off["widest", "cross-entropy", name] for name in STATISTICS if name != "1/d"}
-    assert max(widest, key=lambda name: widest[name]) == "1/tr G"
-    within = {name for name in STATISTICS if off["widest", "squared", name] < 1.4}
-    assert within == {"1/tr G"}
 
 
 def test_how_many_losses_are_said_roughly():

@@ -10,8 +10,8 @@ from scipy import stats
 
 from checks.fits import power_law
 from gradbounds.cli import main
-from gradbounds.studies.kept_rows import read_rows
 from simulate.runs.precision import Goal
+from studies.kept_rows import read_rows
 from tests.helpers.evidence_file import record
 from tests.helpers.experiments import coverage, exponent_alarms, power
 from tests.helpers.interruption import Forked, landed, repeated_draws, short_blocks, stop_at_random, table_digest

@@ -13,7 +13,7 @@ from unittest import mock
 from simulate.network import replays
 from simulate.runs.cell import Cell
 from simulate.runs.sample import sample_blocks
-from simulate.training.train import train
+from studies.training.train import train
 from tests.helpers.pretended_gpu import PretendedGpu
 from theory import Stack
 

@@ -33,43 +33,24 @@ from tests.helpers.rendered.atlas import (
 from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
 from tests.helpers.rendered.public_runs import public_runs
 from tests.helpers.rendered.tables import (
-    along_the_top_direction,
     break_even_rates_of_modules,
     coefficients_of_first_steps,
     critical_rates_of_modules,
     exponents_in_the_depth,
     exponents_of_critical_rates,
-    exponents_of_curvature,
     families,
     first_steps_of_families,
     first_steps_of_many_classes,
     first_steps_over_theory,
-    h1_at_nine_sizes,
-    largest_eigenvalues_beside_theory,
-    largest_stable_rates,
     pre_norm,
-    predictors_at_larger_widths,
-    predictors_of_stable_rates,
     published_rates,
     quadratic_range,
     rates_over_the_critical_one,
     shares,
-    spectra_at_the_papers_width,
-    stable_rates_in_the_width,
     theory_of_critical_rates,
 )
-from tests.helpers.rendered.training import limits_of_training, meetings_of_gradients, placements_in_training
 from tests.helpers.rendered.training_codes import training_code_sources, training_codes
 from tests.helpers.rendered.translation import queries_as_models_widen
-from tests.helpers.rendered.warmup import (
-    at_the_printed_rate,
-    final_losses,
-    prefix_arms,
-    pretraining_arms,
-    steps_and_break_even,
-    steps_at_the_papers_width,
-    words_without_premises,
-)
 from tests.test_architecture import ARROWS, MAY_IMPORT
 from theory.configurations.comparisons import FILE
 from theory.coverage import GAPS, SUBJECTS
@@ -140,28 +121,6 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "queries.md": {"many tokens": many_tokens, "pattern costs": pattern_costs, "tied tokens": tied_tokens},
     "relaxations.md": {"coverage": coverage},
-    "warmup.md": {
-        "final losses": final_losses,
-        "with and without premises": words_without_premises,
-        "at the printed rate": at_the_printed_rate,
-        "break-even": steps_and_break_even,
-        "at the paper's width": prefix_arms,
-        "steps at the paper's width": steps_at_the_papers_width,
-        "pre-training": pretraining_arms,
-    },
-    "stable_rate.md": {
-        "largest stable rates": largest_stable_rates,
-        "in the width": stable_rates_in_the_width,
-        "predictors": predictors_of_stable_rates,
-        "predictors at larger widths": predictors_at_larger_widths,
-    },
-    "hessian.md": {
-        "along the top direction": along_the_top_direction,
-        "largest eigenvalues beside theory": largest_eigenvalues_beside_theory,
-        "H1 at nine sizes": h1_at_nine_sizes,
-        "exponents of curvature": exponents_of_curvature,
-        "spectra at the paper's width": spectra_at_the_papers_width,
-    },
     "first_step.md": {
         "theory-of-critical-rates": theory_of_critical_rates,
         "exponents-of-critical-rates": exponents_of_critical_rates,
@@ -176,11 +135,6 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "quadratic-range": quadratic_range,
         "published-rates": published_rates,
         "public-runs": public_runs,
-    },
-    "training.md": {
-        "placements": placements_in_training,
-        "limits": limits_of_training,
-        "meetings": meetings_of_gradients,
     },
 }
 

@@ -16,8 +16,8 @@ from simulate.network import random_streams, replays
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.cell import Cell
 from simulate.runs.sample import sample_blocks
-from simulate.training.cells import TrainingCell
-from simulate.training.train import train
+from studies.training.cells import TrainingCell
+from studies.training.train import train
 from tests.helpers.device_counts import of_blocks, of_graphs, of_sampling, of_training
 from tests.helpers.pretended_gpu import PretendedGpu
 from theory import Stack
@@ -253,8 +253,8 @@ def test_the_first_step_stays_on_its_device():
 @evidence
 def test_the_gauss_newton_matrix_stays_on_its_device():
     """What is mixed inside torch.func is counted and not refused."""
-    from simulate.curvature.operators import extreme_eigenvalues
     from simulate.curvature.problems import stack_problem
+    from studies.hessian.operators import extreme_eigenvalues
 
     make = partial(stack_problem, Stack(**SMALL | {"source_tokens": 2}), seed=2, dtype=torch.float64)
     here = extreme_eigenvalues(make(), "gauss-newton", seed=0)[1]
@@ -337,11 +337,12 @@ def test_steps_stay_on_their_device():
 
 @evidence
 def test_fig3_runs_there(tmp_path, capsys):
+    from studies.__main__ import run as study
     from tests.helpers.parallel_text import write
 
     files = [str(file) for file in write(tmp_path)]
     sizes = "--width 16 --ffn-width 16 --heads 2 --depth 2 3 4 --vocab 40 --batch-tokens 150 --seeds 1 --pairs 8"
-    command = ["reproduce", "fig3", "--source", files[0], "--target", files[1], "--initialization", "xavier"]
+    command = ["fig3", "--source", files[0], "--target", files[1], "--initialization", "xavier"]
     with PretendedGpu() as gpu:
-        assert main([*command, *sizes.split(), "--device", "cuda", "--out", str(tmp_path / "run")]) in (0, 1)
+        assert study([*command, *sizes.split(), "--device", "cuda", "--out", str(tmp_path / "run")]) in (0, 1)
     assert gpu.launches > 1000
