@@ -297,7 +297,7 @@ def test_the_coefficients_of_finite_width():
     assert f"{', '.join(first)} at $L = 2, 8, 32$" in page
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("studies/*/README.md"))]
 
 
 def commands():

@@ -5,7 +5,6 @@ import json
 import pandas as pd
 import pytest
 
-from gradbounds.actions.sweep_to_target import Target
 from gradbounds.recipe import Recipe
 from gradbounds.result import deliver
 from simulate import Run
@@ -113,21 +112,6 @@ def test_a_run_is_continued(blank_pictures, tmp_path, monkeypatch):
             read(Run.open(tmp_path / "whole"))
     with pytest.raises(ValueError, match="holds another run"):
         train_into(tmp_path / "whole", recipe, Plan(steps=1, learning_rate=0.2))
-
-
-def test_a_precision(blank_pictures, tmp_path, capsys):
-    """Draws are added until every change is known as well as asked, or there are as many as may be."""
-    recipe = Recipe().changed({"placement": "post", "width": [8, 16, 32], "tokens": 2, "vocab": 4, "depth": 1})
-    plan = Plan(steps=1, learning_rate=0.1)
-    assert deliver(train_into(tmp_path, recipe, plan, target=Target(sem=0.04)), out=tmp_path) == 0
-    table = pd.read_csv(tmp_path / "training.csv")
-    changes = table[table["quantity"].isin(["logit_change_sq", "feature_change_sq"]) & (table["step"] == 1)]
-    assert (changes["sem"] / changes["mean"] / 2 < 0.04).all()
-    assert set(changes["draws"]) - {128}
-    assert deliver(train_into(None, recipe, plan, target=Target(exponent=1e-3, max_draws=128))) == 1
-    assert "not met: exponent in width" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="^target_exponent must have three widths"):
-        train_into(None, recipe.changed({"width": 8, "depth": [1, 2, 3]}), plan, target=Target(exponent=0.1))
 
 
 def test_json_and_critical_rates(capsys):
