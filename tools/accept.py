@@ -4,8 +4,11 @@ The folder is a run, which is judged anew, or holds the `verdicts.json` that a c
 is refused. The pages of all committed results are then written again.
 """
 
+import json
+import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from checks import Verdict
@@ -40,7 +43,10 @@ def accept(folder: Path) -> list[str]:
         name, content = _of_run(folder, name)
     else:
         _check(load_results(folder / "verdicts.json").verdicts)
-        content = (folder / "verdicts.json").read_text(encoding="utf-8")
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        written = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
+        origin = {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip()}
+        content = json.dumps({"command": written.pop("command")} | origin | written, indent=1) + "\n"
     if (folder / "rows.json").exists():  # of training runs, which pages show
         write_whole(_DATA / "warmup" / name, (folder / "rows.json").read_bytes())
     return accept_verdicts(name, content)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gradbounds.cli import main
-from gradbounds.studies.fig3.table import growth, last_norms, profiles, shares
+from studies.fig3.table import growth, last_norms, profiles, shares
 from tests.helpers.evidence_file import circumstances, record
 
 FOLDER = os.environ.get("MULTI30K", "")

@@ -13,10 +13,10 @@ from gradbounds.recipe import read_recipe
 from simulate import Cell, Execution, Run, sample
 from simulate.runs.provenance import manifest
 from simulate.runs.sweep import sample_into
-from simulate.training.cells import arrays_in, training_cell
-from simulate.training.optimizers import Optimizer
-from simulate.training.schedule import Schedule, roles
-from simulate.training.train import train_block, train_task
+from studies.training.cells import arrays_in, training_cell
+from studies.training.optimizers import Optimizer
+from studies.training.schedule import Schedule, roles
+from studies.training.train import train_block, train_task
 from theory import Stack
 
 # gradbounds sweep --placement post pre --width 8 --depth 1 --draws 4 --tokens 2 --vocab 3 --seed 3
