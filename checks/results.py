@@ -46,10 +46,18 @@ class Results:
         return self.command + (f"  # {self.date}, commit {self.commit}" if self.date else "")
 
 
-def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str) -> str:
-    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits."""
+def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str, **origin: str) -> str:
+    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits.
+
+    Args:
+        verdicts: all of them.
+        cells: with their draws.
+        command: what reproduces them.
+        origin: `Results.date` and `Results.commit`, where they are kept.
+    """
     content = {
         "command": command,
+        **origin,
         "verdicts": [_rounded(asdict(v)) for v in verdicts],
         "cells": [_rounded(_cell(s)) for s in cells],
     }

@@ -4,7 +4,6 @@ The folder is a run, which is judged anew, or holds the `verdicts.json` that a c
 is refused. The pages of all committed results are then written again.
 """
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -42,11 +41,13 @@ def accept(folder: Path) -> list[str]:
     if (folder / MANIFEST).exists():
         name, content = _of_run(folder, name)
     else:
-        _check(load_results(folder / "verdicts.json").verdicts)
+        written = load_results(folder / "verdicts.json")
+        _check(written.verdicts)
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-        written = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-        origin = {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip()}
-        content = json.dumps({"command": written.pop("command")} | origin | written, indent=1) + "\n"
+        content = results(
+            written.verdicts, [], written.command, date=datetime.now(UTC).date().isoformat(),
+            commit=commit.stdout.strip(),
+        )  # fmt: skip
     if (folder / "rows.json").exists():  # of training runs, which pages show
         write_whole(_DATA / "warmup" / name, (folder / "rows.json").read_bytes())
     return accept_verdicts(name, content)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-from figures.style import PLACEMENTS, of_placement, panels, plain_decades, style, value_ticks
+from figures.style import PLACEMENTS, of_placement, pale_line, panels, plain_decades, style, value_ticks
 from theory.stack import title
 
 _NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
@@ -96,10 +96,7 @@ def _largest(axis: Axes, models: pd.DataFrame, against: str, predicted: pd.DataF
         rows = predicted[(predicted["quantity"] == "largest") & (predicted[other] == at)]
         for number, (placement, group) in enumerate(rows.groupby("placement")):
             label = "theory, Gauss-Newton" if number == 0 else None
-            axis.plot(
-                group[against], group["predicted"], color=_look(placement, "gauss-newton")["color"], linewidth=3,
-                alpha=0.3, label=label,
-            )  # fmt: skip
+            pale_line(axis, group[against], group["predicted"], _look(placement, "gauss-newton")["color"], label)
     sizes = sorted(models[against].unique())
     axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue",
              title=f"at ${letters[other]} = {at}$, geometric mean ± 2 s.e.")  # fmt: skip

@@ -38,7 +38,7 @@ def test_glosses_without_examples_and_word_classes(tmp_path):
 def test_equally_many_of_each_part_of_speech(every):
     lines = parts_of_speech(every[:450], np.random.default_rng(1))
     assert Counter((part, label) for part, label, _ in lines) == {
-        ("training", "noun"): 125, ("training", "verb"): 125, ("test", "noun"): 25, ("test", "verb"): 25,
+        ("train", "noun"): 125, ("train", "verb"): 125, ("test", "noun"): 25, ("test", "verb"): 25,
     }  # fmt: skip
     assert len({gloss for *_, gloss in lines}) == len(lines)
     assert all(gloss.startswith(label) for _, label, gloss in lines)
@@ -52,7 +52,7 @@ def test_pairs_share_a_word_or_none(every):
         assert first != second
         assert bool(words[first] & words[second]) == (label == "same")
         assert first.split()[0] == second.split()[0]
-    for part in ("training", "test"):
+    for part in ("train", "test"):
         sides = [
             Counter(line[side] for line in lines if line[:2] == [part, label])
             for side in (2, 3)
@@ -62,6 +62,6 @@ def test_pairs_share_a_word_or_none(every):
         assert sides[2] == sides[3]
     both = [
         set().union(*(words[gloss] for part, _, *pair in lines if part == name for gloss in pair))
-        for name in ("training", "test")
+        for name in ("train", "test")
     ]
     assert not both[0] & both[1]

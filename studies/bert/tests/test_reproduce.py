@@ -94,7 +94,7 @@ def test_runs_are_kept_and_judged(blank_pictures, parallel_files, design, tmp_pa
         trained.append(updates)
         return found
 
-    monkeypatch.setattr(kept, "training", seen)
+    monkeypatch.setattr(kept, "train", seen)
     assert main(command(parallel_files[1], out, design)) == 0
     said = capsys.readouterr()
     assert trained == [[3, 4], *[[1, 2, 3, 4]] * 6]
@@ -130,7 +130,7 @@ def test_models_are_fine_tuned(blank_pictures, parallel_files, design, tmp_path,
     design.write_text(DESIGN.replace("seeds = 1", "seeds = 2"), encoding="utf-8")
     (tmp_path / "tasks").mkdir()
     lines = [
-        f"{part}\t{label}\t{label} the\n" for part in ("training", "test") for label in ("a", "of") for _ in range(16)
+        f"{part}\t{label}\t{label} the\n" for part in ("train", "test") for label in ("a", "of") for _ in range(16)
     ]
     (tmp_path / "tasks" / "first.tsv").write_text("".join(lines), encoding="utf-8")
     tuned = []
@@ -218,4 +218,4 @@ def test_no_room(parallel_files, design, tmp_path, capsys, monkeypatch):
     usage = trainer.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(trainer.shutil, "disk_usage", lambda path: usage._replace(free=1000))
     assert main(command(parallel_files[1], tmp_path / "run", design)) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("gradbounds: checkpoint must have room")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m studies: checkpoint must have room")

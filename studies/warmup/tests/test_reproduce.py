@@ -143,7 +143,7 @@ def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, t
     runs = read_grid(GRID)
     texts = runs.texts(read_pairs(*files, vocab=40))
     run_all(runs.runs[:4], texts, out, execution=Execution(), device="cpu", on_run=lambda _: None)
-    monkeypatch.setattr(kept, "training", lambda t, *some, **more: trained.append(t.seed) or train(t, *some, **more))
+    monkeypatch.setattr(kept, "train", lambda t, *some, **more: trained.append(t.seed) or train(t, *some, **more))
     assert main(command(files, out, grid)) == 0
     said = capsys.readouterr()
     assert trained == [1] * 4
