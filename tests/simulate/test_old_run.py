@@ -55,7 +55,7 @@ def test_old_draws_are_read_and_sampled_again():
 def test_that_old_files_have_no_checksums_is_said_once(tmp_path, capsys):
     """By `check` and `runs`; of a run of today it is not said."""
     assert main([*SWEEP, str(tmp_path / "new")]) == 0
-    for command in (["check"], ["runs", "show"]):
+    for command in (["check"], ["runs"]):
         for folder, times in ((FOLDER, 1), (tmp_path / "new", 0)):
             capsys.readouterr()
             assert main([*command, str(folder)]) == 0
