@@ -4,13 +4,17 @@ BIN := .venv/bin
 # Python runs as it does by default, writing bytecode: a test failed on that alone, unseen where it was switched off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: verify test quick lint docs figures accept evidence evidence-list mutants compatibility clean
+.PHONY: verify test test-studies quick lint docs figures accept evidence evidence-list mutants compatibility clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# All tests of the studies; `make test` runs one of each.
+test-studies: .venv/installed
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'study or not study' studies
 
 # For the inner loop: all of theory, and one test of every other file.
 quick: .venv/installed

@@ -11,7 +11,6 @@ import torch
 from bench import (
     commands,
     coordinates,
-    curvature,
     depth,
     device,
     drawing,
@@ -23,7 +22,6 @@ from bench import (
     published_models,
     scale,
     store,
-    training,
 )
 
 REPORTS = {
@@ -31,7 +29,6 @@ REPORTS = {
     "commands": commands.report,
     "coordinates": coordinates.report,
     "costs": predictions.costs,
-    "curvature": curvature.report,
     "deepest": depth.deepest,
     "depth": depth.report,
     "device": device.report,
@@ -46,7 +43,6 @@ REPORTS = {
     "published-models": published_models.report,
     "scale": scale.report,
     "store": store.report,
-    "training": training.report,
 }
 
 

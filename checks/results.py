@@ -27,6 +27,8 @@ class Results:
 
     Attributes:
         command: what reproduces it.
+        date: of the run, "" where it is not kept.
+        commit: of the sources that the run used, "" where it is not kept.
         verdicts: its verdicts.
         cells: per cell its name, what its Stack has that is not default, text, seed, number of draws, and mean and sem
             of every quantity of `KEPT`.
@@ -35,12 +37,27 @@ class Results:
     command: str
     verdicts: list[Verdict]
     cells: list[dict[str, Any]]
+    date: str = ""
+    commit: str = ""
+
+    @property
+    def made_by(self) -> str:
+        """The command, with date and commit as a comment of the shell where they are kept."""
+        return self.command + (f"  # {self.date}, commit {self.commit}" if self.date else "")
 
 
-def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str) -> str:
-    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits."""
+def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str, **origin: str) -> str:
+    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits.
+
+    Args:
+        verdicts: all of them.
+        cells: with their draws.
+        command: what reproduces them.
+        origin: `Results.date` and `Results.commit`, where they are kept.
+    """
     content = {
         "command": command,
+        **origin,
         "verdicts": [_rounded(asdict(v)) for v in verdicts],
         "cells": [_rounded(_cell(s)) for s in cells],
     }
@@ -75,7 +92,8 @@ def load_results(path: Path) -> Results:
     try:
         content = read_document(path, "results", "JSON", finite=False)
         verdicts = [_verdict(row) for row in content["verdicts"]]
-        return Results(content["command"], verdicts, content["cells"])
+        origin = {name: content.get(name, "") for name in ("date", "commit")}
+        return Results(content["command"], verdicts, content["cells"], **origin)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"results must be a file of verdicts that gradbounds wrote, got {str(path)!r}: {error}"

@@ -100,7 +100,7 @@ def step_errors(stack: Stack, optimizer: Optimizer) -> dict[Number, float]:
         return dict.fromkeys(NUMBERS, SQUARED * implied_error(stack) + spread * stack.rows)
     # Polar factors were measured at eight tokens, Newton-Schulz steps not at all.
     spread *= max(0, stack.rows - TOKENS) if optimizer in MEASURED else stack.rows
-    reference = next(one for one in reference_stacks(_ANY_WIDTH) if family(one) == family(stack))
+    reference = next(network for network in reference_stacks(_ANY_WIDTH) if family(network) == family(stack))
     pairs = zip(inner_sizes(stack), inner_sizes(reference), strict=True)
     units, few_values = (max(0.0, of_stack - measured) for of_stack, measured in pairs)
     inner, values, known = SQUARED * (units + few_values), 0.0, 0.0

@@ -39,7 +39,7 @@ include_patterns = [
     "docs/*.md",
     "docs/gallery/*.rst",
 ]
-exclude_patterns = [".*", "runs", "tests", "bench", "checks", "theory", "simulate", "figures", "gradbounds"]
+exclude_patterns = [".*", "runs", "tests", "bench", "checks", "theory", "simulate", "figures", "gradbounds", "studies"]
 exclude_patterns += ["docs/gallery/sg_execution_times.rst"]
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries have no page here
 
@@ -101,10 +101,6 @@ CONTENTS = {
         "docs/prior_art",
     ],
     "Evidence notes": [
-        "docs/hessian",
-        "docs/stable_rate",
-        "docs/training",
-        "docs/warmup",
         "docs/engines",
         "docs/scale",
         "docs/relaxed_claims",

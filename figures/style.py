@@ -89,6 +89,11 @@ def panels(
     return figure, list(figure.subplots(rows, count // rows, sharex=share_x, sharey=share_y, squeeze=False).flat)
 
 
+def pale_line(axis: Axes, x: Any, predicted: Any, color: str, label: str | None = None) -> None:
+    """Theory as a wide pale line, on which marks with error bars stay readable."""
+    axis.plot(x, predicted, color=color, linewidth=3, alpha=0.3, label=label)
+
+
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
     """One legend of all panels, below them, or inside the first of the axes that were given, which lists that one's.
 

@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from checks.models.module_report import ModuleReport, probe
     from checks.models.one_report import OneReport
     from gradbounds.actions.compare import compare
-    from gradbounds.actions.hessian import spectra
     from gradbounds.actions.relax import relax
     from gradbounds.actions.verify import check
     from gradbounds.result import Result
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
-    from simulate.curvature.stable_rate import StableRate, largest_stable_rates
-    from simulate.training.train import Training, train
     from theory import CLAIMS as claims
     from theory import QUANTITIES as quantities
     from theory import (
@@ -82,10 +79,6 @@ else:
         "Execution": "simulate",
         "TextWindows": "simulate",
         "read_windows": "simulate",
-        "train": "simulate.training.train",
-        "Training": "simulate.training.train",
-        "largest_stable_rates": "simulate.curvature.stable_rate",
-        "StableRate": "simulate.curvature.stable_rate",
         "comparison": "checks",
         "verdicts": "checks",
         "Verdict": "checks",
@@ -94,11 +87,19 @@ else:
         "check": "gradbounds.actions.verify",
         "compare": "gradbounds.actions.compare",
         "relax": "gradbounds.actions.relax",
-        "spectra": "gradbounds.actions.hessian",
         "Result": "gradbounds.result",
         "probe": "checks.models.module_report",
         "ModuleReport": "checks.models.module_report",
         "OneReport": "checks.models.one_report",
+    }
+
+    # What left the package, and what does its work in a checkout.
+    _LEFT = {
+        "train": "python -m studies training",
+        "Training": "python -m studies training",
+        "spectra": "python -m studies hessian",
+        "largest_stable_rates": "python -m studies stable_rate",
+        "StableRate": "python -m studies stable_rate",
     }
 
     def __getattr__(name):
@@ -109,6 +110,9 @@ else:
             ImportError: somebody else's module stands before a package of ours.
         """
         if name not in _HOMES:
+            if name in _LEFT:
+                study = f"in a checkout {_LEFT[name]!r} does its work now"
+                raise AttributeError(f"gradbounds has no {name!r} any more; {study}.")
             raise AttributeError(_unknown(name))
         from importlib import import_module
 
@@ -147,11 +151,9 @@ __all__ = [
     "Result",
     "Run",
     "Samples",
-    "StableRate",
     "Stack",
     "TextLaw",
     "TextWindows",
-    "Training",
     "Verdict",
     "bound_value",
     "check",
@@ -160,7 +162,6 @@ __all__ = [
     "comparison",
     "estimate",
     "first_step",
-    "largest_stable_rates",
     "noise_scale",
     "power_law",
     "predict",
@@ -173,9 +174,7 @@ __all__ = [
     "register_placement",
     "relax",
     "sample",
-    "spectra",
     "stack_from_config",
     "sweep",
-    "train",
     "verdicts",
 ]

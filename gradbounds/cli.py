@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 import gradbounds
-from gradbounds.commands import HESSIANS, MOVED, REMOVED, Command
+from gradbounds.commands import MOVED, REMOVED, Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
@@ -51,17 +51,23 @@ _NARROWEST = 40
 _PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=", "–": "-", "…": "..."}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; bad input is one line on stderr and exit code 2."""
+def main(arguments: Sequence[str] | None = None, *, commands: Any = Command, program: str = "gradbounds") -> int:
+    """Run one command; bad input is one line on stderr and exit code 2.
+
+    Args:
+        arguments: as typed; those of the process if none are given.
+        commands: the union of dataclasses that the first word chooses from.
+        program: what is typed before them.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     _print_what_can_be_encoded()
     with contextlib.redirect_stderr(Unfailing(sys.stderr)):
-        code = _code(given)
+        code = _code(given, commands, program)
         sys.stderr.flush()
     return code
 
 
-def _code(given: list[str]) -> int:
+def _code(given: list[str], commands: Any, program: str) -> int:
     """Run one command, and say what is wrong."""
     command = None
     try:
@@ -69,7 +75,7 @@ def _code(given: list[str]) -> int:
             print(f"gradbounds {gradbounds.__version__}", flush=True)
             return FINE
         given = _imported(given)
-        command = parsed(given)
+        command = parsed(given, commands, program)
         with contextlib.redirect_stdout(PlainText(sys.stdout)):
             code = FINE if command is None else _run(command, given[0])
             sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
@@ -77,7 +83,7 @@ def _code(given: list[str]) -> int:
     except KeyboardInterrupt as stop:
         folder = getattr(getattr(command, "what", command), "out", None)
         kept = "; draws that had landed stay in the run folder" if folder is not None else ""
-        print(f"gradbounds: interrupted{kept}.", file=sys.stderr)
+        print(f"{program}: interrupted{kept}.", file=sys.stderr)
         # By Ctrl-C, or by the signal that gradbounds.__main__ names; a shell counts from 128.
         return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
     except BrokenPipeError:
@@ -87,7 +93,7 @@ def _code(given: list[str]) -> int:
     except Exception as error:
         if not (complaint := _failed_calculation(error, given) or _complaint(error)):
             raise
-        print(f"gradbounds: {_with_flags(one_line(complaint), given, command)}", file=sys.stderr)
+        print(f"{program}: {_with_flags(one_line(complaint), given, command)}", file=sys.stderr)
         Unfailing(sys.stdout).flush()  # of a full disk this is the second try, and the last
         return BAD_INPUT
 
@@ -173,7 +179,7 @@ def _imported(arguments: Sequence[str]) -> list[str]:
 
 def _run(command: Any, name: str) -> int:
     """Exit code of a command, which gives one itself or what it found, to be delivered here."""
-    table = getattr(command, "what", command)  # of `reproduce` the experiment that is repeated
+    table = getattr(command, "what", command)  # `runs` and studies have their flags in `what`
     out = getattr(table, "out", None)
     if out is not None and not getattr(command, "dry_run", False):
         check_place(out)
@@ -187,19 +193,19 @@ def _run(command: Any, name: str) -> int:
     return deliver(result, command=name, out=out, as_json=as_json, strict=getattr(table, "strict", True))
 
 
-def parsed(arguments: list[str]) -> Any:
+def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbounds") -> Any:
     """The command that the arguments name; None after help was printed.
 
     Raises:
         ValueError: they name none; tyro's box of several lines becomes one.
     """
-    _check_flags(arguments)
+    _check_flags(arguments, program)
     complaint, shown = io.StringIO(), Captured()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _terminal_for_help():
             return tyro.cli(
-                Command,
-                prog="gradbounds",
+                commands,
+                prog=program,
                 description="Gradients of Transformers before their first step: by theory, by random networks, and by "
                 "papers. Any command takes --import MODULE, of a module of yours that registers names.",
                 args=arguments,
@@ -211,10 +217,10 @@ def parsed(arguments: list[str]) -> Any:
             print(folded_help(shown.getvalue()))
             _print_examples(arguments)
             return None
-        raise ValueError(_one_line(complaint.getvalue(), arguments)) from None
+        raise ValueError(_one_line(complaint.getvalue(), arguments, program)) from None
 
 
-def _check_flags(arguments: Sequence[str]) -> None:
+def _check_flags(arguments: Sequence[str], program: str) -> None:
     """Refuse words of earlier versions, what tyro takes in silence, and what is too long for a flag.
 
     In silence it takes `--compare` twice, of which the first would be dropped, and an empty name of what is written,
@@ -223,18 +229,16 @@ def _check_flags(arguments: Sequence[str]) -> None:
     Raises:
         ValueError: there is one.
     """
-    first, *others = [*arguments, "", ""]
-    for words in (first, f"{first} {others[0]}"):
+    first, second, *_ = [*arguments, "", ""]
+    for words in (f"{first} {second}", first) if program == "gradbounds" else ():
         if words in MOVED:
             raise ValueError(f"command must be one that there is; {words} is gradbounds {MOVED[words]} now.")
         if words in REMOVED:
             raise ValueError(f"command must be one that there is; {words} was removed: {REMOVED[words]}.")
-    if first == "hessian" and others[0] not in (*HESSIANS, "-h", "--help"):
-        raise ValueError(f"hessian must be followed by one of {', '.join(HESSIANS)}, got {others[0]!r}.")
     for word in arguments:
         # tyro looks for flags like it, which takes seconds.
         if len(flag := word.partition("=")[0]) > _LONGEST_FLAG and flag.startswith("--"):
-            raise ValueError(f"Unrecognized options: {word}. See gradbounds --help.")
+            raise ValueError(f"Unrecognized options: {word}. See {program} --help.")
     for flag, name in [
         *zip(arguments, arguments[1:], strict=False),
         *(word.split("=", 1) for word in arguments if "=" in word),
@@ -312,12 +316,13 @@ def _print_what_can_be_encoded() -> None:
             stream.reconfigure(errors="plain")
 
 
-def _one_line(box: str, arguments: Sequence[str] = ()) -> str:
+def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbounds") -> str:
     """The message of a box, with lines or plain, between its title and its first rule, as one sentence.
 
     Args:
         box: what tyro prints.
         arguments: that were given, of which one may be a known word misspelled.
+        program: what is typed before them.
     """
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     lines = [line for line in lines if line]
@@ -330,7 +335,7 @@ def _one_line(box: str, arguments: Sequence[str] = ()) -> str:
     # Of a flag that may be left out what counts is why its own kind refuses the word.
     message = re.sub(r"no type matching .* could be instantiated from .* - <class '[\w.]+'>: ", "", message)
     command = next((f" {word}" for word in arguments[:1] if any(word in name.split() for name in EXAMPLES)), "")
-    return f"{message}.{_suggestion(lines, arguments)} See gradbounds{command} --help."
+    return f"{message}.{_suggestion(lines, arguments)} See {program}{command} --help."
 
 
 def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:

@@ -99,7 +99,7 @@ class Description:
             sizes: their values.
         """
         each = [self.read(dict(zip(names, pair, strict=True)))[0] for pair in sizes]
-        values = {name: [getattr(one, name) for one in each] for name in FIELDS if name not in {*given, *names}}
+        values = {name: [getattr(network, name) for network in each] for name in FIELDS if name not in {*given, *names}}
         return {name: of for name, of in values.items() if {*of} != {getattr(stack, name)}}
 
 

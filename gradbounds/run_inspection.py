@@ -9,7 +9,7 @@ import pyarrow as pa
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.result import Result
 from gradbounds.units import format_bytes
-from simulate.runs.manifests import MANIFEST
+from simulate.runs.manifests import MANIFEST, check_no_study
 from simulate.runs.store import Run
 
 _SHOWN = 30
@@ -19,8 +19,9 @@ def show(folder: Path) -> Result:
     """Look into a run, or list the runs that a folder holds.
 
     Raises:
-        ValueError: the folder is no run and holds none.
+        ValueError: the folder is no run and holds none, or a study wrote it.
     """
+    check_no_study(folder)
     if (folder / MANIFEST).exists():
         return _inspection(Run.open(folder))
     folders = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 THEORY = Path(__file__).parent.parent / "theory"
+STUDIES = THEORY.parent / "studies"
 OTHERS = re.compile(r"^\s*(?:from|import) (?:torch|simulate|checks|figures|gradbounds)\b", re.MULTILINE)
 
 
@@ -16,6 +17,8 @@ def mark_quick(items: list[pytest.Item]) -> None:
     A file whose first test is slow marks another one itself.
     """
     for path, group in groupby(items, lambda item: item.path):
+        if STUDIES in path.parents:
+            continue
         own = [item for item in group if not item.get_closest_marker("evidence")]
         if THEORY in path.parents or not OTHERS.search(path.read_text(encoding="utf-8")):
             chosen = own

@@ -4,8 +4,10 @@ The folder is a run, which is judged anew, or holds the `verdicts.json` that a c
 is refused. The pages of all committed results are then written again.
 """
 
+import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from checks import Verdict
@@ -39,8 +41,13 @@ def accept(folder: Path) -> list[str]:
     if (folder / MANIFEST).exists():
         name, content = _of_run(folder, name)
     else:
-        _check(load_results(folder / "verdicts.json").verdicts)
-        content = (folder / "verdicts.json").read_text(encoding="utf-8")
+        written = load_results(folder / "verdicts.json")
+        _check(written.verdicts)
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        content = results(
+            written.verdicts, [], written.command, date=datetime.now(UTC).date().isoformat(),
+            commit=commit.stdout.strip(),
+        )  # fmt: skip
     if (folder / "rows.json").exists():  # of training runs, which pages show
         write_whole(_DATA / "warmup" / name, (folder / "rows.json").read_bytes())
     return accept_verdicts(name, content)

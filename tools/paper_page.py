@@ -146,7 +146,7 @@ def rows_markdown(committed: Sequence[Results]) -> str:
 
 def _by_claim(committed: Sequence[Results]) -> dict[str, list[tuple[Verdict, str]]]:
     """The verdicts of every built-in claim, with the commands behind them."""
-    rows = [(v, results.command) for results in committed for v in results.verdicts]
+    rows = [(v, results.made_by) for results in committed for v in results.verdicts]
     built_in = [name for name in CLAIMS if name not in CLAIMS.versions]
     return {name: [(v, command) for v, command in rows if v.claim == name] for name in built_in}
 
@@ -161,7 +161,7 @@ def _numbered(
     settings, commands = Listed(), Listed()
     for results in committed:
         if any(not v.relaxed for v in results.verdicts):
-            commands.number(shown_command(results.command))
+            commands.number(shown_command(results.made_by))
     for claim_rows in by_claim.values():
         for shown in every_row([(v, command) for v, command in claim_rows if not v.relaxed]):
             setting_numbers(shown, settings, commands)
@@ -268,7 +268,7 @@ def relaxed_markdown(committed: Sequence[Results]) -> str:
     """
     lines = [_RELAXATIONS.format(counts="\n".join(_relaxed_counts(committed)))]
     for results in committed:
-        lines += _relaxed_table([v for v in results.verdicts if v.relaxed], shown_command(results.command).strip("`"))
+        lines += _relaxed_table([v for v in results.verdicts if v.relaxed], shown_command(results.made_by).strip("`"))
     return _finished(lines)
 
 

@@ -67,7 +67,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
     # By its id, or by its place in the paper where that has one claim: "Theorem 1".
     named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
     claim = named[0] if len(named) == 1 else _claim(name)
-    underived = "nothing here" if claim.id in CLAIMS.versions else "nothing: it is an observation"
+    underived = "nothing: it is an observation" if claim.kind == "observation" else "nothing here"
     with working(f"deriving {claim.id}"):
         derived = _derived(claim.id, everything=everything)
     rows = [v for v in _committed() if v.claim == claim.id]

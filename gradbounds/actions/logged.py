@@ -252,11 +252,11 @@ def _of_text(
             exponent = below + share * (above - below)
         law = TextLaw.zipf(exponent, words)
         line = lines[exponent] = predicted(law)
-        said = (
+        words_of_cause = (
             f"a text of --text zipf:{exponent:.3g}, in which two words are the same with the chance {law.across:.3g} "
             f"(usual texts: {least:g} to {most:g})"
         )
-        cause = Cause(said, line)
+        cause = Cause(words_of_cause, line)
         if cause.explains(logged):
             return [cause]
         if abs(cause.offs(logged)[0]) > _BEYOND:  # no text moves the loss as far

@@ -127,8 +127,8 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
         below.append("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
     below += [f"     not judged, {line}" for line in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
-        more = len(reasons) - _REASONS
-        below.append(f"     and {more} more reason{'s' * (more > 1)}, in the column `reason` of the comparison")
+        hidden = len(reasons) - _REASONS
+        below.append(f"     and {hidden} more reason{'s' * (hidden > 1)}, in the column `reason` of the comparison")
     changes = [
         f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
         for now, old in changed_verdicts(judged, committed)

@@ -20,10 +20,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "gradbounds sweep --preset compare --placement post pre peri deepnorm --depth 12:48:x2 --out runs/compare",
         "gradbounds sweep --preset relax --along ffn_ratio --values 1 2 4 --out runs/ratio",
     ),
-    "train": (
-        "gradbounds train --placement post pre --width 256:4096:x4 --depth 2 --vocab 16 --learning-rate 1e-3",
-        "gradbounds train --width 64:1024:x2 --vocab 16 --parametrization mup --steps 5 --out runs/training",
-    ),
     "check": (
         "gradbounds check runs/mine --layers",
         "gradbounds check runs/mine --strict --csv comparison.csv",
@@ -38,22 +34,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "gradbounds probe mymodel:make --against encoder-post --strict --out runs/probe",
         "gradbounds probe mymodel:make --steps 4 --optimizer mymodel:optimizer --parametrization mup --out runs/steps",
     ),
-    "hessian stack": (
-        "gradbounds hessian stack --placement post pre --width 64 --depth 2 --out runs/curvature",
-        "gradbounds hessian stack --width 32:128:x2 --depth 2 --seeds 4 --blocks --out runs/curvature",
-    ),
-    "hessian module": (
-        "gradbounds hessian module encoder-pre --width 16 --depth 2 --out runs/module",
-        "gradbounds hessian module mymodel:make --width 16 32 --depth 2 --seeds 4 --out runs/module",
-    ),
-    "hessian texts": (
-        "gradbounds hessian texts --source text.de --target text.en --width 32 --out runs/hessian --dry-run",
-        "gradbounds hessian texts --source text.de --target text.en --width 32 --seeds 3 --out runs/hessian",
-    ),
     "claims": ("gradbounds claims", "gradbounds claims T1", "gradbounds claims L3 --all"),
     "runs": ("gradbounds runs", "gradbounds runs runs/mine --json"),
-    "reproduce": (
-        "gradbounds reproduce fig3 --source text.de --target text.en --width 64 --vocab 2000 --out runs/fig3",
-        "gradbounds reproduce warmup --source text.de --target text.en --out runs/warmup --dry-run",
-    ),
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gradbounds.flags import Flag, Folder
-from simulate.runs.manifests import read_manifest
+from simulate.runs.manifests import check_sampled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class Figures:
 
     def run(self) -> int:
         """Exit code."""
-        read_manifest(self.folder)  # what is no run is said before libraries are loaded
+        check_sampled(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.figures import draw
 
         return draw(self.folder, self.out)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.flags import Flag, Positional, WithJson, optional
 from simulate.runs.files import write_whole
-from simulate.runs.manifests import read_manifest
+from simulate.runs.manifests import check_sampled
 
 if TYPE_CHECKING:
     from gradbounds.result import Result
@@ -61,7 +61,7 @@ class Check(WithJson):
             from gradbounds.actions.runs import diff
 
             return diff(self.folder, self.against)
-        read_manifest(self.folder)  # what is no run is said before libraries are loaded
+        check_sampled(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.verify import check
 
         result = check(self.folder, layers=self.layers)

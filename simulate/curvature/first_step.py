@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simulate.curvature.operators import plain_operations
-from simulate.curvature.problems import Problem, stack_problem
-from simulate.training.optimizers import polar_factor
+from simulate.curvature.polar import polar_factor
+from simulate.curvature.problems import Problem, plain_operations, stack_problem
 from theory.stack import Stack
 from theory.stack.optimizers import OPTIMIZERS
 

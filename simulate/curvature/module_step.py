@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from simulate.curvature.first_step import Direction, break_even_rate, direction
-from simulate.curvature.operators import plain_operations
+from simulate.curvature.problems import plain_operations
 from simulate.modules.factories import Called, Factory, Loss, Made, ProbeError, of_every_module, seeded
 from simulate.modules.layers import LayerList, layer_lists
 from theory.stack.optimizers import MODULE_OPTIMIZERS

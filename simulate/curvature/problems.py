@@ -1,11 +1,12 @@
-"""Models, losses and data whose curvature is asked for: translation models, dense stacks, modules of a factory.
+"""A model, a loss and data for second derivatives, and a Stack as such a problem.
 
 Losses are sums over labels divided by the number of all labels, so that how data are cut into pieces changes nothing.
 """
 
 import fnmatch
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from simulate.modules.factories import Called, Factory, build, seeded
 from simulate.network.engines import EncoderEngine, GivenMatrices
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import layers, transformed
 from simulate.runs.cell import Cell
 from simulate.runs.inputs import network_inputs, source_inputs
-from simulate.translation.model import Translation, Translator, padded
-from simulate.translation.parallel_text import PADDING, ParallelText
 from theory.coverage import is_tied, require
 from theory.stack import Stack
 from theory.stack.initializations import NORMAL, Law
@@ -56,8 +54,8 @@ class Problem:
         return parameters
 
 
-class _TokenLoss(nn.Module):
-    """Cross-entropy summed over labels, divided by how many all pieces have together."""
+class TokenLoss(nn.Module):
+    """Cross-entropy summed over labels, divided by the number of labels of all pieces."""
 
     reduction = "sum"  # what curvlinops divides by the number of data where it is not
 
@@ -66,58 +64,35 @@ class _TokenLoss(nn.Module):
         self.labels, self.smoothing = labels, smoothing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of logits, (labels, V)."""
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / self.labels
 
 
-class SquaredLoss(nn.Module):
-    """Half the squared distance of predictions to one-hot labels, summed and divided by how many labels there are."""
+@contextmanager
+def plain_operations() -> Iterator[None]:
+    """Attention and LayerNorm as plain operations.
 
-    reduction = "sum"
-
-    def __init__(self, labels: int) -> None:
-        super().__init__()
-        self.labels = labels
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of predictions, (labels, V)."""
-        return (logits - F.one_hot(labels, logits.shape[-1])).square().sum() / (2 * self.labels)
-
-
-class _OfWords(nn.Module):
-    """Logits of the labels that are words, (labels, V)."""
-
-    def __init__(self, translator: Translator) -> None:
-        super().__init__()
-        self.translator = translator
-
-    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        return self.translator(inputs["source"], inputs["target"]).flatten(0, 1)[inputs["places"]]
-
-
-def translation_problem(
-    translation: Translation, text: ParallelText, *, seed: int, piece: int = 48, dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-) -> Problem:  # fmt: skip
-    """A translation model on all pairs of a text, in pieces of pairs of like lengths; without dropout.
-
-    Raises:
-        ValueError: vocab is not the text's.
+    Fused attention has no second derivative. Fused LayerNorm has a wrong one: the forward-mode derivative of its
+    backward pass, which products with a Hessian ask for, is off for its weight (torch 2.13; the suite shows it).
     """
-    if translation.vocab != text.vocab:
-        raise ValueError(f"vocab must be the text's {text.vocab}, got {translation.vocab}.")
-    with seeded(seed):
-        model = _OfWords(Translator(replace(translation, dropout=0.0))).to(device, dtype)
-    lengths = np.array([len(ids) - 1 for ids in text.targets])
-    # Of sources too, within pairs of one target length: padding is computed, for nothing.
-    order = np.lexsort((np.array([len(ids) for ids in text.sources]), lengths))
-    data = []
-    for pairs in np.array_split(order, -(-len(text) // piece)):
-        source, target = (padded([ids[k] for k in pairs]).to(device) for ids in (text.sources, text.targets))
-        labels = target[:, 1:]
-        inputs = target[:, :-1].masked_fill(labels == PADDING, PADDING)
-        places = (labels != PADDING).flatten().nonzero()[:, 0]
-        data.append(({"source": source, "target": inputs, "places": places}, labels.flatten()[places]))
-    return Problem(model, _TokenLoss(int(lengths.sum()), translation.smoothing), data)
+    fused = F.layer_norm
+    F.layer_norm = _layer_norm  # type: ignore[assignment]
+    try:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            yield
+    finally:
+        F.layer_norm = fused
+
+
+def _layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """`torch.nn.functional.layer_norm`."""
+    over = tuple(range(-len(shape), 0))
+    centred = x - x.mean(over, keepdim=True)
+    normed = centred * (centred.square().mean(over, keepdim=True) + eps).rsqrt()
+    scaled = normed if weight is None else normed * weight
+    return scaled if bias is None else scaled + bias
 
 
 class StackModule(nn.Module):
@@ -210,34 +185,4 @@ def stack_problem(
         order = np.random.default_rng([seed, 1]).permutation(len(counted))
         inputs["places"] = torch.as_tensor(np.sort(order[: max(1, round(stack.loss_share * len(counted)))])).to(device)
         counted = counted[inputs["places"].cpu()]
-    return Problem(model.to(device), _TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted.to(device))])
-
-
-class _OwnLoss(nn.Module):
-    reduction = "sum"
-
-    def __init__(self, loss: Any) -> None:
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, output: Any, _: Tensor) -> Tensor:
-        value: Tensor = self.loss(output)
-        return value
-
-
-def module_problem(factory: Factory, width: int, depth: int, *, seed: int, device: str = "cpu") -> Problem:
-    """A module of a factory, as `simulate.probe` takes them, on its one batch.
-
-    Parameters that the loss does not see have no curvature, and are left out.
-
-    Raises:
-        ProbeError: the factory, its module or its loss fails, or has no gradient.
-    """
-    with seeded(seed):
-        built = build(factory, width, depth, seed, device)
-        built.backward()
-    for parameter in built.module.parameters():
-        parameter.requires_grad_(parameter.grad is not None)
-    built.module.zero_grad(set_to_none=True)
-    data = [({"inputs": built.inputs}, torch.zeros(1, device=device))]
-    return Problem(Called(built.module), _OwnLoss(built.loss), data)
+    return Problem(model.to(device), TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted.to(device))])

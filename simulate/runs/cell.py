@@ -137,8 +137,8 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
             raise ValueError(f"{name} must not be given together with a text, got {getattr(stack, name)!r}.")
     if stack.source_tokens:
         raise ValueError(
-            f"source_tokens must be 0 with a text, which has no source, got {stack.source_tokens}; `gradbounds "
-            "reproduce fig3` takes two texts."
+            f"source_tokens must be 0 with a text, which has no source, got {stack.source_tokens}; the study fig3 "
+            "takes two texts."
         )
     if len(text.ids) < stack.sequences:
         raise ValueError(f"sequences must be at most the {len(text.ids)} windows of the text, got {stack.sequences}.")

@@ -50,6 +50,10 @@ def check_seal(path: Path) -> None:
         )
 
 
+# Commands that left the package.
+_STUDIED = {"train": "training", "hessian": "hessian", "reproduce": "fig3, warmup or bert"}
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What a run's manifest.toml holds.
 
@@ -83,3 +87,40 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "kind."
         )
     return manifest
+
+
+def check_sampled(folder: Path) -> None:
+    """Refuse a folder that is no run of sampled networks, such as one that a study wrote.
+
+    Raises:
+        ValueError: the folder holds no run, or a study's.
+    """
+    check_no_study(folder)
+    read_manifest(folder)
+
+
+def check_no_study(folder: Path) -> None:
+    """Refuse a folder that a study wrote.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if study := _study(folder):
+        raise ValueError(
+            f"run must be of sampled networks, but {str(folder)!r} is read by python -m studies {study} in a checkout "
+            "of gradbounds."
+        )
+
+
+def _study(folder: Path) -> str:
+    """The study that wrote a folder, "" for none."""
+    try:
+        if (folder / MANIFEST).exists():
+            word = str(read_manifest(folder).get("request", {}).get("command"))
+            return _STUDIED.get(word, "")
+        command = read_document(folder / "verdicts.json", "verdicts", "JSON", finite=False)["command"].split()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    if command[:3] == ["python", "-m", "studies"]:
+        return " ".join(command[3:4])
+    return _STUDIED.get(" ".join(command[1:2]), "") if command[:1] == ["gradbounds"] else ""

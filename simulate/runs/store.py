@@ -267,8 +267,8 @@ class Run:
         """
         if "loss" in rows.column_names and pa.types.is_list(rows.schema.field("loss").type):
             raise ValueError(
-                f"run must be of networks at initialization, but {str(self.folder)!r} is one of `gradbounds train`, "
-                "which continues it and writes its tables there."
+                f"run must be of networks at initialization, but {str(self.folder)!r} is one of the study "
+                "training, which reads it: python -m studies training in a checkout."
             )
         return rows
 

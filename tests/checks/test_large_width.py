@@ -169,6 +169,7 @@ LATER = {
 LATER |= {f.name for f in dataclasses.fields(Matrices)} - {"initialization"} | {
     "embedding_scale",
     "head_width",
+    "logit_factor",
 }
 LATER |= {
     "branch_scaling",

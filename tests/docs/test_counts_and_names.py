@@ -18,7 +18,7 @@ WORDS = "zero one two three four five six seven eight nine ten eleven twelve".sp
 FIELDS = len(Stack.__dataclass_fields__)
 SAMPLED = sum(composition.branch(1) > 0 for composition in COMPOSITIONS.values())
 SCRIPTS = len(list((ROOT / "examples").glob("*.py")))
-PACKAGES = len(MAY_IMPORT.keys() - {"tests", "bench", "tools"})
+PACKAGES = len(MAY_IMPORT.keys() - {"tests", "bench", "tools", "studies"})
 COUNTS = [
     ("README.md", r"samples (\w+) kinds of networks", len(verify_cells())),
     ("docs/faq.md", r"puts (\w+) placements side by side", SAMPLED),
@@ -35,7 +35,7 @@ COUNTS = [
 # stand for any name.
 OWN = ("runs/", "docs/gallery/", "mine", "../")
 SUFFIXES = (".py", ".md", ".toml", ".json", ".txt", ".png", ".bib", ".cff", ".rst")
-PACKAGED = ("theory", "simulate", "checks", "figures", "gradbounds", "bench", "tests", "tools")
+PACKAGED = ("theory", "simulate", "checks", "figures", "gradbounds", "bench", "tests", "tools", "studies")
 
 
 @pytest.mark.parametrize(("page", "pattern", "count"), COUNTS)

@@ -10,12 +10,13 @@ import pytest
 from gradbounds.cli import parsed
 from gradbounds.commands.sweep import WITH_TABLE, Sweep
 from gradbounds.recipe import read_recipe
+from studies.__main__ import Study
 from theory import QUANTITIES, Stack
 
 ROOT = Path(__file__).parents[2]
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("studies/*/README.md"))]
 
 
 def commands():
@@ -30,6 +31,9 @@ def commands():
 def test_every_command_shown_is_one(line):
     """Flags and values are those that the command line takes; what they do is tested elsewhere."""
     program, *arguments = shlex.split(line)
+    if arguments[:2] == ["-m", "studies"]:
+        parsed(shlex.split(line, comments=True)[3:], Study, "python -m studies")
+        return
     assert program in ("gradbounds", "pytest"), line
     if program == "pytest":
         assert arguments[0] == "--gradbounds-run"

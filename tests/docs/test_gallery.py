@@ -65,8 +65,8 @@ def test_a_script_takes_only_what_there_is(path):
     assert len(line) >= len(title) and set(line) == {"="} and "?" in question
 
 
-def test_there_are_eleven_scripts():
-    assert len(SCRIPTS) == 11
+def test_there_are_twelve_scripts():
+    assert len(SCRIPTS) == 12
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,8 @@ def at_most(function, **most):
     return called
 
 
+# curvlinops warns of torch's own deprecations.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_runs_twice(path, tmp_path, monkeypatch, own_names):
     """In one folder, with few and shallow networks: what the first run leaves there does not stop the second.

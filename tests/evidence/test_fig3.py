@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gradbounds.cli import main
-from gradbounds.studies.fig3.table import growth, last_norms, profiles, shares
+from studies.fig3.table import growth, last_norms, profiles, shares
 from tests.helpers.evidence_file import circumstances, record
 
 FOLDER = os.environ.get("MULTI30K", "")
@@ -47,7 +47,7 @@ def command(out: Path) -> list[str]:
     """Every model and ingredient; with other seeds it measures what it lacks."""
     source, target = (str(Path(FOLDER) / f"train.{end}") for end in ("de", "en"))
     texts = ["--source", source, "--target", target, "--units", "bpe"]
-    return ["reproduce", "fig3", *texts, "--seeds", "3", "--ingredients", "--out", str(out)]
+    return ["fig3", *texts, "--seeds", "3", "--ingredients", "--out", str(out)]
 
 
 # Tests of one group run one after another, so the last finds the models of the others.

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from gradbounds.cli import main
-from gradbounds.studies.kept_rows import read_rows
+from studies.kept_rows import read_rows
 from tests.helpers.evidence_file import record
 from tests.helpers.experiments import coverage, exponent_alarms, power
 from tests.helpers.interruption import Forked, landed, repeated_draws, short_blocks, stop_at_random, table_digest

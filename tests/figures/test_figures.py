@@ -22,8 +22,8 @@ from figures.layer_profile import layer_profile
 from figures.proof_chain import proof_slack
 from figures.scaling import local_exponents, scaling
 from gradbounds.figure_files import save
-from gradbounds.studies.mean_hessian.figure import mean_hessian
 from simulate import sample
+from studies.mean_hessian.figure import mean_hessian
 from theory import Stack
 from theory.stack import PAPER, TITLES
 

@@ -3,7 +3,7 @@
 import pytest
 
 from figures.style import legend_below, panels, style
-from gradbounds.studies.warmup.figures import warmup_ends
+from studies.warmup.figures import warmup_ends
 
 
 def test_one_legend_needs_one_look():

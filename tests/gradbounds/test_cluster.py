@@ -13,9 +13,10 @@ import pytest
 from gradbounds.cli import main
 from gradbounds.clusters import dask as cluster
 from simulate.runs.execution import InProcess
+from studies.__main__ import run as study
+from studies.warmup.tests.test_reproduce import GRID, command
 from tests.helpers.interruption import BLOCKS, SWEEP, Forked, landed, start, table_digest, wait_for_a_file
 from tests.helpers.parallel_text import write
-from tests.studies.warmup.test_reproduce import GRID, command
 
 pytest.importorskip("distributed")
 
@@ -92,7 +93,7 @@ def after_the_first_file(out, happens):
     assert not thread.is_alive()
 
 
-TRAIN = ["train", "--placement", "pre", "--width", "8:16:x2", "--depth", "1", "--vocab", "4", "--steps", "1"]
+TRAIN = ["training", "--placement", "pre", "--width", "8:16:x2", "--depth", "1", "--vocab", "4", "--steps", "1"]
 
 
 def test_the_cluster(dask, whole, tmp_path, capsys):
@@ -117,7 +118,7 @@ def test_the_cluster(dask, whole, tmp_path, capsys):
 
 
 def test_other_commands_give_their_work_to_it(blank_pictures, tmp_path, monkeypatch):
-    """`train` and `reproduce warmup` hand tasks that can be pickled to any pool, with the same numbers."""
+    """The studies `training` and `warmup` hand tasks that can be pickled to any pool, with the same numbers."""
     given = []
 
     class Elsewhere(ThreadPoolExecutor):
@@ -136,9 +137,9 @@ def test_other_commands_give_their_work_to_it(blank_pictures, tmp_path, monkeypa
     for line, name in ((TRAIN, "training.csv"), (warmup, "rows.json")):
         out = [tmp_path / f"{name}-{k}" for k in range(2)]
         known = len(given)
-        assert main([*line, "--out", str(out[0]), "--dask", "tcp://there:1"]) == 0
+        assert study([*line, "--out", str(out[0]), "--dask", "tcp://there:1"]) == 0
         assert len(given) > known
-        assert main([*line, "--out", str(out[1])]) == 0
+        assert study([*line, "--out", str(out[1])]) == 0
         results = [(folder / name).read_text(encoding="utf-8").replace(f"{folder}", "") for folder in out]
         assert results[0] == results[1]
 

@@ -58,8 +58,6 @@ def test_a_wrong_field_says_which_may_be_meant():
 @pytest.mark.parametrize("take", [
     gb.predict, gb.first_step, gb.noise_scale, gb.bound_value, gb.Cell,
     lambda stack: gb.sample(stack, draws=1, seed=0),
-    lambda stack: gb.train(stack, steps=1, learning_rate=0.1, draws=1, seed=0),
-    lambda stack: gb.largest_stable_rates(stack, seeds=[0], start=0.1),
 ])  # fmt: skip
 def test_what_is_no_stack_is_said(take):
     with pytest.raises(ValueError, match=r"^stack must be a Stack, such as Stack\(width=512\), got 512\.$"):
@@ -234,3 +232,9 @@ def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, 
         capsys.readouterr().err
         == "gradbounds: --import must have the name of a module behind it, as in --import mine.\n"
     )
+
+
+@pytest.mark.parametrize("name", ["train", "Training", "spectra", "largest_stable_rates", "StableRate"])
+def test_a_name_that_left_says_which_study_has_it(name):
+    with pytest.raises(AttributeError, match=f"no '{name}' any more; in a checkout 'python -m studies "):
+        getattr(gb, name)

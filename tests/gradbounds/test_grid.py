@@ -71,7 +71,7 @@ def assert_alike(stacks, others):
         assert [getattr(stack, name) for name in numbers] == pytest.approx([getattr(other, name) for name in numbers])
 
 
-def test_a_sweep_and_training_take_a_models_network():
+def test_a_sweep_takes_a_models_network():
     """Flags change its fields; at other widths it is what a file of that width has."""
     words = ["--like", "pythia-1.4b", "--width", "256", "512", "--depth", "2"]
     smaller = [

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradbounds.actions.hessian_subjects import of_stack
 from gradbounds.table_cache import cached
-from simulate.translation.model import Translation
+from studies.hessian.subjects import of_stack
+from studies.translation_model import Translation
 from theory import Stack
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from simulate.training.history import HistoryMap
+from studies.training.history import HistoryMap
 
 
 def implied_matrix(one: HistoryMap, tilde: torch.Tensor) -> torch.Tensor:

@@ -18,26 +18,10 @@ from bench.drawing import cost_table, growth_tables
 from bench.engine_cost import engine_cost
 from bench.layer_growth import layer_growth
 from checks.experiment import DRAWS, verify_cells
-from figures.eigenvalues import (
-    eigenvalue_ratios,
-    eigenvalues_beside_theory,
-    eigenvalues_further_out,
-    eigenvalues_of_seeds,
-)
 from figures.scaling import scaling
 from gradbounds.actions.figures import networks_line
 from gradbounds.figure_files import save
-from gradbounds.studies.bert.figure import pretraining_losses
-from gradbounds.studies.bert.reproduce import COMMITTED
-from gradbounds.studies.fig3.figure import fig3
-from gradbounds.studies.mean_hessian.figure import mean_hessian
-from gradbounds.studies.stable_rate.figure import stable_rates
-from gradbounds.studies.text_spectrum import tails
-from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
-from tests.evidence.curvature.test_hessian_eigenvalue import figure_of as eigenvalue_figure
-from tests.evidence.test_mean_hessian import OUTSIDE, SETTINGS
-from tests.helpers.rendered.tables import networks_of_stable_rates
-from tests.helpers.rendered.warmup import PREFIXES, rows_of
+from studies.fig3.figure import fig3
 from theory import Stack, predict
 from theory.paper.theorem1 import bound_value
 from tools.paper_sections import bound_stack
@@ -47,50 +31,6 @@ ROOT = Path(__file__).parents[2]
 
 def _committed(path: str) -> Any:
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
-
-
-def _sizes(name: str) -> dict[str, int]:
-    """Of "post, d = 32, L = 2, all": width, depth."""
-    words = dict(part.split(" = ") for part in name.split(", ") if " = " in part)
-    return {"width": int(words["d"]), "depth": int(words["L"])}
-
-
-def _curvature() -> Figure:
-    found = _committed("tests/evidence/hessian.json")
-    rows = [
-        {"placement": placement, "matrix": matrix, "largest": largest, "smallest": smallest}
-        for placement in ("post", "pre") for matrix in ("gauss-newton", "hessian")
-        for values in [found[f"{placement}, {matrix}"]]
-        for largest, smallest in zip(values["largest"], values["smallest"], strict=True)
-    ]  # fmt: skip
-    return eigenvalues_of_seeds(pd.DataFrame(rows).astype({"smallest": float}))
-
-
-def _curvature_stacks() -> Figure:
-    found = _committed("tests/evidence/hessian-stacks.json")["sizes"]["theory, measured, s.e."]
-    rows = [
-        {"placement": name.split(",")[0], **_sizes(name), "predicted": theory, "largest": measured, "sem": sem}
-        for name, (theory, measured, sem) in found.items() if name.endswith("all, largest")
-    ]  # fmt: skip
-    return eigenvalues_beside_theory(pd.DataFrame(rows).sort_values(["placement", "width", "depth"]))
-
-
-def _curvature_sizes() -> Figure:
-    found = _committed("tests/evidence/hessian-sizes.json")
-    rows = [
-        {"matrix": title, **_sizes(name), "ratio": ratio, "low": low, "high": high}
-        for key, title in (("hessian", "Hessian"), ("gauss-newton", "Gauss-Newton matrix"))
-        for name, (_, ratio, low, high) in found[f"H1, {key}"].items()
-    ]
-    return eigenvalue_ratios(pd.DataFrame(rows))
-
-
-def _spectrum_512() -> Figure:
-    rows = [json.loads(file.read_text()) for file in sorted((ROOT / "tests/evidence/text_spectra").glob("*.json"))]
-    (steps,) = {row["steps"] for row in rows}
-    return eigenvalues_further_out(
-        tails(rows), f"a line a seed; marks: nodes of {steps} steps from one probe, on the axis below 0.5"
-    )
 
 
 def _fig3() -> Figure:
@@ -115,16 +55,6 @@ def _fig3() -> Figure:
     )
 
 
-def _mean_hessian() -> Figure:
-    found = _committed("tests/evidence/mean-hessian.json")
-    fields = SETTINGS | {name: fields for name, (_, fields) in OUTSIDE.items()}
-    rows = [
-        {"setting": f"{name}, d = {fields[name]['width']}", "outside": kind == "outside"} | one
-        for kind in ("settings", "outside") for name, one in found[kind].items()
-    ]  # fmt: skip
-    return mean_hessian(pd.DataFrame(rows))
-
-
 def _against_width(path: str, chosen: Callable[[Stack], bool]) -> Figure:
     """Theorem 1's bound, theory and the committed cells of these networks."""
     rows = []
@@ -144,39 +74,16 @@ def _of_verify(stack: Stack) -> bool:
     return stack == bound_stack(stack.placement, stack.width)
 
 
-def _warmup(draw: Callable[[list[Any]], Figure]) -> Callable[[], Figure]:
-    return lambda: draw(_committed("checks/data/warmup/warmup-small.json")["rows"])
-
-
-def _of_adam(rows: list[Any]) -> list[Any]:
-    return [row for row in rows if row["optimizer"] == "adam"]
-
-
 def _growth() -> Figure:
     return layer_growth(*growth_tables([ROOT / "checks/data" / f"{name}.json" for name in ("growth", "growth-gains")]))
 
 
-# The rates of warm-up are those that `gradbounds reproduce warmup` draws at: of the paper's own, scaled.
 PICTURES: dict[str, Callable[[], Figure]] = {
-    "curvature": _curvature,
-    "curvature_sizes": _curvature_sizes,
-    "curvature_stacks": _curvature_stacks,
     "engine_cost": lambda: engine_cost(cost_table(_committed("bench/results/engines-epyc-avx512-2cores.json"))),
     "fig3": _fig3,
     "gradient_against_width": lambda: _against_width("checks/data/paper_checks.json", _of_verify),
     "gradient_to_a_million": lambda: _against_width("checks/data/wide.json", lambda stack: True),
-    "hessian_eigenvalue": lambda: eigenvalue_figure(_committed("tests/evidence/hessian-eigenvalue.json")),
     "layer_growth": _growth,
-    "mean_hessian": _mean_hessian,
-    "pretraining_losses": lambda: pretraining_losses(rows_of(COMMITTED)),
-    "spectrum_512": _spectrum_512,
-    "stable_rates": lambda: stable_rates(networks_of_stable_rates(), 128),
-    "warmup_ends": _warmup(warmup_ends),
-    "warmup_gradients": _warmup(lambda rows: warmup_gradients(rows, 8e-3)),
-    "warmup_losses": _warmup(lambda rows: warmup_losses(rows, 8e-3, 2.5e-2)),
-    "warmup_losses_least": _warmup(lambda rows: warmup_losses(_of_adam(rows), 4e-3, 2.5e-2)),
-    "warmup_losses_wide": lambda: warmup_losses(rows_of(PREFIXES), 1e-3, 0.0),
-    "warmup_rates": _warmup(lambda rows: warmup_rates(rows, 8e-3)),
 }
 
 

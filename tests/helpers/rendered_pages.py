@@ -16,29 +16,10 @@ from tests.helpers.rendered.atlas import (
 )
 from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
 from tests.helpers.rendered.tables import (
-    along_the_top_direction,
-    exponents_of_curvature,
     families,
-    h1_at_nine_sizes,
-    largest_eigenvalues_beside_theory,
-    largest_stable_rates,
     pre_norm,
-    predictors_at_larger_widths,
-    predictors_of_stable_rates,
-    spectra_at_the_papers_width,
-    stable_rates_in_the_width,
 )
-from tests.helpers.rendered.training import limits_of_training, meetings_of_gradients, placements_in_training
 from tests.helpers.rendered.training_codes import training_code_sources, training_codes
-from tests.helpers.rendered.warmup import (
-    at_the_printed_rate,
-    final_losses,
-    prefix_arms,
-    pretraining_arms,
-    steps_and_break_even,
-    steps_at_the_papers_width,
-    words_without_premises,
-)
 from tests.test_architecture import ARROWS, MAY_IMPORT
 from theory.configurations.comparisons import FILE
 from theory.coverage import GAPS, SUBJECTS
@@ -92,33 +73,6 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     },
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "relaxations.md": {"coverage": coverage},
-    "warmup.md": {
-        "final losses": final_losses,
-        "with and without premises": words_without_premises,
-        "at the printed rate": at_the_printed_rate,
-        "break-even": steps_and_break_even,
-        "at the paper's width": prefix_arms,
-        "steps at the paper's width": steps_at_the_papers_width,
-        "pre-training": pretraining_arms,
-    },
-    "stable_rate.md": {
-        "largest stable rates": largest_stable_rates,
-        "in the width": stable_rates_in_the_width,
-        "predictors": predictors_of_stable_rates,
-        "predictors at larger widths": predictors_at_larger_widths,
-    },
-    "hessian.md": {
-        "along the top direction": along_the_top_direction,
-        "largest eigenvalues beside theory": largest_eigenvalues_beside_theory,
-        "H1 at nine sizes": h1_at_nine_sizes,
-        "exponents of curvature": exponents_of_curvature,
-        "spectra at the paper's width": spectra_at_the_papers_width,
-    },
-    "training.md": {
-        "placements": placements_in_training,
-        "limits": limits_of_training,
-        "meetings": meetings_of_gradients,
-    },
 }
 
 

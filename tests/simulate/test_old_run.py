@@ -13,10 +13,10 @@ from gradbounds.recipe import read_recipe
 from simulate import Cell, Execution, Run, sample
 from simulate.runs.provenance import manifest
 from simulate.runs.sweep import sample_into
-from simulate.training.cells import arrays_in, training_cell
-from simulate.training.optimizers import Optimizer
-from simulate.training.schedule import Schedule, roles
-from simulate.training.train import train_block, train_task
+from studies.training.cells import arrays_in, training_cell
+from studies.training.optimizers import Optimizer
+from studies.training.schedule import Schedule, roles
+from studies.training.train import train_block, train_task
 from theory import Stack
 
 # gradbounds sweep --placement post pre --width 8 --depth 1 --draws 4 --tokens 2 --vocab 3 --seed 3
@@ -55,7 +55,7 @@ def test_old_draws_are_read_and_sampled_again():
 def test_that_old_files_have_no_checksums_is_said_once(tmp_path, capsys):
     """By `check` and `runs`; of a run of today it is not said."""
     assert main([*SWEEP, str(tmp_path / "new")]) == 0
-    for command in (["check"], ["runs", "show"]):
+    for command in (["check"], ["runs"]):
         for folder, times in ((FOLDER, 1), (tmp_path / "new", 0)):
             capsys.readouterr()
             assert main([*command, str(folder)]) == 0

@@ -6,15 +6,16 @@ import pytest
 import torch
 
 import gradbounds as gb
-from gradbounds.studies.largest_eigenvalue.prediction import largest_eigenvalues
 from simulate.curvature.first_step import first_step_problem
 from simulate.curvature.problems import StackModule
+from studies.hessian.gauss_newton import gauss_newton_norms, gauss_newton_traces
+from studies.hessian.largest_eigenvalue import largest_eigenvalues
+from studies.mean_hessian.theory import mean_hessian_trace
+from studies.training.train import train
 from theory import NoRuleError, Stack, predict
 from theory.coverage import GAPS, SUBJECTS, Gap, gaps
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
-from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
-from theory.mean_field.mean_hessian import mean_hessian_trace
 from theory.paper.layer_growth import layer_factor
 
 NORMED_STREAMS = gb.Composition(
@@ -33,7 +34,7 @@ CALLS = {
     "mean_hessian": mean_hessian_trace,
     "hessian_eigenvalue": largest_eigenvalues,
     "layer_growth": layer_factor,
-    "training": lambda stack: gb.train(stack, steps=1, learning_rate=0.1, draws=1, seed=0),
+    "training": lambda stack: train(stack, steps=1, learning_rate=0.1, draws=1, seed=0),
     "hessian": lambda stack: StackModule(stack, 0, torch.float32),
     "sampled_step": lambda stack: first_step_problem(stack, seed=0),
 }

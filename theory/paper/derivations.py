@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import sympy as sp
 
-from theory.mean_field import finite_width, mean_hessian
+from theory.mean_field import finite_width
 from theory.mean_field.concentration import PostEnergy, gaussian_excess_probability, gaussian_tail_bound
 from theory.paper import asymptotics, branch_kernels, layer_growth, layer_norm, lemmas, sharp, theorem1
 from theory.paper import low_tail as reverse_markov
@@ -154,16 +154,6 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("exponent in d of each step's factor at fixed V/d; logarithms count as 0",
                    lambda: slack.growth("post")),
         Derivation("the product of the factors over bound/norm", lambda: slack.product_of_factors("post")),
-    ),
-    "H3": (
-        Derivation("x x'' + |x'|^2 of a normalized x along a line: the output is curved toward its sphere's centre",
-                   mean_hessian.sphere_curvature),
-        Derivation("sum_k dp_k/dz_k - (1 - sum p^2) of a softmax", mean_hessian.softmax_divergence),
-        Derivation("f'(z) s^2 + z f(z) of the density f of N(0, s^2): Stein's lemma by parts", mean_hessian.stein_step),
-        Derivation("E v'Gv of a position, v = |x'|, q = 1 - E sum p^2", mean_hessian.gauss_newton_share),
-        Derivation("E of the radial term -(|x'|^2/d) (p - y).z, by both steps", mean_hessian.radial_share),
-        Derivation("E v'Hv: their sum, as the part of x'' across x adds nothing", mean_hessian.mean_of_both),
-        Derivation("E tr H, of the output matrix alone", mean_hessian.output_trace),
     ),
     "G1": (
         Derivation("what plain and gated units return of the gradient's kernel, less h'(c), for a symbolic kernel",

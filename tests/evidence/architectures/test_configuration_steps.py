@@ -20,8 +20,8 @@ import torch
 
 from checks.step_errors import MEASURED, Number, step_errors
 from simulate.curvature.first_step import Direction, direction
+from simulate.curvature.polar import polar_factor
 from simulate.runs.files import write_whole
-from simulate.training.optimizers import polar_factor
 from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
 from theory.configurations import stack_from_config
 from theory.first_step.prediction import first_step_given

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.evidence.architectures.test_atlas import described
 from tests.helpers.evidence_file import kept_case, record, rounded
 from tests.helpers.twins.training_codes import DRAWN, Architecture, Sizes, measured
-from theory import predict
+from theory import Stack, predict
 from theory.configurations import stack_from_config
 
 pytestmark = pytest.mark.evidence
@@ -43,6 +42,21 @@ MODELS = {
     "llama-3-8b": "torchtitan", "llama-3.2-1b": "torchtitan", "qwen2.5-7b": "megatron",
 }  # fmt: skip
 """Published models, and a code that draws such ones."""
+
+
+def described(stack: Stack, patterns: int = 16) -> dict[str, Any]:
+    """First over last layer's norms by matrix, the stream's energies, and the cosine of two tokens."""
+    found = predict(stack, patterns=patterns)
+    energy, product = found["hidden_energy"], found["token_correlation"]
+    norms = {name[8:]: np.sqrt(one) for name, one in found.items() if name.startswith("grad_sq_") and one.ndim}
+    return rounded(
+        {
+            "first over last": {role: float(one[0] / one[-1]) for role, one in norms.items()},
+            "energy": [float(energy[0]), float(energy[-1])],
+            "cosine": [float((product / energy)[0]), float((product / energy)[-1])],
+            "W_emb": float(np.sqrt(found["grad_sq_Wemb"])),
+        }
+    )
 
 
 def beside(name: str) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from simulate.curvature.module_step import WHOLE, ParameterLine, module_direction, one_step
-from simulate.curvature.problems import translation_problem
 from simulate.modules.factories import Made
-from simulate.translation.model import Translation
-from simulate.translation.parallel_text import read_pairs
+from studies.hessian.text_problem import translation_problem
+from studies.parallel_text import read_pairs
+from studies.translation_model import Translation
 from tests.helpers.evidence_file import kept_case, record, rounded
 
 FOLDER = os.environ.get("MULTI30K", "")

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradbounds.studies.fig3.table import predicted
-from gradbounds.studies.measurements import measure
-from simulate.translation.model import Translation
-from simulate.translation.parallel_text import ParallelText, read_pairs
+from studies.fig3.table import predicted
+from studies.measurements import measure
+from studies.parallel_text import ParallelText, read_pairs
+from studies.translation_model import Translation
 from tests.helpers.evidence_file import kept_case, record, rounded
 
 FOLDER = os.environ.get("MULTI30K", "")

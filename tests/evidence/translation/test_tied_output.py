@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.translation.model import Translation, Translator, padded, translation_loss
-from simulate.translation.parallel_text import PADDING, read_pairs
+from studies.parallel_text import PADDING, read_pairs
+from studies.translation_model import Translation, Translator, padded, translation_loss
 from tests.helpers.evidence_file import record
 
 FOLDER = os.environ.get("MULTI30K", "")

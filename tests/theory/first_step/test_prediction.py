@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from studies.hessian.gauss_newton import _tangent_kernel
 from theory import Stack, predict
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import (
@@ -21,7 +22,6 @@ from theory.first_step.rules import (
 from theory.first_step.samples import gaussian_samples
 from theory.first_step.tangent import TwoPassSolution
 from theory.first_step.units import FeedForward
-from theory.mean_field.gauss_newton import _tangent_kernel
 from theory.stack.weights import gain, weight_shapes
 
 RELAXED = [

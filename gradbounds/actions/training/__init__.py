@@ -1,1 +1,0 @@
-"""What `gradbounds train` does."""

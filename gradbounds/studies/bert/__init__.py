@@ -1,5 +1,0 @@
-"""The paper's pre-training experiment (section 4.1, Fig. 5): masked language models with and without warm-up."""
-
-from gradbounds.studies.bert.command import Bert as COMMAND
-
-__all__ = ["COMMAND"]

@@ -1,5 +1,0 @@
-"""The paper's training experiments (sections 3.2 and 4.1): translation models with and without warm-up."""
-
-from gradbounds.studies.warmup.command import Warmup as COMMAND
-
-__all__ = ["COMMAND"]

@@ -1,1 +1,0 @@
-"""The paper's encoder-decoders on text."""

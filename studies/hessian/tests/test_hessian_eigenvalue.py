@@ -1,0 +1,159 @@
+"""The residual of the Hessian and its largest eigenvalue: theory against explicit matrices of small networks."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from simulate.curvature.problems import stack_problem
+from studies.hessian import dyson
+from studies.hessian import dyson_matrices as matrices
+from studies.hessian import largest_eigenvalue as prediction
+from studies.hessian.largest_eigenvalue import largest_eigenvalues, residual_edge, residual_frobenius
+from studies.hessian.operators import extreme_eigenvalues
+from studies.stable_rate.initial_statistics import largest_eigenvalue as largest
+from tests.helpers.twins.residual import SmallStack, coupling, parts_along
+from theory import Stack
+
+SIZES = {"width": 64, "depth": 1, "tokens": 3, "vocab": 1024}
+NETWORKS = 6
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forward-mode derivatives, inside torch
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_the_residual_is_pairs_of_matrices_and_what_norms_add(placement):
+    """Exactly, at any width: nothing else has a second derivative."""
+    stack = SmallStack(placement, 6, 2, 3, 7, seed=1)
+    direction = [torch.randn_like(one) for one in stack.matrices]
+    residual, pairs, norms = parts_along(stack, direction)
+    assert residual == pytest.approx(pairs + norms, rel=1e-9)
+    assert min(abs(pairs), abs(norms)) > 1e-3
+
+
+@pytest.fixture(scope="module", params=["post", "pre"])
+def measured(request):
+    """The mean of |M|_F² and of the largest singular value, over networks."""
+    couplings = [coupling(SmallStack(request.param, *SIZES.values(), seed)) for seed in range(NETWORKS)]
+    values = np.array([[float(one.square().sum()), float(torch.linalg.matrix_norm(one, 2))] for one in couplings])
+    return Stack(placement=request.param, **SIZES), values
+
+
+def agrees(values, predicted, margin):
+    """Within the margin plus 4 standard errors."""
+    return abs(values.mean() - predicted) < margin * predicted + 4 * values.std(ddof=1) / len(values) ** 0.5
+
+
+def test_residual_beside_explicit_matrices(measured):
+    """The margins are d = 64's distance from large width."""
+    stack, values = measured
+    assert agrees(values[:, 0], residual_frobenius(stack) ** 2 / 2, 0.05)
+    assert agrees(values[:, 1], residual_edge(stack), 0.05)
+
+
+def test_planted_errors_are_seen(measured, monkeypatch):
+    """Without the backward kernel's recursion, and with gradients as below one more norm."""
+    stack, values = measured
+    true = dyson._responses
+
+    def one_way(of, moved, turned, curvature):
+        below, above = true(of, moved, turned, curvature)
+        return below, {name: 0.0 * part for name, part in above.items()}
+
+    monkeypatch.setattr(dyson, "_responses", one_way)
+    assert not agrees(values[:, 1], residual_edge(stack), 0.05)
+    monkeypatch.undo()
+    squared = matrices.output_gradient
+    monkeypatch.setattr(matrices, "output_gradient", lambda *given: squared(*given) * 1.5)
+    assert not agrees(values[:, 0], residual_frobenius(stack) ** 2 / 2, 0.05)
+
+
+def test_limits():
+    """Few classes leave Gauss-Newton's; the residual's edge rises like √d."""
+    few = largest_eigenvalues(Stack(width=64, depth=1, tokens=1, vocab=2), samples=2)
+    assert few.ratio == pytest.approx(1.0, abs=0.05)
+    edges = [residual_edge(Stack(width=d, depth=1, tokens=4, vocab=10**5)) for d in (64, 256)]
+    assert edges[1] / edges[0] == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """λ_max of Hessian and Gauss-Newton matrix of Post-LN networks, (networks, 2)."""
+    stack = Stack(width=48, depth=1, tokens=2, vocab=512)
+    problems = [stack_problem(stack, seed=seed, dtype=torch.float32) for seed in range(NETWORKS)]
+    return stack, np.array([
+        [largest(problem, seed=0), extreme_eigenvalues(problem, "gauss-newton", seed=0, tolerance=1e-3)[1]]
+        for problem in problems
+    ])  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_largest_eigenvalues_beside_exact_ones(exact):
+    """Both by themselves, which a ratio would hide; the margins are d = 48's distance from large width."""
+    stack, values = exact
+    theory = largest_eigenvalues(stack, samples=2)
+    assert agrees(values[:, 0], theory.hessian, 0.15)
+    assert agrees(values[:, 1], theory.gauss_newton, 0.15)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9, 0.999, 1.0 - 1e-9])
+def test_how_many_tokens_pass_a_relu(correlation):
+    """Two signs differ with probability arccos(ρ)/π, and of four the law has the same pairs; deep stacks align them."""
+    for n in (2, 4):
+        law, count = matrices._active_tokens(correlation, n), np.arange(n + 1)
+        assert law.sum() == pytest.approx(1.0, abs=1e-12)
+        differ = float((law * count * (n - count)).sum()) / (n * (n - 1) / 2)
+        assert differ == pytest.approx(np.arccos(correlation) / np.pi, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_deep_stacks(placement):
+    """Tokens that have aligned: the residual's edge rises with the depth."""
+    edges = [residual_edge(Stack(placement=placement, width=64, depth=L, tokens=4, vocab=4096)) for L in (2, 8)]
+    assert 0.0 < edges[0] < edges[1] < np.inf
+
+
+def test_the_two_ways_of_sampled_outputs(monkeypatch):
+    """With many classes to a coordinate the output matrix's own block, which one way leaves out, is of order d/V."""
+    stack = Stack(width=8, depth=1, tokens=3, vocab=360)
+    with_block = largest_eigenvalues(stack, samples=2)
+    monkeypatch.setattr(prediction, "_MOST_ROWS", 0)
+    without = largest_eigenvalues(stack, samples=2)
+    for name in ("hessian", "gauss_newton"):
+        assert getattr(without, name) == pytest.approx(getattr(with_block, name), rel=0.03)
+        assert getattr(without, name) < getattr(with_block, name)
+
+
+def test_small_products_have_one_thread(monkeypatch):
+    """Two threads of a busy machine take minutes for what one does in seconds."""
+
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    calls, seen, true = count(), [], dyson._responses
+
+    def counted(*given):
+        if next(calls) % 100 == 0:  # to ask takes longer than a product
+            seen.append(threads())
+        return true(*given)
+
+    monkeypatch.setattr(dyson, "_responses", counted)
+    with threadpool_limits(2, user_api="blas"):
+        stack = Stack(placement="pre", width=8, depth=1, tokens=2, vocab=6, branch_scale=1.7)
+        found = largest_eigenvalues(stack, samples=2)
+        residual_edge(stack)
+    assert seen
+    assert all(one <= {1} for one in seen), "a library that does not tell has none here"
+    assert found.hessian > 0
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="^stack must have ffn 'plain' .* layers alike that add something"):
+        largest_eigenvalues(Stack(placement="pre", branch_scale=0.0))
+    with pytest.raises(ValueError, match="^samples must be at least 2"):
+        largest_eigenvalues(Stack(), samples=1)
+    with pytest.raises(ValueError, match="^stack must have ffn 'plain'"):
+        residual_edge(Stack(activation="gelu"))
+    with pytest.raises(ValueError, match="input_correlation"):
+        largest_eigenvalues(Stack(input_correlation=1.0))

@@ -1,0 +1,1 @@
+"""What at initialization tells the largest stable rate: `python -m studies stable_rate`."""

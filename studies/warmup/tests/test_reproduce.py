@@ -1,0 +1,255 @@
+"""`python -m studies warmup`: a grid of tiny models, stopped and continued, and what is said of bad input."""
+
+import json
+import pickle
+
+import pandas as pd
+import pytest
+
+from simulate.runs.execution import Execution, InProcess
+from studies.__main__ import run as main
+from studies.parallel_text import read_pairs
+from studies.trainer import train
+from studies.translation_model import parameter_count
+from studies.warmup import runs as kept
+from studies.warmup.grid import read_grid
+from studies.warmup.lines import outcome_lines
+from studies.warmup.outcomes import measured_row
+from studies.warmup.reproduce import grid_named
+from studies.warmup.runs import run_all
+from tests.helpers.parallel_text import write
+
+GRID = """
+updates = 4
+batch_tokens = 60
+every = 2
+rate_seeds = 1
+start = 2
+[model]
+width = 8
+depth = 1
+heads = 2
+ffn_width = 8
+vocab = 40
+[text]
+units = "words"
+validation_pairs = 10
+seed = 0
+[paper]
+adam = [[0.01, 0.02]]
+fixed = [0.005]
+sgd = [0.1]
+[[runs]]
+optimizer = ["adam"]
+warmup = [1, 2]
+peak = [0.01]
+reading = ["b"]
+seeds = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("text"), count=60)
+
+
+def command(files, out, grid, *more):
+    texts = ["--source", str(files[0]), "--target", str(files[1])]
+    return ["warmup", *texts, "--out", str(out), "--preset", str(grid), *more]
+
+
+@pytest.fixture
+def grid(tmp_path):
+    file = tmp_path / "grid.toml"
+    file.write_text(GRID, encoding="utf-8")
+    return file
+
+
+def test_the_grid_of_the_small_preset():
+    """168 runs as the paper's experiments need them, and six at a fixed rate."""
+    found = grid_named("small")
+    count = {}
+    for run in found.runs:
+        kind = run.described()["optimizer"], run.reading
+        count[kind] = count.get(kind, 0) + 1
+    assert count == {
+        ("adam", "a"): 48, ("adam", "b"): 48, ("adam", "both"): 24, ("adam", "fixed"): 6, ("radam", "b"): 12,
+        ("radam", "both"): 12, ("sgd", "b"): 12, ("sgd", "both"): 12,
+    }  # fmt: skip
+    assert [run.training.seed for run in found.runs if run.rates] == [0] * 58
+    assert [run.training.seed for run in found.runs] == [0] * 58 + [1] * 58 + [2] * 58
+    by_reading = {run.reading: run.training.schedule for run in found.runs if run.training.schedule.warmup in (1, 144)}
+    rates = {name: [s.rate(t) / s.peak for t in (1, 144, 576)] for name, s in by_reading.items()}
+    assert rates["a"] == pytest.approx([1, 1 / 12, 1 / 24])
+    assert rates["b"] == pytest.approx([1, 1, 1 / 2])
+    assert rates["both"] == pytest.approx([1 / 144, 1, 1 / 2])
+    assert rates["fixed"] == [1, 1, 1]
+
+
+def test_the_grid_of_the_paper_s_sizes():
+    found = grid_named("paper")
+    assert len(found.runs) == 3 * (20 + 8 + 4 + 1)
+    assert parameter_count(found.translation) == pytest.approx(41.8e6, rel=0.01)
+    assert {run.training.schedule.peak for run in found.runs} == {1e-4, 5e-4, 1e-3, 5e-3}
+
+
+def test_the_grid_of_a_prefix():
+    """Seven arms of three seeds at the paper's sizes, no rate of which decays."""
+    found = grid_named("prefix")
+    assert found.prefix
+    assert found.translation == grid_named("paper").translation
+    arms = {(d["placement"], d["warmup"], d["peak"]) for d in (run.described() for run in found.runs)}
+    assert arms == {
+        ("post", 1, 1e-3), ("post", 500, 1e-3), ("post", 4000, 1e-3), ("pre", 1, 1e-3), ("pre", 4000, 1e-3),
+        ("post", 1, 5e-4), ("post", 500, 5e-4),
+    }  # fmt: skip
+    assert [run.training.seed for run in found.runs] == [0] * 7 + [1] * 7 + [2] * 7
+    assert {run.training.schedule.rate(1000) / run.training.schedule.peak for run in found.runs} == {1.0, 0.25}
+
+
+def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path):
+    """The table up to the update that was measured last, which makes a row; a finished run leaves none."""
+    grid = read_grid(GRID)
+    texts = grid.texts(read_pairs(*files, vocab=40))
+
+    def killed(update, *_):
+        if update == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept.one_run(grid.runs[0], texts, tmp_path, "cpu", killed)
+    record = kept.cut_off(grid.runs[0], texts, tmp_path)
+    row = measured_row(record, 4.0, grid.start)
+    assert row["updates"] == [0, 2]
+    whole = kept.one_run(grid.runs[0], texts, tmp_path, "cpu")
+    assert measured_row(whole, 4.0, grid.start)["validation"][:2] == row["validation"]
+    assert kept.cut_off(grid.runs[0], texts, tmp_path) is None
+    (tmp_path / "records" / f"{kept.name_of(grid.runs[0], texts)}.parquet").write_bytes(b"half")
+    with pytest.raises(ValueError, match="^out must hold whole tables"):
+        kept.cut_off(grid.runs[0], texts, tmp_path)
+
+
+def test_a_prefix_is_judged_by_failures_alone(blank_pictures, files, grid, tmp_path, capsys):
+    grid.write_text("prefix = true\n" + GRID, encoding="utf-8")
+    assert main(command(files, tmp_path / "run", grid)) == 0
+    said = capsys.readouterr().out
+    assert "post T = 1, 0.01: undecided before update 4 (seed 0 open, seed 1 open)" in said
+    assert "W1" not in said
+
+
+def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, tmp_path, capsys, monkeypatch):
+    """One seed is in the folder before, the other is trained; and from the rows of all nothing is."""
+    out, trained = tmp_path / "run", []
+    runs = read_grid(GRID)
+    texts = runs.texts(read_pairs(*files, vocab=40))
+    run_all(runs.runs[:4], texts, out, execution=Execution(), device="cpu", on_run=lambda _: None)
+    monkeypatch.setattr(kept, "train", lambda t, *some, **more: trained.append(t.seed) or train(t, *some, **more))
+    assert main(command(files, out, grid)) == 0
+    said = capsys.readouterr()
+    assert trained == [1] * 4
+    assert "run 8 of 8" in said.err
+    assert "adam      post            1 b          0.01" in said.out
+    assert "W1   Post-LN, Adam: no warm-up worse than long warm-up, reading (b): " in said.out
+    rows = json.loads((out / "rows.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["seed"] for row in rows] == [0] * 4 + [1] * 4
+    assert set(rows[0]["layers"]) == {"0", "2", "4"}
+    assert rows[0]["steps"] == [1, 2, 4]
+    assert rows[4]["steps"] == []  # of the second seed no rates are measured
+    assert not list((out / "checkpoints").iterdir())
+    assert {file.stem for file in out.iterdir()} >= {"losses", "losses_least", "ends", "gradients", "rates"}
+    main(command(files, tmp_path / "other", grid, "--known", str(out / "rows.json")))
+    assert capsys.readouterr().out.replace("/other/", "/run/") == said.out
+    assert len(trained) == 4
+
+
+class Elsewhere(InProcess):
+    """Calls as a process would have them: from what is pickled."""
+
+    def submit(self, fn, /, *args):
+        return super().submit(*pickle.loads(pickle.dumps((fn, *args))))
+
+
+def test_other_processes_give_the_same_tables(files, tmp_path):
+    grid = read_grid(GRID)
+    texts = grid.texts(read_pairs(*files, vocab=40))
+    executions = Execution(), Execution(workers=2, pool=Elsewhere())
+    seen, tables = [], []
+    for place, execution in enumerate(executions):
+        own = {"execution": execution, "device": "cpu", "on_run": seen.append}
+        tables.append(run_all(grid.runs[:2], texts, tmp_path / str(place), **own))
+    assert sorted(seen) == [0, 0, 1, 1]
+    for first, second in zip(*tables, strict=True):
+        pd.testing.assert_frame_equal(first, second)
+
+
+def test_a_dry_run_tells_how_much_it_is(files, grid, tmp_path, capsys):
+    assert main(command(files, tmp_path / "run", grid, "--dry-run")) == 0
+    said = capsys.readouterr().out
+    assert "8 runs of 4 updates of 60 target tokens; 8 are left." in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (("updates = 4", ""), "grid must have updates."),
+        (("updates = 4", "updates = 4\nsteps = 3"), "grid has no steps; it has batch_tokens, "),
+        (("updates = 4", "updates = 0"), "updates must be an integer of at least 1, got 0."),
+        (("depth = 1", "dept = 1"), "model has no dept; it has "),
+        (("width = 8", "width = 7"), "width must be even"),
+        (('"adam"', '"lion"'), "optimizer must be one of adam, radam, adamw, sgd, got 'lion'."),
+        (("peak = [0.01]", 'peak = ["fast"]'), "peak of runs 1 must be a list of float, got ['fast']."),
+        (("peak = [0.01]", "peak = [-0.01]"), "peak must be a positive finite number, got -0.01."),
+        (('reading = ["b"]', 'reading = ["c"]'), "reading must be a, b or fixed, got 'c'."),
+        (("warmup = [1, 2]", "warmup = [1, 5]"), "start must be an integer of at least 5, got 2."),
+        (("fixed = [0.005]", "fixed = []"), "paper must have pairs of rates for adam and a fixed rate for each"),
+        (("[model]", "[model"), "grid must be TOML: "),
+        (('units = "words"', 'units = "letters"'), "units must be words or bpe, got 'letters'."),
+    ],
+)
+def test_bad_grids(changed, said):
+    with pytest.raises(ValueError) as error:
+        read_grid(GRID.replace(*changed))
+    assert str(error.value).startswith(said)
+
+
+def test_bad_input(files, grid, tmp_path, capsys):
+    """One line each, exit code 2, and no folder."""
+    unequal = tmp_path / "short"
+    unequal.write_text("one line\n", encoding="utf-8")
+    large = tmp_path / "large.toml"
+    large.write_text(GRID.replace("vocab = 40", "vocab = 4000"), encoding="utf-8")
+    out = tmp_path / "run"
+    other = command((files[0], unequal), out, grid)
+    missing = command((files[0], tmp_path / "none"), out, grid)
+    cases = [
+        (missing, "target must be"),
+        (other, "source and target must have equally many lines"),
+        (command(files, out, large), "vocab must be from 5 to 50"),
+        (command(files, out, "smal"), "preset must be paper or prefix or small, or a TOML file, got 'smal'."),
+        (command(files, out, grid, "--known", str(files[0])), "known must be a file of rows"),
+        (command(files, out, grid, "--workers", "0"), "workers must be an integer of at least 1, got 0."),
+        (command(files, out, grid, "--seeds", "0"), "seeds must be an integer of at least 1, got 0."),
+        (command(files, out, grid, "--device", "tpu"), "device must be"),
+    ]
+    for arguments, said in cases:
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_lines_of_outcomes():
+    """Two seeds that learn at 50 and 100 updates, the first of which is the median; one of two that never does."""
+    kind = {"optimizer": "adam", "placement": "post", "warmup": 1, "reading": "b", "unigram": 5.0}
+    curves = {0.01: [[8.0, 4.0, 3.0], [8.0, 6.0, 4.0]], 0.02: [[8.0, 6.0, 6.0], [8.0, 6.0, 5.0]]}
+    rows = [
+        kind | {"peak": peak, "updates": [0, 50, 100], "validation": own, "final": own[-1], "outcome": f"{own[-1]:g}"}
+        for peak, losses in curves.items() for own in losses
+    ]  # fmt: skip
+    assert [" ".join(line.split()) for line in outcome_lines(rows)] == [
+        "optimizer placement warm-up reading rate final loss learns outcomes",
+        "adam post 1 b 0.01 3.500 50 1 3, 1 4",
+        "adam post 1 b 0.02 5.500 - 1 6, 1 5",
+    ]

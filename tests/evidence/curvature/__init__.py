@@ -1,1 +1,0 @@
-"""Evidence on the curvature of stacks."""

@@ -1,1 +1,0 @@
-"""Several steps of training."""

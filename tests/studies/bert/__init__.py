@@ -1,1 +1,0 @@
-"""Tests of gradbounds.studies.bert."""
