@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 import gradbounds
-from gradbounds.commands import MOVED, REMOVED, Command
+from gradbounds.commands import MOVED, REMOVED, REMOVED_FLAGS, Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
@@ -236,6 +236,8 @@ def _check_flags(arguments: Sequence[str], program: str) -> None:
         if words in REMOVED:
             raise ValueError(f"command must be one that there is; {words} was removed: {REMOVED[words]}.")
     for word in arguments:
+        if now := REMOVED_FLAGS.get((first, word.partition("=")[0])):
+            raise ValueError(f"{word.partition('=')[0]} was removed: {now}.")
         # tyro looks for flags like it, which takes seconds.
         if len(flag := word.partition("=")[0]) > _LONGEST_FLAG and flag.startswith("--"):
             raise ValueError(f"Unrecognized options: {word}. See {program} --help.")

@@ -3,7 +3,7 @@
 import numpy as np
 
 MOST = {
-    "draws": 2**40, "max_draws": 2**40, "seed": 2**63 - 1, "seeds": 10**4, "workers": 4096, "steps": 10**5,
+    "draws": 2**40, "seed": 2**63 - 1, "seeds": 10**4, "workers": 4096, "steps": 10**5,
     "patterns": 10**6,
 }  # fmt: skip
 """The most of what is counted, by name; of anything else `MOST_OF_ANY`. More would never end, or not fit a table."""

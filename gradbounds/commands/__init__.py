@@ -47,3 +47,11 @@ REMOVED = {
     "reproduce": _STUDY.format("fig3, warmup or bert"),
 }
 """Commands of earlier versions, and what does their work now."""
+
+_TARGET = "more --draws continue a run, until `gradbounds check RUN` prints an error that is small enough"
+REMOVED_FLAGS = {
+    ("sweep", "--cluster"): "--dask slurm --workers 20 starts jobs of a queue",
+    ("sweep", "--target-sem"): _TARGET,
+    ("sweep", "--target-exponent"): _TARGET,
+}
+"""Flags of earlier versions, by their command, and what does their work now."""

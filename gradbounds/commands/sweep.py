@@ -71,16 +71,6 @@ class Sweep(OfModel):
         Literal["float32", "float64"] | None, optional("precision of weights and tokens", "float32|float64", "float32")
     ] = None
     text: Annotated[Path | None, optional("text file, or lighthouse, for inputs and labels", "PATH")] = None
-    target_sem: Annotated[
-        float | None, optional("add draws until the last gradient norm's relative error is this small", "FLOAT")
-    ] = None
-    target_exponent: Annotated[
-        float | None, optional("add draws until its exponents in d and L have this standard error", "FLOAT")
-    ] = None
-    max_draws: Annotated[int, Flag(help="most draws per cell, with --target-...")] = 2**16
-    max_time: Annotated[
-        str, Flag(help="time after which no block is begun, with --target-...", metavar="90s|10m|2h")
-    ] = ""
     workers: Annotated[
         int | None, optional("processes, each with one thread; on cuda they take the GPUs in turn", "INT", "1")
     ] = None
@@ -129,14 +119,7 @@ class Sweep(OfModel):
         if self.out is None:
             raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
         with self._execution(recipe.device) as execution:
-            if not self._to_target:
-                return sweep_into(self.out, recipe, execution, resume=self.resume)
-            from gradbounds.actions.sweep_to_target import Target, sweep_to_target
-
-            target = Target(
-                sem=self.target_sem, exponent=self.target_exponent, max_draws=self.max_draws, max_time=self.max_time
-            )
-            return sweep_to_target(self.out, recipe, target, execution, resume=self.resume)
+            return sweep_into(self.out, recipe, execution, resume=self.resume)
 
     def _with_table(self) -> "Result":
         """A preset that ends with a table.
@@ -174,10 +157,6 @@ class Sweep(OfModel):
         sampling["draws"] = 64 if self.draws is None else self.draws
         return relax(grid, out=self.out, plan=self.dry_run, **steps, **sampling)
 
-    @property
-    def _to_target(self) -> bool:
-        return self.target_sem is not None or self.target_exponent is not None
-
     def _check_flags(self) -> None:
         """Refuse flags that would be ignored.
 
@@ -186,13 +165,8 @@ class Sweep(OfModel):
         """
         if (self.along or self.values) and self.preset != "relax":
             raise ValueError(f"along and values must stand with the preset relax, got {self.along or self.values!r}.")
-        if self.max_time and not self._to_target:
-            raise ValueError(f"max_time must stand with target_sem or target_exponent, got {self.max_time!r}.")
-        if self.dry_run and (self._to_target or self.dask is not None):
-            what = (
-                "a target, whose draws are not known before" if self._to_target else "dask, whose machines are others"
-            )
-            raise ValueError(f"dry_run must stand without {what}.")
+        if self.dry_run and self.dask is not None:
+            raise ValueError("dry_run must stand without dask, whose machines are others.")
         if self.workers is not None and self.dask is not None and ":" in self.dask:
             raise ValueError(
                 f"workers and the address of a scheduler must not be given together, got {self.workers} and "

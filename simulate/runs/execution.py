@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -102,15 +101,13 @@ class Execution:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def tasks(self, blocks: Iterable[tuple[Cell, int, int]], end: float) -> Iterator[Task]:
-        """Blocks as tasks, in their order, until the monotonic clock says `end`."""
+    def tasks(self, blocks: Iterable[tuple[Cell, int, int]]) -> Iterator[Task]:
+        """Blocks as tasks, in their order."""
         for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
             # A cell may have more blocks than fit into memory.
             while left := [block for _, _, block in islice(group, _AT_A_TIME)]:
                 start, most = 0, self._most(cell, len(left))
                 while start < len(left):
-                    if time.monotonic() > end:
-                        return
                     size = next_batch(len(left) - start, most)
                     yield cell, seed, tuple(left[start : start + size])
                     start += size

@@ -272,8 +272,8 @@ class Run:
             )
         return rows
 
-    def tables(self, columns: list[str] | None = None, *, since: float = -np.inf) -> Iterator[pa.Table]:
-        """The files of draws, in the order in which they landed; those that did `since` then, as time.time() has it.
+    def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The files of draws, in the order in which they landed.
 
         Raises:
             ValueError: a file is damaged or not of a sweep, or a draw stands in two places. All files are looked at
@@ -282,8 +282,7 @@ class Run:
         files = self.files()
         check_distinct(files, tables_of(files, KEY))
         for file in files:
-            if file.stat().st_mtime >= since:
-                yield readable(lambda f=file: rows_of(f, columns), file)
+            yield readable(lambda f=file: rows_of(f, columns), file)
 
     def _held(self, columns: list[str] | None) -> list[tuple[Path, pa.Table]]:
         """All files with their tables, read once; columns are those of `KEY` and more, or all.

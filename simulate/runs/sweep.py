@@ -138,7 +138,6 @@ def sample_into(
     run: Run,
     execution: Execution = ONE_PROCESS,
     on_block: Callable[[Progress], None] | None = None,
-    end: float = float("inf"),
 ) -> None:
     """Sample every cell into a run, skipping the blocks that have landed there.
 
@@ -152,7 +151,6 @@ def sample_into(
         run: where blocks land; nobody else may write there meanwhile.
         execution: by whom.
         on_block: called after each block.
-        end: a time of `time.monotonic` after which no block is begun.
 
     Raises:
         ValueError: an argument is outside its range, the run is in use or was deleted meanwhile, its files are damaged
@@ -168,7 +166,7 @@ def sample_into(
         landing = _Landing(run, execution.land_every)
         try:
             with execution.executor() as pool:
-                for (cell, _, indices), arrays in execution.completed(pool, execution.tasks(to_do.work(), end)):
+                for (cell, _, indices), arrays in execution.completed(pool, execution.tasks(to_do.work())):
                     for index, values in zip(indices, arrays, strict=True):
                         landing.add(Block(cell, seed, index, values))
                         if on_block is not None:

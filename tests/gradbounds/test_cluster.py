@@ -241,7 +241,6 @@ def test_gpus_are_a_resource():
 @pytest.mark.parametrize(("flags", "message"), [
     (["--workers", "2", "--dask", "tcp://h:1"], "workers and the address of a scheduler must not be given together"),
     (["--dry-run", "--dask", "tcp://h:1"], "--dry-run must stand without dask"),
-    (["--dry-run", "--target-sem", "0.1"], "--dry-run must stand without a target"),
     (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
     (["--blocks-at-once", "-1"], "at_once must be an integer of at least 0"),
     (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),

@@ -13,6 +13,7 @@ from gradbounds.described_network import Description, changed_values
 from gradbounds.flags import given as given_fields
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
+from gradbounds.units import seconds_of
 from theory import Stack
 from theory.configurations import PUBLISHED, published, stack_from_config
 
@@ -232,3 +233,9 @@ def test_hyphens_and_underscores_name_the_same_field():
         (grid,) = parsed(line).recipe().grid
         assert [(s.width, s.query_key_scale) for s in stacks({**grid, "placement": "post"})] == [(8, 0.0), (16, 1.0)]
     assert (field_name("query-key-scale"), field_name("a-b")) == ("query_key_scale", "a-b")
+
+
+def test_durations_of_every_unit():
+    assert [seconds_of(text) for text in ("7", "7s", "7m", "7h", "7d")] == [7, 7, 420, 25_200, 604_800]
+    with pytest.raises(ValueError, match="must be a positive duration such as 90s"):
+        seconds_of("soon")

@@ -60,12 +60,12 @@ def test_a_shared_stream_is_seen(monkeypatch):
 
 
 def test_tasks(monkeypatch):
-    """Blocks of one cell, in order: by time, or by number; and none after the end."""
+    """Blocks of one cell, in order: by time, or by number."""
     first, second = Cell(CELLS[0][0]), Cell(CELLS[1][0])
     blocks = [(first, 0, k) for k in range(5)] + [(second, 0, k) for k in range(2)]
 
-    def made(end=np.inf, **how):
-        return [(cell, indices) for cell, _, indices in Execution(**how).tasks(blocks, end)]
+    def made(**how):
+        return [(cell, indices) for cell, _, indices in Execution(**how).tasks(blocks)]
 
     one_by_one = [(cell, (k,)) for cell, _, k in blocks]
     whole = [(first, (0, 1, 2, 3, 4)), (second, (0, 1))]
@@ -75,11 +75,10 @@ def test_tasks(monkeypatch):
     assert made(workers=2) == [(first, (0, 1, 2)), (first, (3, 4)), *one_by_one[5:]]
     assert made(memory=1.0) == made(memory=1.0, task_seconds=1e-9) == one_by_one
     assert made(memory=1.0, task_seconds=1e9) == whole
-    assert made(end=-np.inf) == []
     blocks = [(first, 0, k) for k in range(300)]
     assert [len(task) for _, task in made(at_once=300)] == [300], "what was asked for is done"
     endless = ((first, 0, k) for k in itertools.count())
-    assert next(Execution(at_once=1).tasks(endless, np.inf)) == (first, 0, (0,)), "blocks are not gathered first"
+    assert next(Execution(at_once=1).tasks(endless)) == (first, 0, (0,)), "blocks are not gathered first"
 
 
 def test_memory_that_is_short(monkeypatch):
@@ -143,7 +142,7 @@ def test_batches_follow_memory(monkeypatch):
     assert BatchLimits(memory=7.5 * block_bytes(DEEP), sharers=2).blocks(DEEP) == 3
     assert BatchLimits(memory=1.0).blocks(DEEP) == 1
     assert 32 <= BatchLimits(memory=1e15).blocks(DEEP) <= 64
-    tasks = Execution(workers=2, memory=9.5 * block_bytes(DEEP)).tasks([(DEEP, 0, k) for k in range(9)], np.inf)
+    tasks = Execution(workers=2, memory=9.5 * block_bytes(DEEP)).tasks([(DEEP, 0, k) for k in range(9)])
     assert [len(blocks) for _, _, blocks in tasks] == [3, 3, 3]
     monkeypatch.setattr(memory, "free_memory", lambda: 1e15)
     for limits in (BatchLimits(), BatchLimits(sharers=2), BatchLimits(sharers=2).as_now()):
