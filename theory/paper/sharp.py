@@ -72,17 +72,6 @@ def bracket(placement: Placement) -> tuple[sp.Expr, sp.Expr]:
     return sp.factor(low), sp.factor(high)
 
 
-def large_vocabulary_limit(placement: Placement) -> sp.Expr:
-    """The lower end of the bracket as V → ∞, which the limit attains for Post-LN: σ_e²/(3 n).
-
-    Positions with different labels then have uncorrelated gradients, and p no mass on the label.
-
-    >>> large_vocabulary_limit("post")
-    sigma_e**2/(3*n)
-    """
-    return sp.factor(sp.limit(bracket(placement)[0], V, sp.oo))
-
-
 def one_token_mean(stack: Stack) -> float:
     """E‖∂L/∂W^{2,L}‖_F² of a Post-LN stack with one token, exact at every width, depth, V and σ_e.
 

@@ -50,7 +50,7 @@ def test_the_orders():
 
 def test_large_vocabulary():
     stack = Stack(width=512, depth=30, vocab=10**6, tokens=8)
-    assert sharp.large_vocabulary_limit("post").subs({sigma_e: 1, n: 8}) == sp.Rational(1, 24)
+    assert sp.limit(sharp.bracket("post")[0], sharp.V, sp.oo).subs({sigma_e: 1, n: 8}) == sp.Rational(1, 24)
     assert predict(stack)["grad_sq_W2"][-1] / 512 == pytest.approx(1 / 24, rel=1e-3)
 
 
