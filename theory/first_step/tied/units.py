@@ -6,103 +6,69 @@ of u and a rest. All means are over samples of u.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from theory.first_step.motion import mean_kernel, root
-from theory.first_step.rules import MatrixUse, Rule, sign_rule
-from theory.first_step.samples import SAMPLES, gaussian_samples
-from theory.first_step.tied.motion import (
+from theory.first_step.motion import (
     Gradients,
     MatrixGradient,
-    OverlapMotion,
     Steps,
-    TiedBranch,
+    TokenMotion,
     inverse,
+    mean_kernel,
+    root,
     sample_mean,
-    steps_of,
 )
-from theory.mean_field.activations import activation_of
-from theory.mean_field.kernels import Array, MatrixLayout
+from theory.first_step.rules import Branch, MatrixUse, Rule, sign_rule, sign_steps
+from theory.first_step.units import FeedForward
+from theory.mean_field.kernels import Array
 from theory.mean_field.tied.units import response
-from theory.stack import Stack
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.weights import gain
 
 
-@dataclass(slots=True, eq=False)
-class TiedUnits(TiedBranch):
-    """φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
-
-    Attributes:
-        uses: its matrices; the last is W2.
-        before: samples of the pre-activations of the others, (samples, N).
-        active: φ of those that it is of.
-        slope: φ' of them.
-        factors: what gradients of each matrix are multiplied by.
-        units: samples of the units.
-    """
-
-    stack: Stack
-    tokens: MatrixLayout
-    given: Array
-    seed: int
-    samples: int = SAMPLES
-    uses: list[MatrixUse] = field(init=False)
-    before: dict[str, Array] = field(init=False)
-    active: Array = field(init=False)
-    slope: Array = field(init=False)
-    factors: dict[str, Array] = field(init=False)
-    units: Array = field(init=False)
+class TiedFeedForward(FeedForward):
+    """φ(x W1) W2 or (φ(x WG) ∘ x W1) W2, with means over samples of the units, of which gradients hold a part."""
 
     def __post_init__(self) -> None:
-        stack, shapes, generator = self.stack, weight_shapes(self.stack), np.random.default_rng(self.seed)
-        activation, gated = activation_of(stack.activation, stack.leaky_slope), stack.ffn == "gated"
-        roles, none = ("WG", "W1") if gated else ("W1",), np.ones((1, 1))
-        self.before = {
-            role: gaussian_samples(self.given[0] * gain(stack, role), generator, self.samples) for role in roles
-        }
-        u, lines = self.before[roles[0]], self.before["W1"]
-        self.active, self.slope = activation.value(u), activation.slope(u)
-        self.factors = {"WG": self.slope * lines, "W1": self.active} if gated else {"W1": self.slope}
-        self.units = self.active * lines if gated else self.active
-        self.uses = [MatrixUse(role, shapes[role], stack.width * self.given, none) for role in roles]
-        rows = stack.ffn_width * sample_mean(self.units, self.units)[None]
-        self.uses.append(MatrixUse("W2", shapes["W2"], rows, self.units))
+        FeedForward.__post_init__(self)
+        *before, second = self.uses
+        none, rows = np.ones((1, 1)), self.stack.ffn_width * sample_mean(self.units.drawn, self.units.drawn)[None]
+        self.uses = [MatrixUse(use.role, use.shape, use.rows, none) for use in before]
+        self.uses.append(MatrixUse("W2", second.shape, rows, self.units.drawn))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """As `TiedAttention.down`."""
+        """As `FixedAttention.down`."""
         stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
         along = part @ (size * self.uses[-1].rows / stack.ffn_width)
         gradients = {"W2": MatrixGradient(noise + along @ part.mT, part, along)}
         noise, part = size * gradients["W2"].gram, size / ratio * part
         below, of_tokens = np.zeros(1), np.zeros(1)
-        for role, factor in self.factors.items():
+        for role, factor in self.units.factors.items():
             role_gain, kernel = gain(stack, role), self.given * gain(stack, role)
             if stack.ffn == "gated" and role == "W1":
-                answer = part * sample_mean(self.active, self.active)
+                answer = part * sample_mean(self.units.active, self.units.active)
             else:
                 of_lines = gain(stack, "W1") * self.given if role == "WG" else 1.0
-                answer = response(part * of_lines, kernel, self.before[role], self.active, self.slope)
-            certain = factor * (self.units @ part.mT)
+                answer = response(part * of_lines, kernel, self.units.before[role], self.units.active, self.units.slope)
+            certain = factor * (self.units.drawn @ part.mT)
             gram = noise * sample_mean(factor, factor) + ratio * sample_mean(certain, certain)
             gradients[role] = MatrixGradient(gram, answer, ratio * answer @ kernel)
             below, of_tokens = below + role_gain * gram, of_tokens + ratio * role_gain * answer
         return below, of_tokens, gradients
 
-    def up(self, moved: OverlapMotion, gradients: Gradients, steps: Steps) -> OverlapMotion:
-        """As `TiedAttention.up`."""
+    def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
+        """As `FixedAttention.up`."""
         stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
         noise, certain, follows = self._noise(gradients), self._certain(gradients), moved.overlaps @ inverse(self.given)
         signs = self._signs(gradients, steps)
-        along = {role: gain(stack, role) * moved.coefficients + steps.get(role, 0.0) for role in self.factors}
+        along = {role: gain(stack, role) * moved.coefficients + steps.get(role, 0.0) for role in self.units.factors}
         # Networks' own coefficients may differ by orders of magnitude, as one over their gradients.
         apart = bool(signs) or any(len(role_c) > 1 for role_c in along.values())
         c, energy, change = np.zeros(1), np.zeros(1), np.zeros(1)
         by_noise, turned = np.zeros(1), 0.0 * self.given
-        for role, factor in self.factors.items():
+        for role, factor in self.units.factors.items():
             role_c, slopes = along[role], sample_mean(factor, factor)
-            change = change + factor * (self.before[role] @ follows.mT + (factor * certain) @ role_c.mT)
+            change = change + factor * (self.units.before[role] @ follows.mT + (factor * certain) @ role_c.mT)
             rest = ratio * gain(stack, role) * (moved.energy - follows @ self.given @ follows.mT)
             c, energy = c + role_c * slopes, energy + rest * slopes
             if apart:
@@ -110,24 +76,25 @@ class TiedUnits(TiedBranch):
             else:
                 turned = turned + factor[:, :, None] * mean_kernel(role_c) * factor[:, None, :]
         for role, moves in signs.items():
-            c, change = c + self._along_noise(role, moves, gradients), change + self.factors[role] * moves
+            c, change = c + self._along_noise(role, moves, gradients), change + self.units.factors[role] * moves
         energy = energy + ratio * sample_mean(change + by_noise, change + by_noise)
         energy = energy + (turned @ mean_kernel(noise) @ turned.mT).mean(0)
-        of_units = OverlapMotion(c, ratio * sample_mean(change, self.units), energy)
+        of_units = TokenMotion(c, ratio * sample_mean(change, self.units.drawn), energy)
         return of_units.through(size, 1.0 / ratio, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `TiedAttention.steps`; but of signs before an activation "ROLE signs", which are no multiples of Δ."""
+        """As `FixedAttention.steps`; but of signs before an activation "ROLE signs", which are no multiples of Δ."""
         if rule is not sign_rule:
-            return TiedBranch.steps(self, rule, gradients, matrices)
-        steps = steps_of(self.uses[-1:], rule, {"W2": gradients["W2"].gram}, matrices)
-        return steps | {f"{role} signs": np.ones(1) for role in self.factors if role in matrices}
+            return Branch.steps(self, rule, gradients, matrices)
+        steps = sign_steps(self.uses[-1:] if "W2" in matrices else (), gradients)
+        return steps | {f"{role} signs": np.ones(1) for role in self.units.factors if role in matrices}
 
-    def parts(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """As `TiedBranch.parts`."""
-        parts, ratio = TiedBranch.parts(self, steps, gradients, others), self.stack.ffn_width / self.stack.width
+    def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
+        """As `Branch.inner_products_by_matrix`."""
+        parts = Branch.inner_products_by_matrix(self, steps, gradients, others)
+        ratio = self.stack.ffn_width / self.stack.width
         for role, moves in self._signs(gradients, steps).items():
-            seen = (self.factors[role] * moves * self._certain(others)).sum(-1).mean(-1)
+            seen = (self.units.factors[role] * moves * self._certain(others)).sum(-1).mean(-1)
             c = self._along_noise(role, moves, gradients)
             parts[role] = ratio * seen + (c * self._noise(others)).sum((-2, -1))
         return parts
@@ -139,19 +106,19 @@ class TiedUnits(TiedBranch):
     def _certain(self, gradients: Gradients) -> Array:
         """Samples of P h, (..., samples, N)."""
         part = gain(self.stack, "W2") * self.stack.width / self.stack.ffn_width * gradients["W2"].part
-        return np.asarray(self.units @ part.mT)
+        return np.asarray(self.units.drawn @ part.mT)
 
     def _drawn(self, gradients: Gradients) -> Array:
         """Samples of √d ν."""
         noise = self._noise(gradients) * self.stack.width / self.stack.ffn_width
-        normal = np.random.default_rng((self.seed, 1)).standard_normal((len(noise), *self.units.shape))
+        normal = np.random.default_rng((self.seed, 1)).standard_normal((len(noise), *self.units.drawn.shape))
         return np.asarray(normal @ root(noise).mT)
 
     def _signs(self, gradients: Gradients, steps: Steps) -> dict[str, Array]:
         """√d H sign(HᵀΔ) of samples of Δ, for Gaussian H, of the matrices that move so."""
         signs = dict[str, Array]()
-        for role in (role for role in self.factors if f"{role} signs" in steps):
-            gradient = self.factors[role] * (self._certain(gradients) + self._drawn(gradients))
+        for role in (role for role in self.units.factors if f"{role} signs" in steps):
+            gradient = self.units.factors[role] * (self._certain(gradients) + self._drawn(gradients))
             moved = gradient @ self.given
             sizes = np.sqrt(np.maximum((moved * gradient).sum(-1, keepdims=True), 0.0))
             scale = (2 / np.pi) ** 0.5 * self.stack.width**1.5
@@ -160,5 +127,5 @@ class TiedUnits(TiedBranch):
 
     def _along_noise(self, role: str, moves: Array, gradients: Gradients) -> Array:
         """Coefficients on ν of what signs make of the units, by Stein's lemma."""
-        moved = sample_mean(self.factors[role] * moves, self._drawn(gradients))
+        moved = sample_mean(self.units.factors[role] * moves, self._drawn(gradients))
         return np.asarray(self.stack.ffn_width / self.stack.width * moved @ inverse(self._noise(gradients)))
