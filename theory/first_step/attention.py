@@ -209,10 +209,7 @@ class RandomAttention(Branch):
             vectors = at_queries if role == "WQ" else self.group_sums(at_keys)
             vectors = rotated(stack, vectors, -1) if stack.rotary else vectors
             each = (vectors @ vectors.mT).reshape(-1, *rows.shape)
-        of_mean = sign_coefficients(mean_kernel(rows), mean_kernel(each)) * mean_kernel(each)
-        of_each = mean_kernel(sign_coefficients(rows, each) * each)
-        before, after = of_mean.sum(-1), np.maximum(of_each.sum(-1), 0.0)
-        return np.asarray(np.sqrt(np.divide(after, before, out=np.ones(len(before)), where=before > 0)))
+        return unevenness(rows, each, mean_kernel(rows), mean_kernel(each))
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
         """As `Branch.inner_products_by_matrix`."""
@@ -328,3 +325,10 @@ class RandomAttention(Branch):
         first, second = self.sizes()
         q, k = q * gain(stack, "WQ") ** 0.5 / first, k * gain(stack, "WK") ** 0.5 / second
         return (rotated(stack, q), rotated(stack, k)) if stack.rotary else (q, k)
+
+
+def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
+    """√ of what signs gain of a position over what they would if all Gram matrices were their means, (N,)."""
+    kernels = (rows, each), (mean_rows, mean)
+    after, before = (mean_kernel(sign_coefficients(kernel, gram) * gram).sum(-1) for kernel, gram in kernels)
+    return np.asarray(np.sqrt(np.divide(np.maximum(after, 0.0), before, out=np.ones(len(before)), where=before > 0)))

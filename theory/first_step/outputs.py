@@ -38,9 +38,9 @@ class Outputs:
     r: Array
     counted: NDArray[np.bool_]
 
-    def pieces(self) -> Iterator[tuple[slice, "Outputs"]]:
-        """Some networks after the others, with their place, so that little is held besides."""
-        count = max(1, CHUNK // (self.r.shape[-1] * self.r.shape[-2]))
+    def pieces(self, most: int = CHUNK) -> Iterator[tuple[slice, "Outputs"]]:
+        """So many networks at most after the others, with their place, so that little is held besides."""
+        count = min(most, CHUNK // (self.r.shape[-1] * self.r.shape[-2])) or 1
         for start in range(0, len(self.r), count):
             part = slice(start, start + count)
             yield part, Outputs(self.p[part], self.r[part], self.counted)

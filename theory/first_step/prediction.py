@@ -41,7 +41,7 @@ from theory.first_step.rules import RULES
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
 from theory.first_step.tangent import Down, TwoPassSolution
-from theory.first_step.tied.networks import sampled_tied_outputs, tied_statistics
+from theory.first_step.tied_networks import sampled_tied_outputs, tied_statistics
 from theory.mean_field.inputs import Inputs, checked_windows, loss_positions, word_inputs
 from theory.mean_field.kernels import Array
 from theory.stack import Stack, check_stack
@@ -306,7 +306,7 @@ class _Networks:
         curvature: their mean u'Gu.
         gain_error: deviations of g·u that are due to samples, of every network.
         curvature_error: of u'Gu, likewise.
-        parts: of g·u and of u'Gu, by role.
+        products: parts of g·u and of u'Gu, by role.
         updates: E|u_W|² and |W|², by role.
     """
 
@@ -315,7 +315,7 @@ class _Networks:
     curvature: float
     gain_error: Array
     curvature_error: Array
-    parts: tuple[dict[str, Array], dict[str, Array]]
+    products: tuple[dict[str, Array], dict[str, Array]]
     updates: tuple[dict[str, Array], dict[str, Array]]
 
 
@@ -328,60 +328,35 @@ def _networks(
     Raises:
         ValueError: all gradients are 0.
     """
-    if holds_words(stack):
-        return _tied_networks(stack, optimizer, chosen, seed, patterns)
-    solution, linear = TwoPassSolution.of(stack, seed, SAMPLES // patterns, inputs), optimizer in LINEAR
-    labels = None if solution.inputs.labels is None else solution.inputs.labels[0]
-    count, counted = sample_count(stack, linear=linear, patterns=patterns), counted_positions(stack, seed)
-    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count, counted, given=labels)
-    # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-    taken = _taken(
-        solution,
-        optimizer,
-        chosen,
-        drawn,
-        mean_gram(stack, solution.output, solution.inputs.same_label, counted) if linear else None,
-    )
-    each = _statistics(drawn, taken)
-    _check_moved(stack, chosen, each)
-    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
-    deviations, off = each["gain"] - gain, each["curvature"] - curvature
-    if optimizer == "sgd":
-        output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
-        exact = float(
-            (
-                (taken.coefficients + output) * mean_gram(stack, solution.output, solution.inputs.same_label, counted)
-            ).sum()
-        )
-        # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
-        slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
-        curvature, off = curvature - slope * (gain - exact), off - slope * deviations
-        gain, deviations = exact, np.zeros_like(deviations)
-    updates = _squared_updates(drawn, taken)
-    return _Networks(each, gain, curvature, deviations, off, _inner_products_by_matrix(drawn, taken), updates)
-
-
-def _tied_networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int) -> _Networks:
-    """As `_networks`, of tied embeddings."""
-    # Signs are sampled of every network.
-    samples = SAMPLES // (patterns * (4 if optimizer == "adam" else 1))
-    solution = TwoPassSolution.of(stack, seed, samples)
-    drawn = sampled_tied_outputs(solution, np.random.default_rng(seed), patterns, counted_positions(stack, seed))
-    each, parts, updates = tied_statistics(solution, optimizer, chosen, drawn)
-    _check_moved(stack, chosen, each)
-    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
-    return _Networks(each, gain, curvature, each["gain"] - gain, each["curvature"] - curvature, parts, updates)
-
-
-def _check_moved(stack: Stack, chosen: tuple[str, ...], each: dict[str, Array]) -> None:
-    """Refuse a step that moves no logits.
-
-    Raises:
-        ValueError: all gradients are 0.
-    """
+    tied, linear, counted = holds_words(stack), optimizer in LINEAR, counted_positions(stack, seed)
+    # With words signs are sampled of every network.
+    samples, generator = SAMPLES // (patterns * (4 if tied and optimizer == "adam" else 1)), np.random.default_rng(seed)
+    solution = TwoPassSolution.of(stack, seed, samples, inputs)
+    exact = mean_gram(stack, solution.output, solution.inputs.same_label, counted) if linear and not tied else None
+    if tied:
+        drawn, coefficients = sampled_tied_outputs(solution, generator, patterns, counted), np.zeros(1)
+        each, products, updates = tied_statistics(solution, optimizer, chosen, drawn)
+    else:
+        labels = None if solution.inputs.labels is None else solution.inputs.labels[0]
+        count = sample_count(stack, linear=linear, patterns=patterns)
+        drawn = sampled_outputs(stack, solution.output, generator, count, counted, given=labels)
+        # The step of SGD is linear in the gradient, so that one kernel serves all samples.
+        taken = _taken(solution, optimizer, chosen, drawn, exact)
+        each, coefficients = _statistics(drawn, taken), taken.coefficients
+        products, updates = _inner_products_by_matrix(drawn, taken), _squared_updates(drawn, taken)
     if not each["change"].any():
         named = ", ".join(chosen)
         raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
+    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
+    deviations, off = each["gain"] - gain, each["curvature"] - curvature
+    if optimizer == "sgd" and exact is not None:
+        output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
+        true_gain = float(((coefficients + output) * exact).sum())
+        # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
+        slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
+        curvature, off = curvature - slope * (gain - true_gain), off - slope * deviations
+        gain, deviations = true_gain, np.zeros_like(deviations)
+    return _Networks(each, gain, curvature, deviations, off, products, updates)
 
 
 def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networks: list[_Networks]) -> FirstStep:
@@ -407,8 +382,8 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         critical_rate=rate,
         critical_rate_sem=rate * _sem(deviations / gain - off / curvature),
         critical_rate_median=float(np.median(2 * each["gain"] / each["curvature"])),
-        gain_shares=_shares([group.parts[0] for group in networks]),
-        curvature_shares=_shares([group.parts[1] for group in networks]),
+        gain_shares=_shares([group.products[0] for group in networks]),
+        curvature_shares=_shares([group.products[1] for group in networks]),
         spread=float(each["spread"].mean()) / curvature,
         relative_updates={role: np.sqrt(squares[role] / sizes[role] / whole) for role in squares},
     )

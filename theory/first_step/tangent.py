@@ -43,9 +43,8 @@ from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMoti
 from theory.first_step.output_matrix import WordSteps
 from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_deviation, sign_rule, squared_size
 from theory.first_step.samples import SAMPLES, gaussian_samples
-from theory.first_step.tied.attention import TiedRandomAttention
-from theory.first_step.tied.units import TiedFeedForward
-from theory.first_step.units import FeedForward, OutputTransform
+from theory.first_step.tied_attention import TiedRandomAttention
+from theory.first_step.units import FeedForward, OutputTransform, TiedFeedForward
 from theory.mean_field.inputs import Inputs, attention_pattern, gaussian_inputs, same_word
 from theory.mean_field.kernels import Array, MatrixLayout, Number
 from theory.mean_field.passes import Forward

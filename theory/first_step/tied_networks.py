@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from theory.first_step.motion import Steps, crossed
 from theory.first_step.output_matrix import spectral_step
-from theory.first_step.outputs import CHUNK, Outputs, curved_gradients, sample_count, sampled_outputs, step_statistics
+from theory.first_step.outputs import Outputs, curved_gradients, sample_count, sampled_outputs, step_statistics
 from theory.first_step.rules import RULES
 from theory.first_step.tangent import Down, TwoPassSolution
 from theory.mean_field.kernels import Array
@@ -25,17 +25,13 @@ def tied_statistics(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
 ) -> tuple[dict[str, Array], tuple[Parts, Parts], tuple[Parts, Parts]]:
     """`step_statistics` of every network; and of the first ones parts of g·u and u'Gu, and E|u_W|² and |W|²."""
-    each, size = list[dict[str, Array]](), max(1, min(_CHUNK, CHUNK // drawn.r[0].size))
-    first: tuple[tuple[Parts, Parts], tuple[Parts, Parts]] | None = None
-    for start in range(0, len(drawn.r), size):
-        part = Outputs(drawn.p[start : start + size], drawn.r[start : start + size], drawn.counted)
+    each, first = list[dict[str, Array]](), list[tuple[Parts, Parts]]()
+    for _, part in drawn.pieces(_CHUNK):
         step = TiedStep.of(solution, optimizer, chosen, part)
         w, speeds = step.logits(solution, part)
         each.append(step_statistics(part, w, speeds, normalized=optimizer == "normalized"))
-        if first is None:
-            first = step.inner_products_by_matrix(solution, part, w), step.squared_updates(solution, optimizer)
-    assert first is not None, "there are networks"
-    return {name: np.concatenate([values[name] for values in each]) for name in each[0]}, *first
+        first = first or [step.inner_products_by_matrix(solution, part, w), step.squared_updates(solution, optimizer)]
+    return {name: np.concatenate([values[name] for values in each]) for name in each[0]}, first[0], first[1]
 
 
 def sampled_tied_outputs(

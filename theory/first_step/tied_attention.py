@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from theory.first_step.attention import RandomAttention, below_projection
+from theory.first_step.attention import RandomAttention, below_projection, unevenness
 from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, inverse, root
 from theory.first_step.rules import Branch, Rule, sign_coefficients, sign_energy, sign_rule
 from theory.mean_field.attention.patterns import bare_logit_scale, rotated
@@ -90,7 +90,7 @@ class TiedRandomAttention(RandomAttention):
             elif role in sampled:
                 if stack.rotary:  # of one head a rotation is that of one pair of coordinates
                     gram = gram.mean(-3, keepdims=True)
-                size = _unevenness(covariance, sampled[role] @ sampled[role].mT / d_out, gram / d_out)
+                size = unevenness(covariance, sampled[role] @ sampled[role].mT / d_out, covariance, gram / d_out)
             c = d_in * size[:, None] * size * sign_coefficients(covariance, gram / d_out)
             remainder = d_out * d_in**2 * sign_energy(covariance, gram / d_out) - c @ gram @ c.mT
             both = {role: c, f"{role} remainder": remainder}
@@ -156,16 +156,6 @@ class TiedRandomAttention(RandomAttention):
         """The Gram matrix of gradients at what comes out of a whole matrix."""
         gram = gradients[role].gram
         return gram if role == "WO" else gram.sum(-3) if role == "WQ" else self.of_groups(gram)
-
-
-def _unevenness(kernel: Array, each: Array, mean: Array) -> Array:
-    """√ of what signs gain of a position over what they would if gradients had their mean Gram matrix, (N,)."""
-    gains = [
-        np.linalg.diagonal(sign_coefficients(kernel, gram) @ gram).mean(tuple(range(gram.ndim - 2)))
-        for gram in (each, mean)
-    ]
-    quotient = np.divide(gains[0], gains[1], out=np.ones(len(gains[0])), where=gains[1] > 0)
-    return np.asarray(np.sqrt(np.maximum(quotient, 0.0)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
