@@ -26,29 +26,21 @@ from operator import mul
 
 import numpy as np
 
-from theory.first_step.motion import TokenMotion, mean_kernel, root
-from theory.first_step.rules import MatrixUse, Rule, parts_of, sign_coefficients, sign_remainder, sign_rule
+from theory.coverage import holds_words
+from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, mean_kernel, root
+from theory.first_step.rules import Branch, MatrixUse, Rule, sign_coefficients, sign_remainder, sign_rule, sign_steps
 from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, rotated
 from theory.mean_field.attention.sampled import Inner, head_gain
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.stack import Stack
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.weights import gain, inner_ratio, weight_shapes
 
 # Of r for every head, for the energy of what follows no gradient.
 _DRAWS = 4
 
 
-def fixed_uses(stack: Stack, attended: Array) -> list[MatrixUse]:
-    """W^V of tokens that are attended to with fixed weights, of this kernel, and W^O if there is one."""
-    shapes, seen = weight_shapes(stack), np.ones((1, stack.rows))
-    uses = [MatrixUse("WV", shapes["WV"], stack.width * attended, seen)]
-    if "WO" in shapes:
-        uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * attended * gain(stack, "WV"), seen))
-    return uses
-
-
 @dataclass(slots=True, eq=False)
-class FixedAttention:
+class FixedAttention(Branch):
     """Attention with fixed weights A: A x W^V W^O.
 
     Attributes:
@@ -61,50 +53,63 @@ class FixedAttention:
     uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.uses = fixed_uses(self.stack, self.tokens.attend(self.given))
+        shapes, attended, seen = (
+            weight_shapes(self.stack),
+            self.tokens.attend(self.given),
+            np.ones((1, self.stack.rows)),
+        )
+        self.uses = [MatrixUse("WV", shapes["WV"], self.stack.width * attended, seen)]
+        if "WO" in shapes:
+            rows = shapes["WO"][0] * attended * gain(self.stack, "WV")
+            self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
 
-    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
-        gradients = {}
-        for use in reversed(self.uses):
-            gradients[use.role] = gradient
-            gradient = gradient * gain(self.stack, use.role)
-        return self.tokens.attend_back(gradient), gradients
+    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
+        """From the gradient at the output, its noise and its coefficients on the output, to that at the input."""
+        stack, ratio, value_gain = self.stack, inner_ratio(self.stack), gain(self.stack, "WV")
+        values = value_gain * self.tokens.attend(self.given)
+        noise, part, gradients = below_projection(stack, noise, part, values)
+        # Values that heads share are in the output as often, and so is their part of the gradient.
+        shared, along = stack.heads // stack.key_heads * part, ratio * part @ values
+        gradients["WV"] = MatrixGradient(noise + along @ shared.mT, shared, along)
+        below = (value_gain * gradients["WV"].gram, value_gain * ratio * part)
+        noise, part = (self.tokens.attend_back(array) for array in below)
+        return noise, part, gradients
 
-    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
+    def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """How what it returns moves."""
-        c, energy = self.tokens.attend(moved.coefficients), self.tokens.attend(moved.energy)
-        for use in self.uses:
-            c = c * gain(self.stack, use.role) + steps.get(use.role, 0.0)
-            added = c @ gradients[use.role] @ c.mT + steps.get(f"{use.role} remainder", 0.0)
-            # Over all coordinates of heads' values, in which values that heads share stand as often.
-            widths = self.stack.width / use.shape[1] if use.role == "WV" else 1.0
-            energy = energy * gain(self.stack, use.role) + widths * added
-        return TokenMotion(c, energy)
+        parts = moved.coefficients, moved.overlaps, moved.energy
+        moved = TokenMotion(*(self.tokens.attend(array) for array in parts))
+        group, ratio = self.stack.heads // self.stack.key_heads, inner_ratio(self.stack)
+        moved = moved.through(gain(self.stack, "WV"), ratio / group, "WV", steps, gradients)
+        # Over all coordinates of heads' values, in which values that heads share stand as often.
+        moved = TokenMotion(moved.coefficients, group * moved.overlaps, group * moved.energy)
+        if "WO" not in gradients:
+            return moved
+        return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
-    def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
-        """C of the matrices that move, by role, and "ROLE remainder" of signs."""
-        chosen = [use for use in self.uses if use.role in matrices]
-        steps = {use.role: rule(use, gradients[use.role]) for use in chosen}
-        if rule is sign_rule:
-            inner = [use for use in chosen if use is not self.last]
-            steps |= {
-                f"{use.role} remainder": sign_remainder(use, gradients[use.role], steps[use.role]) for use in inner
-            }
-        return steps
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
+        """As `Branch.steps`; of signs "ROLE remainder", but of the last matrix only where gradients hold words."""
+        if rule is sign_rule and holds_words(self.stack):
+            return sign_steps([use for use in self.uses if use.role in matrices], gradients)
+        steps = Branch.steps(self, rule, gradients, matrices)
+        inner = [use for use in self.uses[:-1] if use.role in steps and rule is sign_rule]
+        return steps | {
+            f"{use.role} remainder": sign_remainder(use, gradients[use.role].gram, steps[use.role]) for use in inner
+        }
 
-    @property
-    def last(self) -> MatrixUse:
-        """The matrix that adds to the stream."""
-        return self.uses[-1]
 
-    def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-        """What every matrix that moves adds to the product of a step with gradients, which may be another loss's."""
-        return parts_of(self.uses, steps, gradients)
+def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) -> tuple[Array, Array, Gradients]:
+    """The gradient at what heads return, of that kernel over all coordinates; and that at W^O if there is one."""
+    if "WO" not in weight_shapes(stack):
+        return noise, part, Gradients()
+    size = gain(stack, "WO")
+    along = part @ (size * outputs)
+    at = MatrixGradient(noise + along @ part.mT, part, along)
+    return size * at.gram, size / inner_ratio(stack) * part, {"WO": at}
 
 
 @dataclass(slots=True, eq=False)
-class RandomAttention:
+class RandomAttention(Branch):
     """Attention of random queries and keys, given one sampled pattern of every head.
 
     Attributes:
@@ -130,15 +135,14 @@ class RandomAttention:
 
     @property
     def last(self) -> MatrixUse | None:
-        """As `FixedAttention.last`; W^V adds the values of several tokens, with the weights of every head."""
+        """As `Branch.last`; W^V adds the values of several tokens, with the weights of every head."""
         return self.uses[-1] if self.uses[-1].role == "WO" else None
 
-    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """As `FixedAttention.down`."""
-        stack = self.stack
-        gradients = {role: part.sum(-3) for role, part in self._of_heads(gradient).items()}
-        below = sum((gain(stack, role) * part for role, part in gradients.items()), np.zeros(1))
-        return below, gradients | {"WO": gradient}
+    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
+        """As `FixedAttention.down`, of gradients without overlaps."""
+        grams = {role: of_heads.sum(-3) for role, of_heads in self._of_heads(noise).items()}
+        below = sum((gain(self.stack, role) * gram for role, gram in grams.items()), np.zeros(1))
+        return below, part, {role: MatrixGradient.of_noise(gram) for role, gram in (grams | {"WO": noise}).items()}
 
     def _of_heads(self, gradient: Array) -> dict[str, Array]:
         """Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
@@ -171,20 +175,19 @@ class RandomAttention:
         shape = (*of_heads.shape[:-3], groups, heads // groups, *of_heads.shape[-2:])
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
-    def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
         """As `FixedAttention.steps`."""
-        chosen = [use for use in self.uses if use.role in matrices]
         if rule is not sign_rule:
-            return {use.role: rule(use, gradients[use.role]) for use in chosen}
-        steps = dict[str, Array]()
-        for use in chosen:
+            return Branch.steps(self, rule, gradients, matrices)
+        steps = Steps()
+        for use in (use for use in self.uses if use.role in matrices):
             d_in, d_out = use.shape
-            rows, gradient = use.rows / d_in, gradients[use.role] / d_out
-            scale = self._unevenness(use.role, gradients["WO"])
+            rows, gradient = use.rows / d_in, gradients[use.role].gram / d_out
+            scale = self._unevenness(use.role, gradients["WO"].gram)
             c = d_in * scale[:, None] * scale * sign_coefficients(rows, gradient)
             steps[use.role] = c
             if use is not self.last:
-                steps[f"{use.role} remainder"] = sign_remainder(use, gradients[use.role], c)
+                steps[f"{use.role} remainder"] = sign_remainder(use, gradients[use.role].gram, c)
         return steps
 
     def _unevenness(self, role: str, gradient: Array) -> Array:
@@ -206,22 +209,20 @@ class RandomAttention:
             vectors = at_queries if role == "WQ" else self.group_sums(at_keys)
             vectors = rotated(stack, vectors, -1) if stack.rotary else vectors
             each = (vectors @ vectors.mT).reshape(-1, *rows.shape)
-        of_mean = sign_coefficients(mean_kernel(rows), mean_kernel(each)) * mean_kernel(each)
-        of_each = mean_kernel(sign_coefficients(rows, each) * each)
-        before, after = of_mean.sum(-1), np.maximum(of_each.sum(-1), 0.0)
-        return np.asarray(np.sqrt(np.divide(after, before, out=np.ones(len(before)), where=before > 0)))
+        return unevenness(rows, each, mean_kernel(rows), mean_kernel(each))
 
-    def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-        """As `FixedAttention.parts`."""
+    def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
+        """As `Branch.inner_products_by_matrix`."""
+        del gradients
         roles, none, projection = ("WV", "WQ", "WK"), np.zeros((1, 1, 1)), head_gain(self.stack, "W")
         outputs = {
             role: projection * self._passed(*(steps[role] if role == other else none for other in roles))
             for role in roles if role in steps
         }  # fmt: skip
         outputs |= {"WO": steps["WO"]} if "WO" in steps else {}
-        return {role: (c * gradients["WO"]).sum((-2, -1)) for role, c in outputs.items()}
+        return {role: (c * others["WO"].gram).sum((-2, -1)) for role, c in outputs.items()}
 
-    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
+    def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """As `FixedAttention.up`."""
         stack, roles, shapes = self.stack, ("WV", "WQ", "WK"), weight_shapes(self.stack)
         gains = {role: gain(stack, role) for role in roles}
@@ -230,12 +231,12 @@ class RandomAttention:
             moved.energy * gains[role] + stack.width / shapes[role][1] * steps.get(f"{role} remainder", 0.0)
             for role in roles
         ]
-        c, energy = self._passed(*along), self._passed(*fresh) + self._led(gradients["WO"], *along)
+        c, energy = self._passed(*along), self._passed(*fresh) + self._led(gradients["WO"].gram, *along)
         if stack.output_projection == "identity":
-            return TokenMotion(c, energy)
+            return TokenMotion(c, moved.overlaps, energy)
         c = c * gain(stack, "WO") + steps.get("WO", 0.0)
-        energy = energy * gain(stack, "WO") + c @ gradients["WO"] @ c.mT
-        return TokenMotion(c, energy)
+        energy = energy * gain(stack, "WO") + c @ gradients["WO"].gram @ c.mT
+        return TokenMotion(c, moved.overlaps, energy)
 
     def _passed(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
         """What becomes of coefficients, or of energies, of values, queries and keys: the mean over heads."""
@@ -283,10 +284,10 @@ class RandomAttention:
     def at_queries_and_keys(self, at_logits: Array) -> tuple[Array, Array]:
         """Gradients at queries and keys as W^Q and W^K make them, but turned by positions, (..., heads, N, r) each."""
         q, k = self.rotated_coordinates()
-        scale, (first, second) = bare_logit_scale(self.stack), self._sizes()
+        scale, (first, second) = bare_logit_scale(self.stack), self.sizes()
         return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
 
-    def _sizes(self) -> tuple[Array, Array]:
+    def sizes(self) -> tuple[Array, Array]:
         """What a norm divides queries and keys by, (heads, N, 1) each; 1 without one."""
         sizes = self.patterns.sizes
         return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
@@ -299,7 +300,7 @@ class RandomAttention:
         r, at_logits = self._sampled(head)
         at_q, at_k = self.at_queries_and_keys(at_logits)
         q, k = self.rotated_coordinates()
-        scale, (first, second) = bare_logit_scale(stack), self._sizes()
+        scale, (first, second) = bare_logit_scale(stack), self.sizes()
         moved_q, moved_k = self.moved(at_q, of_queries) / first, self.moved(at_k, of_keys) / second
         change = self.softmax_slope(scale * (moved_q @ k.mT + q @ moved_k.mT) * self._slopes())
         values = weights @ of_values
@@ -321,6 +322,13 @@ class RandomAttention:
         q, k = (rows[0] for rows in patterns.coordinates)
         q = np.concatenate([q, np.zeros((*q.shape[:-1], k.shape[-1] - q.shape[-1]))], axis=-1)
         k = np.repeat(k, stack.heads // len(k), axis=0)
-        first, second = self._sizes()
+        first, second = self.sizes()
         q, k = q * gain(stack, "WQ") ** 0.5 / first, k * gain(stack, "WK") ** 0.5 / second
         return (rotated(stack, q), rotated(stack, k)) if stack.rotary else (q, k)
+
+
+def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
+    """√ of what signs gain of a position over what they would if all Gram matrices were their means, (N,)."""
+    kernels = (rows, each), (mean_rows, mean)
+    after, before = (mean_kernel(sign_coefficients(kernel, gram) * gram).sum(-1) for kernel, gram in kernels)
+    return np.asarray(np.sqrt(np.divide(np.maximum(after, 0.0), before, out=np.ones(len(before)), where=before > 0)))

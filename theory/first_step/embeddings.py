@@ -5,26 +5,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from theory.first_step.motion import TokenMotion, mean_kernel
+from theory.first_step.motion import Gradients, Steps, TokenMotion, mean_kernel
 from theory.first_step.output_matrix import WordSteps
-from theory.first_step.rules import MatrixUse, Rule, parts_of, sign_rule
-from theory.mean_field.kernels import Array
+from theory.first_step.rules import Branch, MatrixUse, Rule, sign_rule
+from theory.mean_field.kernels import Array, Number
 from theory.stack import Stack
 
 
 @dataclass(slots=True, eq=False)
-class Embeddings:
+class Embeddings(Branch):
     """x_0,i = w_i, or w_i + p_i, before a norm if there is one.
 
     Attributes:
         stack: the network.
-        scales: what that norm divides a kernel by.
+        scales: what that norm divides a kernel by; 1 if there is none.
         words: 1 where two tokens hold one word, (..., N, N).
         uses: the tables, by the one row of each that a token holds: H has 1 there, and H Hᵀ is 1 for equal rows.
     """
 
     stack: Stack
-    scales: Array
+    scales: Number
     words: Array
     uses: list[MatrixUse] = field(init=False)
 
@@ -39,19 +39,19 @@ class Embeddings:
         }
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
-    def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
         """C of the tables that move, by name. A row's gradient is the sum over its tokens."""
-        chosen = [use for use in self.uses if use.role in matrices]
         if rule is not sign_rule:
-            return {use.role: rule(use, gradients[use.role]) for use in chosen}
-        squares = {use.role: np.linalg.diagonal(use.rows @ gradients[use.role] @ use.rows) for use in chosen}
+            return Branch.steps(self, rule, gradients, matrices)
+        chosen = [use for use in self.uses if use.role in matrices]
+        squares = {use.role: np.linalg.diagonal(use.rows @ gradients[use.role].gram @ use.rows) for use in chosen}
         return {
             use.role: use.rows
             * np.sqrt(2 / np.pi * self.stack.width / np.maximum(squares[use.role], np.finfo(float).tiny))[..., None]
             for use in chosen
         }  # fmt: skip
 
-    def beyond(self, deltas: Array, steps: dict[str, Array], words: WordSteps | None = None) -> dict[str, Array]:
+    def beyond(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
         """What signs of the tables make beyond C Δ, by samples of a coordinate of Δ: "beyond", (samples, N)."""
         chosen = [use for use in self.uses if use.role in steps]
         signs = [
@@ -61,16 +61,12 @@ class Embeddings:
         parts = [moved - deltas @ mean_kernel(steps[use.role]).T for use, moved in zip(chosen, signs, strict=True)]
         return {"beyond": np.sum(parts, axis=0)} if parts else {}
 
-    def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-        """What every table that moves adds to the product of a step with gradients, by name."""
-        return parts_of(self.uses, steps, gradients)
-
-    def up(self, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
+    def up(self, gradients: Gradients, steps: Steps) -> TokenMotion:
         """How tokens move at the stack's bottom."""
         n = self.stack.rows
         c = sum((steps[use.role] for use in self.uses if use.role in steps), np.zeros((1, n, n)))
-        energy = c @ gradients["inputs"] @ c.mT + steps.get("words", 0.0)
-        return TokenMotion(c / self.scales, energy / self.scales)
+        energy = c @ gradients["inputs"].gram @ c.mT + steps.get("words", 0.0)
+        return TokenMotion(c / self.scales, np.zeros((1, n, n)), energy / self.scales)
 
 
 def table_shapes(stack: Stack) -> dict[str, tuple[int, int]]:

@@ -13,9 +13,8 @@ import numpy as np
 from scipy.special import erf
 
 from theory.coverage import is_tied
-from theory.first_step.motion import mean_kernel
+from theory.first_step.motion import inverse, mean_kernel
 from theory.first_step.rules import RULES, STREAM_SAMPLES, MatrixUse, squared_size
-from theory.first_step.tied.motion import inverse
 from theory.first_step.units import OutputTransform
 from theory.mean_field.kernels import Array
 from theory.stack import Stack

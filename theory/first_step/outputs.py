@@ -38,9 +38,9 @@ class Outputs:
     r: Array
     counted: NDArray[np.bool_]
 
-    def pieces(self) -> Iterator[tuple[slice, "Outputs"]]:
-        """Some networks after the others, with their place, so that little is held besides."""
-        count = max(1, CHUNK // (self.r.shape[-1] * self.r.shape[-2]))
+    def pieces(self, most: int = CHUNK) -> Iterator[tuple[slice, "Outputs"]]:
+        """So many networks at most after the others, with their place, so that little is held besides."""
+        count = min(most, CHUNK // (self.r.shape[-1] * self.r.shape[-2])) or 1
         for start in range(0, len(self.r), count):
             part = slice(start, start + count)
             yield part, Outputs(self.p[part], self.r[part], self.counted)
@@ -145,7 +145,15 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
     return np.asarray(product * np.outer(counted, counted) * (loss_count(whole) / counted.sum()) ** 2)
 
 
-def orders(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool) -> dict[str, Array]:
+def curved_gradients(drawn: Outputs, w: Array) -> Array:
+    """The gradients H_i w_i/P at the logits of another loss, whose product with a step w is u'Gu, (M, N, V)."""
+    curved, counted = np.zeros_like(w), w[:, drawn.counted]
+    average = (drawn.p * counted).sum(-1, keepdims=True)
+    curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
+    return curved
+
+
+def step_statistics(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool) -> dict[str, Array]:
     """Of every sample: g·u, u'Gu, what of it is due to the random part, and a logit's squared change, (M,) each."""
     gain, counted = (drawn.r * w).sum((-2, -1)), w[:, drawn.counted]
     average = (drawn.p * counted).sum(-1)

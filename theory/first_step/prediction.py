@@ -24,24 +24,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.coverage import holds_words, is_tied
-from theory.first_step.motion import mean_kernel
+from theory.first_step.motion import Steps, mean_kernel
 from theory.first_step.output_matrix import OutputMatrix
 from theory.first_step.outputs import (
     Outputs,
     counted_positions,
+    curved_gradients,
     gram,
     mean_gram,
-    orders,
     pattern_count,
     sample_count,
     sampled_outputs,
+    step_statistics,
 )
-from theory.first_step.rules import RULES, squared_size
+from theory.first_step.rules import RULES
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
-from theory.first_step.tangent import TwoPassSolution
-from theory.first_step.tied.networks import sampled_tied_outputs, tied_orders
-from theory.first_step.tied.solution import TiedSolution
+from theory.first_step.tangent import Down, TwoPassSolution
+from theory.first_step.tied_networks import sampled_tied_outputs, tied_statistics
 from theory.mean_field.inputs import Inputs, checked_windows, loss_positions, word_inputs
 from theory.mean_field.kernels import Array
 from theory.stack import Stack, check_stack
@@ -167,10 +167,10 @@ def first_step_given(
     for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
         outputs = Outputs(probabilities[None], gradient[None], _counted(stack, probabilities, gradient))
         if tied:
-            terms.append(tied_orders(TiedSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
+            terms.append(tied_statistics(TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
             continue
         taken = _taken(fixed or TwoPassSolution.of(stack, seed + k, inputs=inputs), optimizer, chosen, outputs, None)
-        terms.append(_orders(outputs, taken))
+        terms.append(_statistics(outputs, taken))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
 
@@ -213,14 +213,14 @@ class _Taken:
     solution: TwoPassSolution
     optimizer: Optimizer
     speeds: Array
-    gradients: list[dict[str, Array]]
-    steps: list[dict[str, Array]]
+    down: Down
+    steps: list[Steps]
     coefficients: Array
     output: OutputMatrix | None
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
         """What the logits of some networks move by but for that, and what of it is the output matrix's, (m, N, V)."""
-        at_words = self.gradients[0]["inputs"]
+        at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]
         of_output = np.zeros((1, 1, 1)) if self.output is None else self.output.moves(self.optimizer, r, at_words)
         c = self.coefficients if len(self.coefficients) == 1 else self.coefficients[part]
@@ -232,25 +232,25 @@ def _taken(
 ) -> _Taken:
     """From outputs and the Gram matrix of gradients at the output tokens, that of these outputs if None."""
     stack = solution.stack
-    gradients = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
+    down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
     output = OutputMatrix.of(solution.stack, solution.output, solution.transform) if "Wemb" in chosen else None
-    words = output.words(optimizer, drawn.r, gradients[0]["inputs"]) if output is not None and output.tied else None
-    steps = solution.steps(RULES[optimizer], gradients, chosen, words)
-    moved = solution.up(gradients, steps)
+    words = output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and output.tied else None
+    steps = solution.steps(RULES[optimizer], down, chosen, words)
+    moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    return _Taken(solution, optimizer, speeds[drawn.counted], gradients, steps, moved.coefficients, output)
+    return _Taken(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output)
 
 
-def _orders(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
-    """`orders` of all networks."""
+def _statistics(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
+    """`step_statistics` of all networks."""
     parts = [
-        orders(piece, taken.moves(part, piece.r)[0], taken.speeds, normalized=taken.optimizer == "normalized")
+        step_statistics(piece, taken.moves(part, piece.r)[0], taken.speeds, normalized=taken.optimizer == "normalized")
         for part, piece in drawn.pieces()
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _parts(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+def _inner_products_by_matrix(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
     """Each matrix's part of g·u, and of u'Gu.
 
     The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
@@ -258,30 +258,21 @@ def _parts(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, A
     solution, crossed, of_outputs = taken.solution, list[Array](), np.zeros(2)
     for part, piece in drawn.pieces():
         w, of_output = taken.moves(part, piece.r)
-        curved, counted = np.zeros_like(w), w[:, drawn.counted]
-        average = (piece.p * counted).sum(-1, keepdims=True)
-        curved[:, drawn.counted] = piece.p * (counted - average) / drawn.counted.sum()
+        curved = curved_gradients(piece, w)
         crossed.append(gram(solution.stack, curved, piece.r))
         of_outputs += [(of_output * piece.r).sum(), (of_output * curved).sum()]
     kernel = np.concatenate(crossed)
-    kernel = kernel.mean(0, keepdims=True) if len(taken.gradients[1]["total"]) == 1 else kernel
-    both = []
-    for above, output in ((taken.gradients, of_outputs[0]), (solution.down(kernel), of_outputs[1])):
-        parts = dict[str, list[float]]()
-        for of_place in solution.parts(taken.steps, above):
-            for role, part_of_role in of_place.items():
-                parts.setdefault(role, []).append(float(part_of_role.mean()))
+    kernel = kernel.mean(0, keepdims=True) if len(taken.down.bottom.noise) == 1 else kernel
+    both, at = [], taken.down.matrices
+    for above, output in ((at, of_outputs[0]), (solution.down(kernel).matrices, of_outputs[1])):
+        products = solution.inner_products_by_matrix(taken.steps, at, above)
+        parts = {role: product.mean(-1) for role, product in products.items()}
         if taken.output is not None:
             # Tied, it moves the inputs, too.
-            of_inputs = parts.pop("inputs") if taken.output.tied else [0.0]
-            parts["Wemb"] = [output / len(drawn.r) + sum(of_inputs)]
-        both.append({role: _of_role(role, values) for role, values in parts.items()})
+            of_inputs = parts.pop("inputs").sum() if taken.output.tied else 0.0
+            parts["Wemb"] = np.array(output / len(drawn.r) + of_inputs)
+        both.append(parts)
     return both[0], both[1]
-
-
-def _of_role(role: str, values: list[float]) -> Array:
-    """A number of every layer, or of a matrix that is in none."""
-    return np.array(values[0] if role in ("Wemb", "WH") else values)
 
 
 def _shares(parts: list[dict[str, Array]]) -> dict[str, Array]:
@@ -297,18 +288,11 @@ def _mean(parts: list[dict[str, Array]]) -> dict[str, Array]:
 
 def _squared_updates(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
     """E|u_W|² and |W|² by role; of what is to be divided by |g|² where a step is normalized."""
-    solution, updates, weights = taken.solution, dict[str, list[float]](), dict[str, list[float]]()
-    for of_place, steps, gradients in zip(solution.uses, taken.steps[1:], taken.gradients[1:], strict=True):
-        for energy_gain, use in of_place:
-            if use.role in steps:
-                square = squared_size(use, gradients[use.role], taken.optimizer)
-                updates.setdefault(use.role, []).append(square)
-                weights.setdefault(use.role, []).append(energy_gain * use.shape[1])
+    squares, sizes = taken.solution.squared_updates(taken.optimizer, taken.steps, taken.down)
     if taken.output is not None:
-        stack = solution.stack
-        updates["Wemb"] = [taken.output.squared_size(taken.optimizer, drawn.r, taken.gradients[0]["inputs"])]
-        weights["Wemb"] = [stack.output_scale**2 * stack.vocab]
-    squares, sizes = ({role: _of_role(role, values) for role, values in by.items()} for by in (updates, weights))
+        stack, at_words = taken.solution.stack, taken.down.tables["inputs"].gram
+        squares["Wemb"] = np.array(taken.output.squared_size(taken.optimizer, drawn.r, at_words))
+        sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
     return squares, sizes
 
 
@@ -317,12 +301,12 @@ class _Networks:
     """Networks that share their attention patterns, each with logits and labels of its own.
 
     Attributes:
-        each: of every network, by name, as `orders` gives it.
+        each: of every network, by name, as `step_statistics` gives it.
         gain: their mean g·u, exact where a step is linear.
         curvature: their mean u'Gu.
         gain_error: deviations of g·u that are due to samples, of every network.
         curvature_error: of u'Gu, likewise.
-        parts: of g·u and of u'Gu, by role.
+        products: parts of g·u and of u'Gu, by role.
         updates: E|u_W|² and |W|², by role.
     """
 
@@ -331,7 +315,7 @@ class _Networks:
     curvature: float
     gain_error: Array
     curvature_error: Array
-    parts: tuple[dict[str, Array], dict[str, Array]]
+    products: tuple[dict[str, Array], dict[str, Array]]
     updates: tuple[dict[str, Array], dict[str, Array]]
 
 
@@ -344,60 +328,35 @@ def _networks(
     Raises:
         ValueError: all gradients are 0.
     """
-    if holds_words(stack):
-        return _tied_networks(stack, optimizer, chosen, seed, patterns)
-    solution, linear = TwoPassSolution.of(stack, seed, SAMPLES // patterns, inputs), optimizer in LINEAR
-    labels = None if solution.inputs.labels is None else solution.inputs.labels[0]
-    count, counted = sample_count(stack, linear=linear, patterns=patterns), counted_positions(stack, seed)
-    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count, counted, given=labels)
-    # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-    taken = _taken(
-        solution,
-        optimizer,
-        chosen,
-        drawn,
-        mean_gram(stack, solution.output, solution.inputs.same_label, counted) if linear else None,
-    )
-    each = _orders(drawn, taken)
-    _check_moved(stack, chosen, each)
-    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
-    deviations, off = each["gain"] - gain, each["curvature"] - curvature
-    if optimizer == "sgd":
-        output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
-        exact = float(
-            (
-                (taken.coefficients + output) * mean_gram(stack, solution.output, solution.inputs.same_label, counted)
-            ).sum()
-        )
-        # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
-        slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
-        curvature, off = curvature - slope * (gain - exact), off - slope * deviations
-        gain, deviations = exact, np.zeros_like(deviations)
-    updates = _squared_updates(drawn, taken)
-    return _Networks(each, gain, curvature, deviations, off, _parts(drawn, taken), updates)
-
-
-def _tied_networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int) -> _Networks:
-    """As `_networks`, of tied embeddings."""
-    # Signs are sampled of every network.
-    samples = SAMPLES // (patterns * (4 if optimizer == "adam" else 1))
-    solution = TiedSolution.of(stack, seed, samples)
-    drawn = sampled_tied_outputs(solution, np.random.default_rng(seed), patterns, counted_positions(stack, seed))
-    each, parts, updates = tied_orders(solution, optimizer, chosen, drawn)
-    _check_moved(stack, chosen, each)
-    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
-    return _Networks(each, gain, curvature, each["gain"] - gain, each["curvature"] - curvature, parts, updates)
-
-
-def _check_moved(stack: Stack, chosen: tuple[str, ...], each: dict[str, Array]) -> None:
-    """Refuse a step that moves no logits.
-
-    Raises:
-        ValueError: all gradients are 0.
-    """
+    tied, linear, counted = holds_words(stack), optimizer in LINEAR, counted_positions(stack, seed)
+    # With words signs are sampled of every network.
+    samples, generator = SAMPLES // (patterns * (4 if tied and optimizer == "adam" else 1)), np.random.default_rng(seed)
+    solution = TwoPassSolution.of(stack, seed, samples, inputs)
+    exact = mean_gram(stack, solution.output, solution.inputs.same_label, counted) if linear and not tied else None
+    if tied:
+        drawn, coefficients = sampled_tied_outputs(solution, generator, patterns, counted), np.zeros(1)
+        each, products, updates = tied_statistics(solution, optimizer, chosen, drawn)
+    else:
+        labels = None if solution.inputs.labels is None else solution.inputs.labels[0]
+        count = sample_count(stack, linear=linear, patterns=patterns)
+        drawn = sampled_outputs(stack, solution.output, generator, count, counted, given=labels)
+        # The step of SGD is linear in the gradient, so that one kernel serves all samples.
+        taken = _taken(solution, optimizer, chosen, drawn, exact)
+        each, coefficients = _statistics(drawn, taken), taken.coefficients
+        products, updates = _inner_products_by_matrix(drawn, taken), _squared_updates(drawn, taken)
     if not each["change"].any():
         named = ", ".join(chosen)
         raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
+    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
+    deviations, off = each["gain"] - gain, each["curvature"] - curvature
+    if optimizer == "sgd" and exact is not None:
+        output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
+        true_gain = float(((coefficients + output) * exact).sum())
+        # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
+        slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
+        curvature, off = curvature - slope * (gain - true_gain), off - slope * deviations
+        gain, deviations = true_gain, np.zeros_like(deviations)
+    return _Networks(each, gain, curvature, deviations, off, products, updates)
 
 
 def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networks: list[_Networks]) -> FirstStep:
@@ -423,8 +382,8 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         critical_rate=rate,
         critical_rate_sem=rate * _sem(deviations / gain - off / curvature),
         critical_rate_median=float(np.median(2 * each["gain"] / each["curvature"])),
-        gain_shares=_shares([group.parts[0] for group in networks]),
-        curvature_shares=_shares([group.parts[1] for group in networks]),
+        gain_shares=_shares([group.products[0] for group in networks]),
+        curvature_shares=_shares([group.products[1] for group in networks]),
         spread=float(each["spread"].mean()) / curvature,
         relative_updates={role: np.sqrt(squares[role] / sizes[role] / whole) for role in squares},
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gamma
 
-from theory.first_step.motion import mean_kernel
+from theory.first_step.motion import Gradients, Steps, mean_kernel, sample_mean
+from theory.first_step.samples import gaussian_samples
 from theory.mean_field.kernels import Array
 from theory.stack.optimizers import Optimizer
 
@@ -222,9 +223,67 @@ def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float
     return float(max(1.0, use.shape[1] / use.shape[0]) * (chosen**2 * squared).sum(-1).mean())
 
 
-def parts_of(uses: Collection[MatrixUse], steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-    """What every matrix that moves adds to the product of a step with gradients, by role."""
-    return {use.role: (steps[use.role] * gradients[use.role]).sum((-2, -1)) for use in uses if use.role in steps}
+class Branch:
+    """What all places with matrices have in common.
+
+    Attributes:
+        uses: their matrices, in the order in which a token meets them.
+    """
+
+    uses: list[MatrixUse]
+
+    @property
+    def last(self) -> MatrixUse | None:
+        """The matrix that adds to the stream, if it is one."""
+        return self.uses[-1]
+
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
+        """C of the matrices that move, by role; of signs what these make beyond, too."""
+        chosen = [use for use in self.uses if use.role in matrices]
+        return {use.role: rule(use, self.summed(use.role, gradients)) for use in chosen}
+
+    def summed(self, role: str, gradients: Gradients) -> Array:
+        """The Gram matrix of gradients at what comes out of a whole matrix."""
+        return gradients[role].gram
+
+    def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
+        """What every matrix that moves adds to the product of a step with gradients, which may be another loss's.
+
+        Args:
+            steps: the step.
+            gradients: those that it was made of.
+            others: those of that product; or products of gradients with them, as `crossed` gives them.
+        """
+        del gradients
+        return {
+            use.role: (steps[use.role] * others[use.role].gram).sum((-2, -1)) for use in self.uses if use.role in steps
+        }
+
+
+def sign_steps(uses: Collection[MatrixUse], gradients: Gradients) -> Steps:
+    """C and "ROLE remainder" of signs, by role, where gradients differ from network to network.
+
+    They may differ by orders of magnitude. Signs do not know their size, so that what takes their mean over networks is
+    given them in one size.
+    """
+    steps = Steps()
+    for use in uses:
+        squares = np.trace(gradients[use.role].gram, axis1=-2, axis2=-1)[..., None, None]
+        size = np.sqrt(np.where(squares > 0, squares, 1.0))
+        gram = gradients[use.role].gram / size**2
+        c = sign_rule(use, gram)
+        remainder = _squared_signs(use, mean_kernel(gram)) - c @ gram @ c.mT
+        steps |= {use.role: c / size, f"{use.role} remainder": remainder}
+    return steps
+
+
+def _squared_signs(use: MatrixUse, gradient: Array) -> Array:
+    """The Gram matrix of what signs make of the rows in all."""
+    if use.has_tokens:
+        return sign_remainder(use, gradient, 0.0 * gradient)
+    deltas = gaussian_samples(gradient / use.shape[1], np.random.default_rng(1), STREAM_SAMPLES)
+    moved = sign_deviation(use, deltas, 0.0 * gradient)
+    return np.asarray(use.shape[1] * sample_mean(moved, moved))
 
 
 RULES: dict[Optimizer, Rule] = {

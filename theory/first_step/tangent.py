@@ -13,34 +13,114 @@ gradients add up, those from above times α and those of the branch, the part of
 make beyond C Δ is a function of each coordinate's gradients, which go down the stream together: its sum over branches
 is sampled with them.
 
-At the output g_j = W_emb r_j with r (N, V) the gradients at the logits, so that logits move by
+With tied embeddings gradients have overlaps of order one with the stream: g_i = Σ_p M_ip x_p/√d + Σ_p C_ip w_p/√d + n_i
+(`theory.mean_field.tied.gradient`), with w the words. On the way up ẋ_i is known by
+
+    c_ij, its coefficients on the noise n_j,    X_ij = ẋ_i·x_j/√d,    W_ip = ẋ_i·w_p/√d,    E_ij = ẋ_i·ẋ_j.
+
+A matrix of outputs y takes X to gain (d_out/d_in) X + (gain c + C) Δ·y/√d, and E likewise. A norm takes
+x_i (ẋ_i·x_i)/|x_i|² away. A branch f at the sum αx + τf moves by ḟ = c_f n_f and what is along f alone, with
+n_f = τ (g − τ M f/√d) the noise to it, which f's own matrices have not made; and n_j below the sum holds
+ατ Σ_p M_jp f_p/√d. The inputs move by both uses of the output matrix, so that ẋ_0 has a part along x_L, of which every
+sub-layer adds some. With embeddings apart M, C, X and W are 0, and g is its noise.
+
+At the output of embeddings apart g_j = W_emb r_j with r (N, V) the gradients at the logits, so that logits move by
 Σ_j (C^emb_ij + σ_e² c_ij) r_j, and by independent N(0, σ_e² E_ii/d) besides, which the softmax sees where V is not
 small beside d. For u = g this is the tangent kernel Θ_ij = C^emb_ij + σ_e² c_ij.
 
-Assumes d → ∞ at fixed L, N and V/d; corrections are O(L/d).
+Assumes d → ∞ at fixed L, N and V/d, and that words differ where embeddings are tied; corrections are O(L/d).
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from theory.coverage import holds_words
 from theory.first_step.attention import FixedAttention, RandomAttention
 from theory.first_step.embeddings import Embeddings, table_shapes
-from theory.first_step.motion import TokenMotion, mean_kernel
+from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, mean_kernel
 from theory.first_step.output_matrix import WordSteps
-from theory.first_step.rules import STREAM_SAMPLES, MatrixUse, Rule, sign_deviation, sign_rule
+from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_deviation, sign_rule, squared_size
 from theory.first_step.samples import SAMPLES, gaussian_samples
-from theory.first_step.units import FeedForward, OutputTransform
+from theory.first_step.tied_attention import TiedRandomAttention
+from theory.first_step.units import FeedForward, OutputTransform, TiedFeedForward
 from theory.mean_field.inputs import Inputs, attention_pattern, gaussian_inputs, same_word
-from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout, Number
+from theory.mean_field.passes import Forward
 from theory.mean_field.recursion import forward_pass
 from theory.mean_field.sublayers import SublayerState, TokenMoments, normed
+from theory.mean_field.tied.gradient import Gradient, Place
 from theory.stack import Stack
+from theory.stack.optimizers import Optimizer
 from theory.stack.weights import gain, transform_gain
 
 AnyBranch = FixedAttention | RandomAttention | FeedForward
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SublayerGradient:
+    """Gradients of one sub-layer.
+
+    Attributes:
+        total: at the residual sum.
+        ahead: overlaps x_L,k·g_i/√d, [i, k], of its noise with what is added to the stream above.
+        matrices: at its matrices.
+    """
+
+    total: Gradient
+    ahead: Array
+    matrices: Gradients
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Down:
+    """The way down.
+
+    Attributes:
+        tables: at the tables of inputs.
+        sublayers: from below.
+        transform: at the matrix of a transform before the output matrix, if there is one.
+        bottom: the gradient at x_0.
+        across: x_L,k·g_i/√d, [i, k], of that gradient.
+    """
+
+    tables: Gradients
+    sublayers: list[SublayerGradient]
+    transform: list[Gradients]
+    bottom: Gradient
+    across: Array
+
+    @property
+    def matrices(self) -> list[Gradients]:
+        """At the tables and matrices of all places, from below."""
+        return [self.tables, *(at.matrices for at in self.sublayers), *self.transform]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """How the stream moves somewhere.
+
+    Attributes:
+        motion: its noise coefficients, overlaps and energy.
+        words: ẋ_i·w_p/√d.
+        ahead: coefficients of ẋ_i on the output tokens, for what of these is yet to be added to the stream, times √d.
+        beyond: samples of what signs make of the stream's gradients beyond C Δ, by coordinate, (samples, N).
+    """
+
+    motion: TokenMotion
+    words: Array
+    ahead: Array
+    beyond: Array
+
+    def normed(self, place: Place, scales: Number) -> "Moved":
+        """Behind a norm."""
+        if isinstance(scales, float):
+            return self
+        rows, taken = roots(scales)[..., :, None], self.motion.radial(scales)[..., :, None]
+        words = (self.words - taken * np.eye(rows.shape[-2]) * place.held[..., None, :]) / rows
+        motion, beyond = self.motion.normed(place.kernel, scales), self.beyond / roots(scales)[0]
+        return Moved(motion, words, self.ahead / rows, beyond)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,22 +130,24 @@ class TwoPassSolution:
     Attributes:
         stack: the network.
         inputs: what enters, one batch.
-        output: kernel of the tokens that the output matrix is given, (N, N).
         seed: of samples.
+        forward: the way up of kernels.
         embeddings: the tables of inputs.
-        places: sub-layers from below, each with its branches.
-        final_scales: what the final norm divides a kernel by; 1 if there is none.
+        branches: of every sub-layer, from below.
         transform: what stands between the layers' output and the output matrix, if anything does.
+        held: how much of its word every token holds: of the stream before every sub-layer, and after the last.
+        remains: how much of the stream there is left in the output, likewise.
     """
 
     stack: Stack
     inputs: Inputs[Array]
-    output: Array
     seed: int
+    forward: Forward[Array]
     embeddings: Embeddings
-    places: list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]
-    final_scales: Array
+    branches: list[tuple[AnyBranch, ...]]
     transform: OutputTransform | None
+    held: list[Array]
+    remains: list[Array]
 
     @classmethod
     def of(
@@ -83,96 +165,107 @@ class TwoPassSolution:
         inputs = gaussian_inputs(stack) if inputs is None else inputs
         forward = forward_pass(stack, tokens, inputs, np.random.default_rng(seed))
         _, scales = normed(stack, tokens, TokenMoments(inputs.kernel, inputs.means), stack.embedding_norm == "added")
-        places = list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]()
+        branches, ones = list[tuple[AnyBranch, ...]](), np.ones((1, stack.rows))
+        factors = [stack.embedding_scale * ones]
         for k, insides in enumerate(forward.insides, seed * len(forward.insides)):
-            places.append((insides, tuple(_branch(inside, tokens, k, samples) for inside in insides)))
-        embeddings, transform = Embeddings(stack, np.asarray(scales), same_word(inputs, stack.rows)), None
+            branches.append(tuple(_branch(inside, tokens, k, samples) for inside in insides))
+            factors.append(insides[0].step.residual / roots(insides[0].after_scales) * ones)
+        factors.append(ones / roots(forward.output_scales))
+        embeddings, transform = Embeddings(stack, scales, same_word(inputs, stack.rows)), None
         if stack.output_transform == "added":
             read, _ = normed(stack, tokens, forward.stream, stack.composition.final_norm)
             transform = OutputTransform(stack, tokens, read.kernel, (seed + 1) * len(forward.insides) + 2**20, samples)
-        scales = np.asarray(forward.output_scales)
-        return cls(stack, inputs, forward.output[0], seed, embeddings, places, scales, transform)
+        passed = np.cumprod(factors, axis=0), np.cumprod(factors[:0:-1], axis=0)[::-1]
+        return cls(stack, inputs, seed, forward, embeddings, branches, transform, *(list(part) for part in passed))
 
-    def down(self, gradient: Array) -> list[dict[str, Array]]:
-        """Gram matrices of gradients at tables of inputs, then at every sub-layer's matrices and at its sum ("total").
+    @property
+    def output(self) -> Array:
+        """Kernel of the tokens that the output matrix is given, (N, N)."""
+        return np.asarray(self.forward.output[0])
 
-        Last of all those of a transform before the output matrix, if there is one.
+    @property
+    def first(self) -> Place:
+        """Where inputs are."""
+        return self._place(self.forward.insides[0][0].stream, self.held[0])
+
+    def _place(self, tokens: TokenMoments[Array], of_words: Array) -> Place:
+        """Without means of coordinates, which norms take off both ways where there are any."""
+        return Place(tokens.centred().kernel, 0.0, np.eye(self.stack.rows), of_words)
+
+    def down(self, noise: Array, words: Array | None = None) -> Down:
+        """From the gradient at the output, its noise and its coefficients on words; without words linear in the noise.
 
         Args:
-            gradient: that at the output, (..., N, N); everything is linear in it.
+            noise: Gram matrix of the noise, (..., N, N).
+            words: coefficients C, (..., N, N); 0, if None.
         """
-        gradients = list[dict[str, Array]]()
+        words = np.zeros((1, *noise.shape[-2:])) if words is None else words
+        forward, none, transform = self.forward, 0.0 * words, list[Gradients]()
         if self.transform is not None:
-            gradient, at_matrices = self.transform.down(gradient)
-            gradients.append(at_matrices)
-        gradient = gradient / self.final_scales
-        for insides, branches in reversed(self.places):
-            gradient, at_matrices = gradient / insides[0].after_scales, dict[str, Array]()
-            below = gradient * insides[0].step.residual ** 2
-            at_matrices["total"] = gradient
-            for inside, branch in zip(insides, branches, strict=True):
-                from_branch, at_branch = branch.down(gradient * inside.step.branch**2 / inside.made_scales)
-                at_matrices |= at_branch
-                below = below + from_branch * inside.step.input_scale**2 / inside.given_scales
-            gradients.append(at_matrices)
-            gradient = below
-        gradients.append(dict.fromkeys(table_shapes(self.stack), gradient / self.embeddings.scales))
-        return gradients[::-1]
+            noise, _, at_transform = self.transform.down(noise, none)
+            transform.append(at_transform)
+        below = self._place(forward.stream, self.held[-2])
+        gradient = Gradient(noise, none, words, none[..., 0]).below_norm(below, forward.output_scales)
+        across, sublayers = none / roots(forward.output_scales)[..., :, None], list[SublayerGradient]()
+        for k in range(len(self.branches))[::-1]:
+            gradient, across, at = self._below(k, gradient, across)
+            sublayers.append(at)
+        across = across + gradient.along(self.first) * self.remains[0][..., None, :]
+        at_table = MatrixGradient.of_noise(gradient.noise / self.embeddings.scales)
+        return Down(dict.fromkeys(table_shapes(self.stack), at_table), sublayers[::-1], transform, gradient, across)
 
-    def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> TokenMotion:
-        """How the output moves.
+    def _below(self, k: int, gradient: Gradient, across: Array) -> tuple[Gradient, Array, SublayerGradient]:
+        """The gradient and `across` before a sub-layer, and the gradients in it."""
+        insides = self.forward.insides[k]
+        step = insides[0].step
+        total = self._place(insides[0].total, self.held[k] * step.residual)
+        below = self._place(insides[0].stream, self.held[k])
+        gradient = gradient.below_norm(total, insides[0].after_scales)
+        across = across / roots(insides[0].after_scales)[..., :, None]
+        arrived, ahead, matrices = gradient, across, Gradients()
+        arriving, direct = gradient.kernel(total), gradient.noise
+        noises, parts, across = np.zeros(1), np.zeros(1), step.residual * across
+        for inside, branch in zip(insides, self.branches[k], strict=True):
+            tau, none = inside.step.branch, 0.0 * gradient.words
+            own_part = tau * gradient.stream @ inside.added
+            own_kernel = tau * own_part @ gradient.stream.mT
+            into = Gradient(tau**2 * (arriving - own_kernel), tau**2 * gradient.stream, none, none[..., 0])
+            into = into.below_norm(self._place(TokenMoments(inside.made), 0.0 * self.held[k]), inside.made_scales)
+            noise, part, at_branch = branch.down(into.noise, into.stream)
+            noises, parts, matrices = noises + noise, parts + part, matrices | at_branch
+            direct = direct + own_kernel
+            across = across + step.residual * tau * own_part * self._remains(k)
+        kappa_sq = step.input_scale**2
+        given = Gradient(kappa_sq * noises, kappa_sq * parts, 0.0 * gradient.words, 0.0 * gradient.mean)
+        given = given.below_norm(below, insides[0].given_scales)
+        gradient = Gradient(
+            step.residual**2 * direct + given.noise,
+            step.residual**2 * gradient.stream + given.stream,
+            step.residual * gradient.words,
+            given.mean,
+        )
+        return gradient, across, SublayerGradient(arrived, ahead, matrices)
 
-        Args:
-            gradients: of `down`.
-            steps: C of the tables and matrices that move, by role, of inputs and of every sub-layer from below.
-        """
-        moved = self.embeddings.up(gradients[0], steps[0])
-        # What signs make of the stream's gradients beyond C Δ, coordinate by coordinate.
-        beyond = steps[0].get("beyond", np.zeros((1, len(self.output)))) / _sizes(self.embeddings.scales)
-        for k, (insides, branches) in enumerate(self.places, 1):
-            alpha, total = insides[0].step.residual, gradients[k]["total"]
-            c, energy, kept = moved.coefficients * alpha**2, moved.energy * alpha**2, beyond * alpha
-            for inside, branch in zip(insides, branches, strict=True):
-                into = inside.step.input_scale**2 / inside.given_scales
-                given = TokenMotion(moved.coefficients * into, (moved.energy + self._energy(beyond)) * into)
-                branch_moved, out = branch.up(given, gradients[k], steps[k]), inside.step.branch**2 / inside.made_scales
-                added = branch_moved.coefficients * out
-                # All of them move along the gradients above.
-                crossed = c @ total @ added.mT
-                c, energy = c + added, energy + branch_moved.energy * out + crossed + crossed.mT
-                if branch.last is not None:
-                    of_signs = steps[k].get(f"{branch.last.role} beyond", np.zeros(1))
-                    kept = kept + of_signs * inside.step.branch / _sizes(inside.made_scales)
-            after = insides[0].after_scales
-            moved, beyond = TokenMotion(c / after, energy / after), kept / _sizes(after)
-        energy = moved.energy + self._energy(beyond)
-        moved = TokenMotion(moved.coefficients / self.final_scales, energy / self.final_scales)
-        return moved if self.transform is None else self.transform.up(moved, gradients[-1], steps[-1])
+    def _remains(self, k: int) -> Array:
+        """How much of a sub-layer's sum there is left in the output, (1, 1, N)."""
+        return np.asarray(self.remains[k + 1] / roots(self.forward.insides[k][0].after_scales))[..., None, :]
 
-    def _energy(self, beyond: Array) -> Array:
-        """The Gram matrix of tokens from samples of a coordinate, (N, N)."""
-        return np.asarray(self.stack.width * beyond.T @ beyond / len(beyond))
-
-    def steps(
-        self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str], words: WordSteps | None = None
-    ) -> list[dict[str, Array]]:
+    def steps(self, rule: Rule, down: Down, matrices: Collection[str], words: WordSteps | None = None) -> list[Steps]:
         """C of the tables and matrices that move, by role, and of signs "ROLE remainder" and "ROLE beyond".
 
-        Where inputs are rows of the output matrix, `words` has how that moves them.
+        Where inputs are rows of the output matrix behind a transform, `words` has how that moves them.
         """
         steps = [
             {role: c for branch in branches for role, c in branch.steps(rule, at_matrices, matrices).items()}
-            for branches, at_matrices in zip(self._moving, gradients, strict=True)
+            for branches, at_matrices in zip(self._moving, down.matrices, strict=True)
         ]
         if words is not None:
             steps[0] |= {"inputs": words.coefficients, "words": words.energy}
-        if rule is sign_rule:
-            self._add_beyond(steps, gradients, words)
+        if rule is sign_rule and not holds_words(self.stack):
+            self._add_beyond(steps, down, words)
         return steps
 
-    def _add_beyond(
-        self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]], words: WordSteps | None
-    ) -> None:
+    def _add_beyond(self, steps: list[Steps], down: Down, words: WordSteps | None) -> None:
         """What signs of matrices and tables that add to the stream make beyond C Δ, (samples, N).
 
         Gradients of one coordinate go down the stream together: signs of all of them have to do with each other.
@@ -181,63 +274,161 @@ class TwoPassSolution:
 
         def arrived(kernel: Array, k: int) -> Array:
             """Samples where the gradients have this kernel, of which those from above are known."""
-            generator = np.random.default_rng([1, k + self.seed * (len(self.places) + 1)])
+            generator = np.random.default_rng([1, k + self.seed * (len(self.branches) + 1)])
             return np.asarray(deltas + gaussian_samples(kernel - above, generator, STREAM_SAMPLES))
 
-        for k in reversed(range(1, len(self.places) + 1)):
-            insides, branches = self.places[k - 1]
+        for k in reversed(range(1, len(self.branches) + 1)):
+            insides, branches = self.forward.insides[k - 1], self.branches[k - 1]
             after, alpha = insides[0].after_scales, insides[0].step.residual
-            total = mean_kernel(gradients[k]["total"]) / self.stack.width
-            deltas = arrived(mean_kernel(total * after), k) / _sizes(after)
+            total = mean_kernel(down.sublayers[k - 1].total.noise) / self.stack.width
+            deltas = arrived(mean_kernel(total * after), k) / roots(after)[0]
             for inside, branch in zip(insides, branches, strict=True):
                 if branch.last is not None and branch.last.role in steps[k]:
-                    at_branch = deltas * inside.step.branch / _sizes(inside.made_scales)
+                    at_branch = deltas * inside.step.branch / roots(inside.made_scales)[0]
                     steps[k][f"{branch.last.role} beyond"] = sign_deviation(
                         branch.last, at_branch, steps[k][branch.last.role]
                     )
             deltas, above = deltas * alpha, total * alpha**2
-        scales, bottom = self.embeddings.scales, mean_kernel(gradients[0]["inputs"]) / self.stack.width
-        deltas = arrived(mean_kernel(bottom * scales), 0) / _sizes(scales)
+        scales, bottom = self.embeddings.scales, mean_kernel(down.tables["inputs"].gram) / self.stack.width
+        deltas = arrived(mean_kernel(bottom * scales), 0) / roots(scales)[0]
         steps[0] |= self.embeddings.beyond(deltas, steps[0], words)
 
-    def parts(self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]]) -> list[dict[str, Array]]:
-        """What every table or matrix adds to the product of a step with gradients, by role."""
-        return [
-            {role: part for branch in branches for role, part in branch.parts(moves, above).items()}
-            for branches, moves, above in zip(self._moving, steps, gradients, strict=True)
-        ]
+    def bottom(self, down: Down, of_outputs: Array, of_inputs: Array) -> Moved:
+        """How inputs move: by Σ_k of_outputs_ik x_L,k/√d + Σ_k of_inputs_ik g_0,k, (..., N, N) each."""
+        forward, first = self.forward, self.first
+        crossed = of_outputs @ down.across.mT @ of_inputs.mT
+        return Moved(
+            TokenMotion(
+                of_inputs,
+                of_outputs @ (self.remains[0][..., :, None] * first.kernel) + of_inputs @ down.bottom.along(first),
+                of_outputs @ forward.output @ of_outputs.mT + crossed + crossed.mT
+                + of_inputs @ down.bottom.kernel(first) @ of_inputs.mT,
+            ),
+            of_outputs * self.held[-1][..., None, :]
+            + of_inputs @ (down.bottom.stream * first.held[..., None, :] + down.bottom.words),
+            of_outputs,
+            np.zeros((1, self.stack.rows)),
+        )  # fmt: skip
 
-    @property
-    def uses(self) -> list[list[tuple[float, MatrixUse]]]:
-        """The matrices of every sub-layer from below and of the transform, each with its gain."""
-        uses = [
-            [
-                (gain(inside.step.stack, use.role), use)
-                for inside, branch in zip(*place, strict=True) for use in branch.uses
-            ]
-            for place in self.places
-        ]  # fmt: skip
-        of_transform = [] if self.transform is None else self.transform.uses
-        return uses + [[(transform_gain(self.stack), use)] for use in of_transform]
+    def up(self, down: Down, steps: list[Steps], moved: Moved | None = None) -> Moved:
+        """How the output moves, from how inputs do: as their tables, if None."""
+        if moved is None:
+            none, beyond = np.zeros((1, self.stack.rows, self.stack.rows)), np.zeros((1, self.stack.rows))
+            beyond = steps[0].get("beyond", beyond) / roots(self.embeddings.scales)[0]
+            moved = Moved(self.embeddings.up(down.tables, steps[0]), none, none, beyond)
+        for k, at in enumerate(down.sublayers):
+            moved = self._above(k, moved, at, steps[k + 1])
+        motion = replace(moved.motion, energy=moved.motion.energy + self._energy(moved.beyond))
+        moved = replace(moved, motion=motion)
+        moved = moved.normed(self._place(self.forward.stream, self.held[-2]), self.forward.output_scales)
+        if self.transform is None:
+            return moved
+        return replace(moved, motion=self.transform.up(moved.motion, down.transform[0], steps[-1]))
+
+    def _energy(self, beyond: Array) -> Array:
+        """The Gram matrix of tokens from samples of a coordinate, (N, N)."""
+        return np.asarray(self.stack.width * beyond.T @ beyond / len(beyond))
+
+    def _above(self, k: int, moved: Moved, at: SublayerGradient, steps: Steps) -> Moved:
+        """After a sub-layer."""
+        insides, gradient = self.forward.insides[k], at.total
+        step, stream, ahead = insides[0].step, moved.motion, moved.ahead
+        alpha, kept = step.residual, step.residual * moved.beyond
+        below = self._place(insides[0].stream, self.held[k])
+        total = self._place(insides[0].total, self.held[k] * alpha)
+        given = replace(stream, energy=stream.energy + self._energy(moved.beyond))
+        given = given.normed(below.kernel, insides[0].given_scales).scaled(step.input_scale**2)
+        arriving, along = gradient.kernel(total), gradient.along(total)
+        of_words = gradient.stream * total.held[..., None, :] + gradient.words
+        branches = []
+        for inside, branch in zip(insides, self.branches[k], strict=True):
+            tau = inside.step.branch
+            returned = branch.up(given, at.matrices, steps).normed(inside.made, inside.made_scales)
+            # What of the stream's motion is along what the branch adds, over √d.
+            follows = tau * (ahead * self._remains(k) + alpha * stream.coefficients @ gradient.stream)
+            branches.append((tau, inside.added, returned, follows))
+            if branch.last is not None:
+                kept = kept + tau * steps.get(f"{branch.last.role} beyond", np.zeros(1)) / roots(inside.made_scales)[0]
+        c, words = alpha**2 * stream.coefficients, alpha * moved.words
+        overlaps, energy = alpha**2 * stream.overlaps, alpha**2 * stream.energy
+        # ẋ·(αx + Σ τ f) and ẋ·g at the sum.
+        by_total = alpha * stream.overlaps + sum(tau * follows @ added for tau, added, _, follows in branches)
+        by_gradient = by_total @ gradient.stream.mT + moved.words @ gradient.words.mT
+        by_gradient = by_gradient + alpha * stream.coefficients @ gradient.noise + ahead @ at.ahead.mT
+        overlaps = alpha * by_total
+        for j, (tau, added, returned, follows) in enumerate(branches):
+            along_branch = tau**2 * gradient.stream @ added
+            c, words = c + tau**2 * returned.coefficients, words + tau**2 * returned.coefficients @ of_words
+            overlaps = overlaps + tau**2 * (returned.coefficients @ (along - along_branch) + returned.overlaps)
+            by_noise = tau * (by_gradient - tau * follows @ added @ gradient.stream.mT)
+            crossed = alpha * tau * (by_noise @ returned.coefficients.mT + follows @ returned.overlaps.mT)
+            energy = energy + tau**2 * returned.energy + crossed + crossed.mT
+            for other_tau, other_added, other, _ in branches[:j]:
+                both = arriving - (along_branch + other_tau**2 * gradient.stream @ other_added) @ gradient.stream.mT
+                crossed = returned.coefficients @ both @ other.coefficients.mT
+                crossed = crossed + returned.coefficients @ gradient.stream @ other.overlaps.mT
+                crossed = (tau * other_tau) ** 2 * (
+                    crossed + (other.coefficients @ gradient.stream @ returned.overlaps.mT).mT
+                )
+                energy = energy + crossed + crossed.mT
+        after = Moved(TokenMotion(c, overlaps, energy), words, alpha * ahead, kept)
+        return after.normed(total, insides[0].after_scales)
+
+    def inner_products_by_matrix(
+        self, steps: list[Steps], gradients: list[Gradients], others: list[Gradients]
+    ) -> dict[str, Array]:
+        """What every table or matrix adds to the product of a step with gradients, by role: (places, M), of "WH" (M,).
+
+        Args:
+            steps: the step.
+            gradients: those that it was made of.
+            others: as `Branch.inner_products_by_matrix` has them.
+        """
+        products = dict[str, list[Array]]()
+        for branches, moves, at, other in zip(self._moving, steps, gradients, others, strict=True):
+            for branch in branches:
+                for role, product in branch.inner_products_by_matrix(moves, at, other).items():
+                    products.setdefault(role, []).append(product)
+        return _by_role(products)
+
+    def squared_updates(
+        self, optimizer: Optimizer, steps: list[Steps], down: Down
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """E|u_W|² and |W|² by role, (places,), of "WH" (); a normalized step is yet to be divided by |g|²."""
+        updates, weights = dict[str, list[float]](), dict[str, list[float]]()
+        for branches, moves, at in zip(self._moving[1:], steps[1:], down.matrices[1:], strict=True):
+            for branch in branches:
+                for use in branch.uses:
+                    if use.role in moves or f"{use.role} signs" in moves:
+                        square = squared_size(use, branch.summed(use.role, at), optimizer)
+                        updates.setdefault(use.role, []).append(square)
+                        role_gain = transform_gain(self.stack) if use.role == "WH" else gain(branch.stack, use.role)
+                        weights.setdefault(use.role, []).append(role_gain * use.shape[1])
+        return _by_role(updates), _by_role(weights)
 
     @property
     def _moving(self) -> list[tuple[Embeddings | OutputTransform | AnyBranch, ...]]:
         """What has parameters, from below."""
         last = [] if self.transform is None else [(self.transform,)]
-        return [(self.embeddings,), *(branches for _, branches in self.places), *last]
+        return [(self.embeddings,), *self.branches, *last]
 
 
-def _sizes(scales: Any) -> Array:
-    """By what tokens are divided whose kernel is divided by these scales, (N,), or 1."""
-    return np.ones(1) if np.ndim(scales) == 0 else np.sqrt(np.diagonal(mean_kernel(scales)))
+def roots(scales: Number) -> Array:
+    """What a norm divides each token by; 1 if there is none."""
+    return np.ones((1, 1)) if isinstance(scales, float) else np.asarray(np.sqrt(np.linalg.diagonal(scales)))
+
+
+def _by_role(values: Mapping[str, Sequence[Array | float]]) -> dict[str, Array]:
+    """One number of every place, or that of a matrix which is in no layer."""
+    return {role: np.array(of_places[0] if role == "WH" else of_places) for role, of_places in values.items()}
 
 
 def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, samples: int) -> AnyBranch:
     """The branch of one sub-layer, with samples of a seed."""
-    given = inside.step.stack, tokens, inside.given
+    stack, tied = inside.step.stack, holds_words(inside.step.stack)
     if inside.step.kinds == ("units",):
-        return FeedForward(*given, seed, samples)
+        return (TiedFeedForward if tied else FeedForward)(stack, tokens, inside.given, seed, samples)
     if inside.attended is None:
-        return FixedAttention(*given)
+        return FixedAttention(stack, tokens, inside.given)
     patterns, _ = inside.attended
-    return RandomAttention(inside.step.stack, inside.given, patterns, seed)
+    return (TiedRandomAttention if tied else RandomAttention)(stack, inside.given, patterns, seed)

@@ -10,25 +10,38 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from theory.first_step.motion import TokenMotion, mean_kernel
-from theory.first_step.rules import MatrixUse, Rule, parts_of, sign_deviation, sign_rule
+from theory.first_step.motion import (
+    Gradients,
+    MatrixGradient,
+    Steps,
+    TokenMotion,
+    inverse,
+    mean_kernel,
+    root,
+    sample_mean,
+)
+from theory.first_step.rules import Branch, MatrixUse, Rule, sign_deviation, sign_rule, sign_steps
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.outputs import units_to_be_normed
 from theory.mean_field.sublayers import TokenMoments, normed
+from theory.mean_field.tied.units import response
 from theory.stack import Stack
 from theory.stack.weights import gain, transform_gain, weight_shapes
 
 
 @dataclass(slots=True, eq=False)
-class Units:
+class Units(Branch):
     """φ(x W) or, gated, φ(x WG) ∘ x W.
 
     Attributes:
         gains: of the matrices before the units, by role; of the gate first.
         shape: (d, units).
         uses: those matrices.
+        before: samples of the pre-activations, by role, (samples, N).
+        slope: φ' of them.
+        active: φ of them.
         factors: samples of what gradients of each are multiplied by, (samples, N).
         drawn: samples of the units, (samples, N).
         kernel: E of a unit of two tokens, (1, N, N).
@@ -42,37 +55,43 @@ class Units:
     shape: tuple[int, int]
     samples: int = SAMPLES
     uses: list[MatrixUse] = field(init=False)
+    before: dict[str, Array] = field(init=False)
+    slope: Array = field(init=False)
+    active: Array = field(init=False)
     factors: dict[str, Array] = field(init=False)
     drawn: Array = field(init=False)
     kernel: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        stack, roles = self.stack, list(self.gains)
-        activation, lines = activation_of(stack.activation, stack.leaky_slope), self.given * self.gains[roles[-1]]
-        before = self.given * self.gains[roles[0]]
-        slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
-        rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
-        u = gaussian_samples(before[0], generator, self.samples)
+        stack, roles, generator = self.stack, list(self.gains), np.random.default_rng(self.seed)
+        activation = activation_of(stack.activation, stack.leaky_slope)
+        kernels = [self.given * size for size in self.gains.values()]
+        slope = activation.slope_kernel(self.tokens, kernels[0])
+        self.kernel = activation.kernel(self.tokens, kernels[0])
+        self.before = {
+            role: gaussian_samples(kernel[0], generator, self.samples)
+            for role, kernel in zip(roles, kernels, strict=True)
+        }
+        u, factors = self.before[roles[0]], [slope]
+        self.active, self.slope = activation.value(u), activation.slope(u)
+        self.drawn, self.factors = self.active, {roles[0]: self.slope}
         if len(roles) == 2:
-            other = gaussian_samples(lines[0], generator, self.samples)
-            self.kernel, factors = active * lines, [slope * lines, active]
-            self.factors = dict(zip(roles, (activation.slope(u) * other, activation.value(u)), strict=True))
-            self.drawn = activation.value(u) * other
-        else:
-            self.kernel, factors = active, [slope]
-            self.factors, self.drawn = {roles[0]: activation.slope(u)}, activation.value(u)
+            lines, factors = self.before[roles[1]], [slope * kernels[1], self.kernel]
+            self.factors = {roles[0]: self.slope * lines, roles[1]: self.active}
+            self.kernel, self.drawn = self.kernel * kernels[1], self.active * lines
         seen = gaussian_samples(self.given[0], generator, self.samples)
         self.uses = [
-            MatrixUse(role, self.shape, rows, seen, factor, self.factors[role])
+            MatrixUse(role, self.shape, stack.width * self.given, seen, factor, self.factors[role])
             for role, factor in zip(roles, factors, strict=True)
         ]
 
-    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """As `FixedAttention.down`, from gradients at the units."""
-        gradients = {use.role: use.below(gradient) for use in self.uses}
-        return sum((gradients[role] * role_gain for role, role_gain in self.gains.items()), np.zeros(1)), gradients
+    def down(self, gradient: Array) -> tuple[Array, Gradients]:
+        """As `FixedAttention.down`, from the Gram matrix of gradients at the units, without overlaps."""
+        grams = {use.role: use.below(gradient) for use in self.uses}
+        below = sum((grams[role] * role_gain for role, role_gain in self.gains.items()), np.zeros(1))
+        return below, {role: MatrixGradient.of_noise(gram) for role, gram in grams.items()}
 
-    def up(self, moved: TokenMotion, gradient: Array, steps: dict[str, Array]) -> TokenMotion:
+    def up(self, moved: TokenMotion, gradient: Array, steps: Steps) -> TokenMotion:
         """How units move, whose gradients have this Gram matrix."""
         widths = self.shape[1] / self.shape[0]
         c, energy, before = np.zeros(1), np.zeros(1), {}
@@ -82,25 +101,20 @@ class Units:
             before[use.role] = moved.coefficients * role_gain + steps.get(use.role, 0.0)
             c = c + before[use.role] * use.factor
             energy = energy + moved.energy * role_gain * widths * use.factor
-        return TokenMotion(c, energy + self._turned(before, gradient, steps))
+        return TokenMotion(c, moved.overlaps, energy + self._turned(before, gradient, steps))
 
-    def steps(
-        self, rule: Rule, gradient: Array, gradients: dict[str, Array], matrices: Collection[str]
-    ) -> dict[str, Array]:
-        """C of the matrices that move; of signs "beyond" is what these make beyond C Δ, (samples, N)."""
-        chosen = [use for use in self.uses if use.role in matrices]
-        steps = {use.role: rule(use, gradients[use.role]) for use in chosen}
-        if rule is sign_rule and chosen:
-            deltas = self._unit_gradients(gradient)
-            steps["beyond"] = np.sum([sign_deviation(use, deltas, steps[use.role]) for use in chosen], axis=0)
-        return steps
+    def beyond(self, gradient: Array, steps: Steps) -> Steps:
+        """What signs of the matrices that move make beyond C Δ: "beyond", (samples, N)."""
+        deltas = self._unit_gradients(gradient)
+        moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
+        return {"beyond": np.sum(moved, axis=0)} if moved else {}
 
     def _unit_gradients(self, gradient: Array) -> Array:
         """Samples of gradients at a unit of the Gram matrix of all, (samples, N)."""
         generator = np.random.default_rng([2, self.seed])
         return gaussian_samples(mean_kernel(gradient) / self.shape[1], generator, self.samples)
 
-    def _turned(self, coefficients: dict[str, Array], gradient: Array, steps: dict[str, Array]) -> Array:
+    def _turned(self, coefficients: dict[str, Array], gradient: Array, steps: Steps) -> Array:
         """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K.
 
         What signs make of a unit's gradients beyond c goes with the same slopes f, so that it is sampled with them.
@@ -116,7 +130,7 @@ class Units:
 
 
 @dataclass(slots=True, eq=False)
-class FeedForward:
+class FeedForward(Branch):
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
 
     Attributes:
@@ -139,39 +153,141 @@ class FeedForward:
         second = MatrixUse("W2", shapes["W2"], stack.ffn_width * self.units.kernel, self.units.drawn)
         self.uses = [*self.units.uses, second]
 
-    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """As `FixedAttention.down`."""
-        below, gradients = self.units.down(gradient * gain(self.stack, "W2"))
-        return below, gradients | {"W2": gradient}
+    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
+        """As `FixedAttention.down`, of gradients without overlaps."""
+        below, gradients = self.units.down(noise * gain(self.stack, "W2"))
+        return below, part, gradients | {"W2": MatrixGradient.of_noise(noise)}
 
-    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
+    def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """As `FixedAttention.up`."""
-        role_gain, widths = gain(self.stack, "W2"), self.stack.ffn_width / self.stack.width
-        of_units = self.units.up(moved, gradients["W2"] * role_gain, steps)
-        c = of_units.coefficients * role_gain + steps.get("W2", 0.0)
-        return TokenMotion(c, of_units.energy * role_gain / widths + c @ gradients["W2"] @ c.mT)
+        role_gain, widths = gain(self.stack, "W2"), self.stack.width / self.stack.ffn_width
+        of_units = self.units.up(moved, gradients["W2"].gram * role_gain, steps)
+        return of_units.through(role_gain, widths, "W2", steps, gradients)
 
-    def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
-        """As `FixedAttention.steps` and `Units.steps`."""
-        steps = self.units.steps(rule, gradients["W2"] * gain(self.stack, "W2"), gradients, matrices)
-        return steps | ({"W2": rule(self.last, gradients["W2"])} if "W2" in matrices else {})
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
+        """As `Branch.steps`; of signs "beyond" of `Units.beyond`."""
+        steps = Branch.steps(self, rule, gradients, matrices)
+        at_units = gradients["W2"].gram * gain(self.stack, "W2")
+        return steps | (self.units.beyond(at_units, steps) if rule is sign_rule else {})
 
-    @property
-    def last(self) -> MatrixUse:
-        """As `FixedAttention.last`."""
-        return self.uses[-1]
 
-    def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-        """As `FixedAttention.parts`."""
-        return parts_of(self.uses, steps, gradients)
+class TiedFeedForward(FeedForward):
+    """φ(x W1) W2 or (φ(x WG) ∘ x W1) W2, where gradients have overlaps with what units return.
+
+    Gradients at the units h = φ(u) are P h/√d and noise ν, those at the pre-activations f ∘ (P h/√d + ν) with the
+    factors f. The part of u̇ that is random to all else is Gaussian with a known covariance with u, so that it is a
+    multiple of u and a rest. All means are over samples of u.
+    """
+
+    def __post_init__(self) -> None:
+        FeedForward.__post_init__(self)
+        *before, second = self.uses
+        none, rows = np.ones((1, 1)), self.stack.ffn_width * sample_mean(self.units.drawn, self.units.drawn)[None]
+        self.uses = [MatrixUse(use.role, use.shape, use.rows, none) for use in before]
+        self.uses.append(MatrixUse("W2", second.shape, rows, self.units.drawn))
+
+    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
+        """As `FixedAttention.down`."""
+        stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
+        along = part @ (size * self.uses[-1].rows / stack.ffn_width)
+        gradients = {"W2": MatrixGradient(noise + along @ part.mT, part, along)}
+        noise, part = size * gradients["W2"].gram, size / ratio * part
+        below, of_tokens = np.zeros(1), np.zeros(1)
+        for role, factor in self.units.factors.items():
+            role_gain, kernel = gain(stack, role), self.given * gain(stack, role)
+            if stack.ffn == "gated" and role == "W1":
+                answer = part * sample_mean(self.units.active, self.units.active)
+            else:
+                of_lines = gain(stack, "W1") * self.given if role == "WG" else 1.0
+                answer = response(part * of_lines, kernel, self.units.before[role], self.units.active, self.units.slope)
+            certain = factor * (self.units.drawn @ part.mT)
+            gram = noise * sample_mean(factor, factor) + ratio * sample_mean(certain, certain)
+            gradients[role] = MatrixGradient(gram, answer, ratio * answer @ kernel)
+            below, of_tokens = below + role_gain * gram, of_tokens + ratio * role_gain * answer
+        return below, of_tokens, gradients
+
+    def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
+        """As `FixedAttention.up`."""
+        stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
+        noise, certain, follows = self._noise(gradients), self._certain(gradients), moved.overlaps @ inverse(self.given)
+        signs = self._signs(gradients, steps)
+        along = {role: gain(stack, role) * moved.coefficients + steps.get(role, 0.0) for role in self.units.factors}
+        # Networks' own coefficients may differ by orders of magnitude, as one over their gradients.
+        apart = bool(signs) or any(len(role_c) > 1 for role_c in along.values())
+        c, energy, change = np.zeros(1), np.zeros(1), np.zeros(1)
+        by_noise, turned = np.zeros(1), 0.0 * self.given
+        for role, factor in self.units.factors.items():
+            role_c, slopes = along[role], sample_mean(factor, factor)
+            change = change + factor * (self.units.before[role] @ follows.mT + (factor * certain) @ role_c.mT)
+            rest = ratio * gain(stack, role) * (moved.energy - follows @ self.given @ follows.mT)
+            c, energy = c + role_c * slopes, energy + rest * slopes
+            if apart:
+                by_noise = by_noise + factor * ((factor * self._drawn(gradients)) @ role_c.mT)
+            else:
+                turned = turned + factor[:, :, None] * mean_kernel(role_c) * factor[:, None, :]
+        for role, moves in signs.items():
+            c, change = c + self._along_noise(role, moves, gradients), change + self.units.factors[role] * moves
+        energy = energy + ratio * sample_mean(change + by_noise, change + by_noise)
+        energy = energy + (turned @ mean_kernel(noise) @ turned.mT).mean(0)
+        of_units = TokenMotion(c, ratio * sample_mean(change, self.units.drawn), energy)
+        return of_units.through(size, 1.0 / ratio, "W2", steps, gradients)
+
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
+        """As `FixedAttention.steps`; but of signs before an activation "ROLE signs", which are no multiples of Δ."""
+        if rule is not sign_rule:
+            return Branch.steps(self, rule, gradients, matrices)
+        steps = sign_steps(self.uses[-1:] if "W2" in matrices else (), gradients)
+        return steps | {f"{role} signs": np.ones(1) for role in self.units.factors if role in matrices}
+
+    def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
+        """As `Branch.inner_products_by_matrix`."""
+        parts = Branch.inner_products_by_matrix(self, steps, gradients, others)
+        ratio = self.stack.ffn_width / self.stack.width
+        for role, moves in self._signs(gradients, steps).items():
+            seen = (self.units.factors[role] * moves * self._certain(others)).sum(-1).mean(-1)
+            c = self._along_noise(role, moves, gradients)
+            parts[role] = ratio * seen + (c * self._noise(others)).sum((-2, -1))
+        return parts
+
+    def _noise(self, gradients: Gradients) -> Array:
+        """The kernel of ν."""
+        return np.asarray(gain(self.stack, "W2") * gradients["W2"].gram)
+
+    def _certain(self, gradients: Gradients) -> Array:
+        """Samples of P h, (..., samples, N)."""
+        part = gain(self.stack, "W2") * self.stack.width / self.stack.ffn_width * gradients["W2"].part
+        return np.asarray(self.units.drawn @ part.mT)
+
+    def _drawn(self, gradients: Gradients) -> Array:
+        """Samples of √d ν."""
+        noise = self._noise(gradients) * self.stack.width / self.stack.ffn_width
+        normal = np.random.default_rng((self.seed, 1)).standard_normal((len(noise), *self.units.drawn.shape))
+        return np.asarray(normal @ root(noise).mT)
+
+    def _signs(self, gradients: Gradients, steps: Steps) -> dict[str, Array]:
+        """√d H sign(HᵀΔ) of samples of Δ, for Gaussian H, of the matrices that move so."""
+        signs = dict[str, Array]()
+        for role in (role for role in self.units.factors if f"{role} signs" in steps):
+            gradient = self.units.factors[role] * (self._certain(gradients) + self._drawn(gradients))
+            moved = gradient @ self.given
+            sizes = np.sqrt(np.maximum((moved * gradient).sum(-1, keepdims=True), 0.0))
+            scale = (2 / np.pi) ** 0.5 * self.stack.width**1.5
+            signs[role] = scale * np.divide(moved, sizes, out=np.zeros_like(moved), where=sizes > 0)
+        return signs
+
+    def _along_noise(self, role: str, moves: Array, gradients: Gradients) -> Array:
+        """Coefficients on ν of what signs make of the units, by Stein's lemma."""
+        moved = sample_mean(self.units.factors[role] * moves, self._drawn(gradients))
+        return np.asarray(self.stack.ffn_width / self.stack.width * moved @ inverse(self._noise(gradients)))
 
 
 @dataclass(slots=True, eq=False)
-class OutputTransform:
+class OutputTransform(Branch):
     """z = N(φ(x W^H)), what the output matrix is given of the layers' output x.
 
     Attributes:
         units: φ(x W^H).
+        uses: its matrix.
         scales: what the norm divides their kernel by.
         rows: samples of a coordinate of z, (samples, N).
     """
@@ -182,6 +298,7 @@ class OutputTransform:
     seed: int
     samples: int = SAMPLES
     units: Units = field(init=False)
+    uses: list[MatrixUse] = field(init=False)
     scales: Array = field(init=False)
     rows: Array = field(init=False)
 
@@ -189,30 +306,23 @@ class OutputTransform:
         stack, square = self.stack, (self.stack.width, self.stack.width)
         gains = {"WH": transform_gain(stack)}
         self.units = Units(stack, self.tokens, self.given, self.seed, gains, square, self.samples)
+        self.uses = self.units.uses
         kernel = units_to_be_normed(stack, self.tokens, self.given * gains["WH"])
         _, self.scales = normed(stack, self.tokens, TokenMoments(kernel), norm=True)
         drawn = self.units.drawn if stack.normalization == "rms" else self.units.drawn - self.units.drawn.mean(0)
         self.rows = drawn / np.sqrt(np.linalg.diagonal(self.scales[0]))
 
-    @property
-    def uses(self) -> list[MatrixUse]:
-        """Its matrix."""
-        return self.units.uses
+    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
+        """As `FeedForward.down`; "total" is the gradient at z."""
+        below, gradients = self.units.down(noise / self.scales)
+        return below, part, gradients | {"total": MatrixGradient.of_noise(noise)}
 
-    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """As `FixedAttention.down`; "total" is the gradient at z."""
-        below, gradients = self.units.down(gradient / self.scales)
-        return below, gradients | {"total": gradient}
-
-    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
+    def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """As `FixedAttention.up`."""
-        of_units = self.units.up(moved, gradients["total"] / self.scales, steps)
-        return TokenMotion(of_units.coefficients / self.scales, of_units.energy / self.scales)
+        of_units = self.units.up(moved, gradients["total"].gram / self.scales, steps)
+        return of_units.scaled(1.0 / self.scales)
 
-    def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
-        """As `Units.steps`."""
-        return self.units.steps(rule, gradients["total"] / self.scales, gradients, matrices)
-
-    def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-        """As `FixedAttention.parts`."""
-        return parts_of(self.uses, steps, gradients)
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
+        """As `FeedForward.steps`."""
+        steps = Branch.steps(self, rule, gradients, matrices)
+        return steps | (self.units.beyond(gradients["total"].gram / self.scales, steps) if rule is sign_rule else {})

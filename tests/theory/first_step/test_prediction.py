@@ -42,7 +42,7 @@ def tangent(stack):
     """Θ from the way up."""
     solution = TwoPassSolution.of(stack)
     gradients = solution.down(np.eye(stack.rows)[None])
-    moved = solution.up(gradients, solution.steps(gradient_rule, gradients, ("WV", "WO", "WG", "W1", "W2")))
+    moved = solution.up(gradients, solution.steps(gradient_rule, gradients, ("WV", "WO", "WG", "W1", "W2"))).motion
     return moved.coefficients[0] * stack.output_scale**2 + stack.width * solution.output
 
 
@@ -116,11 +116,9 @@ def test_a_way_up_is_the_adjoint_of_the_way_down(fields, rule):
     solution, root = TwoPassSolution.of(stack, 3), np.random.default_rng(5).standard_normal((2, stack.rows, stack.rows))
     gradients = solution.down(root @ root.mT)
     steps = solution.steps(rule, gradients, (*weight_shapes(stack), "WH", "inputs", "positions"))
-    total = (solution.up(gradients, steps).coefficients * (root @ root.mT)).sum((-2, -1))
-    for k in range(2):
-        of_one = [{role: c[min(k, len(c) - 1)][None] for role, c in place.items()} for place in steps]
-        parts = solution.parts(of_one, [{role: g[k][None] for role, g in place.items()} for place in gradients])
-        assert total[k] == pytest.approx(sum(float(part.sum()) for place in parts for part in place.values()))
+    total = (solution.up(gradients, steps).motion.coefficients * (root @ root.mT)).sum((-2, -1))
+    products = solution.inner_products_by_matrix(steps, gradients.matrices, gradients.matrices)
+    assert_allclose(sum(product.reshape(-1, 2).sum(0) for product in products.values()), total)
 
 
 @pytest.mark.parametrize("fields", RANDOM)
@@ -251,11 +249,20 @@ def test_signs_of_one_coordinate_go_together(monkeypatch):
     for roles in (("WV", "W2"), ("WV",), ("W2",)):
         steps = solution.steps(sign_rule, gradients, roles)
         along = [{name: c for name, c in one.items() if not name.endswith("beyond")} for one in steps]
-        energy[roles] = (solution.up(gradients, steps).energy - solution.up(gradients, along).energy).item()
-    rho = float(np.sqrt(gradients[2]["total"] / gradients[1]["total"]).item())
-    values, units = (branch.uses[-1] for _, (branch,) in solution.places)
+        energy[roles] = (
+            solution.up(gradients, steps).motion.energy - solution.up(gradients, along).motion.energy
+        ).item()
+    rho = float(np.sqrt(gradients.sublayers[1].total.noise / gradients.sublayers[0].total.noise).item())
+    values, units = (branch.uses[-1] for (branch,) in solution.branches)
     sizes = [np.sqrt(2 / np.pi * values.rows.item() * 64), units.shape[0] * np.abs(units.inputs).mean()]
-    expected = 2 * 64 * np.prod(sizes) * (2 / np.pi) * (np.arcsin(rho) - rho) / np.asarray(solution.final_scales).item()
+    expected = (
+        2
+        * 64
+        * np.prod(sizes)
+        * (2 / np.pi)
+        * (np.arcsin(rho) - rho)
+        / np.asarray(solution.forward.output_scales).item()
+    )
     crossed = energy["WV", "W2"] - energy["WV",] - energy["W2",]
     assert crossed == pytest.approx(expected, rel=0.4)  # of 2048 samples, which scatter by 13%
 
@@ -264,14 +271,14 @@ def test_signs_of_one_coordinate_go_together(monkeypatch):
 def test_signs_behind_units_against_matrices(gated):
     """How units move by signs of W1, and of the gate, in all: what signs make goes with the slopes behind it."""
     stack = Stack(width=1200, depth=1, tokens=2, ffn="gated" if gated else "plain", ffn_ratio=1.0, placement="pre")
-    _, (place,) = TwoPassSolution.of(stack).places[1]
+    (place,) = TwoPassSolution.of(stack).branches[1]
     generator = np.random.default_rng(3)
     kernel, found = np.array([[1.0, 0.6], [0.6, 2.0]]), np.zeros((12, 2, 2))
     for seed, one in enumerate(found):
         branch = FeedForward(stack, place.tokens, place.given, seed)
         uses = {use.role: use for use in branch.uses[:-1]}
-        below = {role: use.below(kernel[None]) for role, use in uses.items()}
-        steps = branch.steps(sign_rule, below | {"W2": kernel[None] / gain(stack, "W2")}, tuple(uses))
+        *_, gradients = branch.down(kernel[None] / gain(stack, "W2"), 0.0 * kernel[None])
+        steps = branch.steps(sign_rule, gradients, tuple(uses))
         one[:] = branch.units._turned({role: steps[role] for role in uses}, kernel[None], steps)
     moved = np.zeros((12, 1200, 2))
     for one in moved:

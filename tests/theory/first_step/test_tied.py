@@ -7,16 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from theory import Stack, predict
-from theory.first_step.attention import FixedAttention
-from theory.first_step.motion import TokenMotion
-from theory.first_step.outputs import counted_positions, orders
+from theory.first_step import tied_networks as networks
+from theory.first_step.outputs import counted_positions, step_statistics
 from theory.first_step.prediction import first_step
-from theory.first_step.rules import gradient_rule
-from theory.first_step.tied import networks
-from theory.first_step.tied.attention import TiedAttention
-from theory.first_step.tied.motion import OverlapMotion
-from theory.first_step.tied.networks import TiedStep, sampled_tied_outputs
-from theory.first_step.tied.solution import TiedSolution
+from theory.first_step.tangent import TwoPassSolution
+from theory.first_step.tied_networks import TiedStep, sampled_tied_outputs
 from theory.mean_field.inputs import gaussian_inputs
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.tied.loss import Output, embedding_energy
@@ -25,7 +20,7 @@ from theory.stack.weights import weight_shapes
 TIED = {"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "embeddings": "tied", "output_scale": 0.2, "heads": 8}
 QUERIES = {"query_key_scale": 1.3, "output_projection": "random"}
 STACKS = [
-    {"placement": "post", "depth": 1, "label_smoothing": 0.1},
+    {"placement": "post", "depth": 1, "label_smoothing": 0.1, "kv_heads": 2},
     {"placement": "peri", "layout": "parallel", "loss_on": "last", "embedding_scale": 0.4, "positions": "sinusoidal"},
     {"placement": "pre", "ffn": "gated", "kv_heads": 2, "head_width": 48, "output_projection": "random"},
     {"placement": "pre", "mask": "causal", "logit_softcap": 2.0, "kv_heads": 4, **QUERIES},
@@ -38,7 +33,7 @@ STACKS = [
 def of(fields, optimizer, matrices=None):
     """A few networks, their step, and what their logits move by."""
     stack = Stack(**TIED | fields)
-    solution = TiedSolution.of(stack, 3, 410)
+    solution = TwoPassSolution.of(stack, 3, 410)
     drawn = sampled_tied_outputs(solution, np.random.default_rng(5), 256, counted_positions(stack, 0))
     step = TiedStep.of(solution, optimizer, matrices or tuple(weight_shapes(stack)), drawn)
     return solution, drawn, step, *step.logits(solution, drawn)
@@ -49,8 +44,8 @@ def of(fields, optimizer, matrices=None):
 def test_a_way_up_is_the_adjoint_of_the_way_down(fields, optimizer):
     """g·u by logits is that by matrices, and u'Gu alike; the output matrix's is r times its own logits and g_0 ẋ_0."""
     solution, drawn, step, w, speeds = of(fields, optimizer)
-    gain, curvature = step.parts(solution, drawn, w)
-    values = orders(drawn, w, speeds, normalized=False)
+    gain, curvature = step.inner_products_by_matrix(solution, drawn, w)
+    values = step_statistics(drawn, w, speeds, normalized=False)
     # Samples of gates and lines are not quite independent.
     margin = 0.01 if solution.stack.ffn == "gated" else 1e-4
     assert sum(part.sum() for part in gain.values()) == pytest.approx(values["gain"].mean(), rel=margin)
@@ -69,7 +64,7 @@ def squared_gradient_of_the_embeddings(fields):
     solution, drawn, _, w, _ = of(fields, "sgd", ("Wemb",))
     stack, n = solution.stack, solution.stack.rows
     own, rest = drawn.r[..., :n], drawn.r[..., n:]
-    down = solution.down(own, rest @ rest.mT)
+    down = networks._down(solution, drawn.r)
     output = Output(np.zeros(len(own)), own, rest @ rest.mT)
     energy = embedding_energy(
         stack, MatrixLayout(n), gaussian_inputs(stack), solution.forward.output, output,
@@ -90,21 +85,6 @@ def test_the_product_of_the_two_uses_of_the_embeddings(monkeypatch):
 
     monkeypatch.setattr(networks.TiedStep, "of", staticmethod(twice))
     assert abs(squared_gradient_of_the_embeddings(STACKS[0]) - 1.0).max() > 1e-4
-
-
-@pytest.mark.parametrize("fields", [{}, {"head_width": 96}, {"kv_heads": 2}, {"kv_heads": 2, "head_width": 48}])
-def test_attention_without_overlaps_is_that_of_embeddings_apart(fields):
-    stack = Stack(**{"width": 128, "heads": 4, "tokens": 3, "output_projection": "random"} | fields)
-    kernel, gradient, tokens = np.eye(3)[None] + 0.2, np.eye(3)[None] + 0.3, MatrixLayout(3)
-    apart, tied, roles = FixedAttention(stack, tokens, kernel), TiedAttention(stack, tokens, kernel), ("WV", "WO")
-    _, above = apart.down(gradient)
-    *_, at_matrices = tied.down(gradient, 0.0 * gradient)
-    given = 70.0 * kernel, 5e5 * kernel
-    expected = apart.up(TokenMotion(*given), above, apart.steps(gradient_rule, above, roles))
-    steps = tied.steps(gradient_rule, at_matrices, roles)
-    moved = tied.up(OverlapMotion(given[0], 0.0 * kernel, given[1]), at_matrices, steps)
-    assert_allclose(moved.coefficients, expected.coefficients)
-    assert_allclose(moved.energy, expected.energy)
 
 
 def test_gain_is_the_squared_gradient():

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from theory.first_step.motion import Steps, crossed
 from theory.first_step.output_matrix import spectral_step
-from theory.first_step.outputs import CHUNK, Outputs, orders, sample_count, sampled_outputs
-from theory.first_step.rules import RULES, squared_size
-from theory.first_step.tied.motion import Steps, crossed
-from theory.first_step.tied.solution import Down, TiedSolution
+from theory.first_step.outputs import Outputs, curved_gradients, sample_count, sampled_outputs, step_statistics
+from theory.first_step.rules import RULES
+from theory.first_step.tangent import Down, TwoPassSolution
 from theory.mean_field.kernels import Array
 from theory.stack.optimizers import LINEAR, Optimizer
-from theory.stack.weights import gain, weight_shapes
 
 # Networks at once, and of those whose shares are asked for.
 _CHUNK = 32
@@ -22,25 +21,21 @@ Parts = dict[str, Array]
 """Each matrix's part of g·u or of u'Gu, by role: (L,), and of "Wemb" ()."""
 
 
-def tied_orders(
-    solution: TiedSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
+def tied_statistics(
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
 ) -> tuple[dict[str, Array], tuple[Parts, Parts], tuple[Parts, Parts]]:
-    """What `orders` gives of every network; and of the first ones parts of g·u and u'Gu, and E|u_W|² and |W|²."""
-    each, size = list[dict[str, Array]](), max(1, min(_CHUNK, CHUNK // drawn.r[0].size))
-    first: tuple[tuple[Parts, Parts], tuple[Parts, Parts]] | None = None
-    for start in range(0, len(drawn.r), size):
-        part = Outputs(drawn.p[start : start + size], drawn.r[start : start + size], drawn.counted)
+    """`step_statistics` of every network; and of the first ones parts of g·u and u'Gu, and E|u_W|² and |W|²."""
+    each, first = list[dict[str, Array]](), list[tuple[Parts, Parts]]()
+    for _, part in drawn.pieces(_CHUNK):
         step = TiedStep.of(solution, optimizer, chosen, part)
         w, speeds = step.logits(solution, part)
-        each.append(orders(part, w, speeds, normalized=optimizer == "normalized"))
-        if first is None:
-            first = step.parts(solution, part, w), step.updates(solution, optimizer)
-    assert first is not None, "there are networks"
-    return {name: np.concatenate([values[name] for values in each]) for name in each[0]}, *first
+        each.append(step_statistics(part, w, speeds, normalized=optimizer == "normalized"))
+        first = first or [step.inner_products_by_matrix(solution, part, w), step.squared_updates(solution, optimizer)]
+    return {name: np.concatenate([values[name] for values in each]) for name in each[0]}, first[0], first[1]
 
 
 def sampled_tied_outputs(
-    solution: TiedSolution, generator: np.random.Generator, patterns: int, counted: NDArray[np.bool_]
+    solution: TwoPassSolution, generator: np.random.Generator, patterns: int, counted: NDArray[np.bool_]
 ) -> Outputs:
     """As `sampled_outputs`, with each position's own word, of which it holds a part, in the class of its number."""
     stack = solution.stack
@@ -69,7 +64,7 @@ class TiedStep:
     remainder: Array
 
     @classmethod
-    def of(cls, solution: TiedSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs) -> "TiedStep":
+    def of(cls, solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs) -> "TiedStep":
         """The step of an optimizer in the matrices of some roles."""
         stack, n = solution.stack, solution.stack.rows
         down = _down(solution, drawn.r)
@@ -86,63 +81,46 @@ class TiedStep:
             embedding, remainder = _embedding_step(solution, optimizer, left, right)
         return cls(down, solution.steps(RULES[optimizer], down, chosen), left, embedding, remainder)
 
-    def logits(self, solution: TiedSolution, drawn: Outputs) -> tuple[Array, Array]:
+    def logits(self, solution: TwoPassSolution, drawn: Outputs) -> tuple[Array, Array]:
         """What logits move by, (M, N, V), and the variance of what they move by at random, (M, P)."""
         stack, n, d = solution.stack, solution.stack.rows, solution.stack.width
         kappa = _input_scale(solution)
         of_outputs, of_inputs = (kappa * rows.mT for rows in (self.embedding[:, :n, :n], self.embedding[:, n:, :n]))
         moved = solution.bottom(self.down, d**0.5 * of_outputs, of_inputs)
         energy = moved.motion.energy + kappa**2 * self.remainder
-        moved = solution.up(replace(moved, motion=replace(moved.motion, energy=energy)), self.down, self.steps)
+        moved = solution.up(self.down, self.steps, replace(moved, motion=replace(moved.motion, energy=energy)))
         w = stack.output_scale**2 * moved.motion.coefficients @ drawn.r
         w[..., :n] = stack.output_scale * moved.words
         w = w + self.left[:, :n] @ self.embedding
         speeds = np.linalg.diagonal(moved.motion.energy) * stack.output_scale**2 / d
         return w, np.broadcast_to(speeds, drawn.r.shape[:2])[:, drawn.counted]
 
-    def parts(self, solution: TiedSolution, drawn: Outputs, w: Array) -> tuple[Parts, Parts]:
+    def inner_products_by_matrix(self, solution: TwoPassSolution, drawn: Outputs, w: Array) -> tuple[Parts, Parts]:
         """Each matrix's part of g·u, and of u'Gu.
 
         The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
         All of it is quadratic in gradients at the logits, so that differences give products of two of them.
         """
-        curved, counted = np.zeros_like(w), w[:, drawn.counted]
-        average = (drawn.p * counted).sum(-1, keepdims=True)
-        curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
         both = []
-        for other in (drawn.r, curved):
+        for other in (drawn.r, curved_gradients(drawn, w)):
             # Of like size, so that no difference is rounding.
             size = np.sqrt((drawn.r**2).sum((-2, -1), keepdims=True) / (other**2).sum((-2, -1), keepdims=True))
             plus, minus = (_down(solution, drawn.r + sign * size * other) for sign in (1, -1))
-            parts = dict[str, list[float]]()
-            for branches, steps, at, above, below in zip(
-                solution.branches, self.steps, self.down.sublayers, plus.sublayers, minus.sublayers, strict=True
-            ):
-                others = {role: crossed(above.matrices[role], below.matrices[role]) for role in at.matrices}
-                for branch in branches:
-                    for role, part in branch.parts(steps, at.matrices, others).items():
-                        parts.setdefault(role, []).append(float((part / size[:, 0, 0]).mean()))
-            arrays = {role: np.array(parts[role]) for role in weight_shapes(solution.stack) if role in parts}
+            others = [
+                {role: crossed(above[role], below[role]) for role in above}
+                for above, below in zip(plus.matrices, minus.matrices, strict=True)
+            ]
+            products = solution.inner_products_by_matrix(self.steps, self.down.matrices, others)
+            arrays = {role: (product / size[:, 0, 0]).mean(-1) for role, product in products.items()}
             if self.embedding.any():
                 whole = float((other * w).sum((-2, -1)).mean())
                 arrays["Wemb"] = np.array(whole - sum(float(part.sum()) for part in arrays.values()))
             both.append(arrays)
         return both[0], both[1]
 
-    def updates(self, solution: TiedSolution, optimizer: Optimizer) -> tuple[Parts, Parts]:
-        """E|u_W|² and |W|² of every matrix, by role; of what is to be divided by |g|² if normalized."""
-        updates, weights = dict[str, list[float]](), dict[str, list[float]]()
-        for insides, branches, steps, at in zip(
-            solution.forward.insides, solution.branches, self.steps, self.down.sublayers, strict=True
-        ):
-            for inside, branch in zip(insides, branches, strict=True):
-                for use in branch.uses:
-                    if use.role in steps or f"{use.role} signs" in steps:
-                        gram = branch.summed(use.role, at.matrices)
-                        updates.setdefault(use.role, []).append(squared_size(use, gram, optimizer))
-                        weights.setdefault(use.role, []).append(gain(inside.step.stack, use.role) * use.shape[1])
-        arrays = ({role: np.array(values) for role, values in by.items()} for by in (updates, weights))
-        squares, sizes = arrays
+    def squared_updates(self, solution: TwoPassSolution, optimizer: Optimizer) -> tuple[Parts, Parts]:
+        """As `TwoPassSolution.squared_updates`, with the output matrix."""
+        squares, sizes = solution.squared_updates(optimizer, self.steps, self.down)
         if self.embedding.any():
             stack, signs = solution.stack, float(solution.stack.vocab * solution.stack.width)
             along = float((self.embedding * (self.left @ self.embedding)).sum((-2, -1)).mean())
@@ -151,18 +129,18 @@ class TiedStep:
         return squares, sizes
 
 
-def _input_scale(solution: TiedSolution) -> float:
+def _input_scale(solution: TwoPassSolution) -> float:
     """What x_0 is of a column of the output matrix."""
     return solution.stack.embedding_scale * solution.stack.width**0.5 / solution.stack.output_scale
 
 
-def _down(solution: TiedSolution, r: Array) -> Down:
+def _down(solution: TwoPassSolution, r: Array) -> Down:
     """The way down from gradients at the logits, whose first classes are the words of the inputs."""
-    n = solution.stack.rows
-    return solution.down(r[..., :n], r[..., n:] @ r[..., n:].mT)
+    n, scale = solution.stack.rows, solution.stack.output_scale
+    return solution.down(scale**2 * (r[..., n:] @ r[..., n:].mT), scale * r[..., :n])
 
 
-def _embedding_step(solution: TiedSolution, optimizer: Optimizer, left: Array, right: Array) -> tuple[Array, Array]:
+def _embedding_step(solution: TwoPassSolution, optimizer: Optimizer, left: Array, right: Array) -> tuple[Array, Array]:
     """`embedding` and `remainder` of `TiedStep`, from products of L and from R, (M, 2N, V)."""
     stack, n = solution.stack, solution.stack.rows
     if optimizer == "adam":

@@ -6,67 +6,29 @@ what queries and keys move by, along these gradients and along the queries and k
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from theory.first_step.attention import RandomAttention, fixed_uses
-from theory.first_step.motion import root
-from theory.first_step.rules import MatrixUse, Rule, sign_coefficients, sign_energy, sign_rule
-from theory.first_step.tied.motion import Gradients, MatrixGradient, OverlapMotion, Steps, TiedBranch, inverse, steps_of
+from theory.first_step.attention import RandomAttention, below_projection, unevenness
+from theory.first_step.motion import Gradients, MatrixGradient, Steps, TokenMotion, inverse, root
+from theory.first_step.rules import Branch, Rule, sign_coefficients, sign_energy, sign_rule
 from theory.mean_field.attention.patterns import bare_logit_scale, rotated
-from theory.mean_field.kernels import Array, MatrixLayout
-from theory.stack import Stack
-from theory.stack.weights import gain, inner_ratio, weight_shapes
+from theory.mean_field.kernels import Array
+from theory.stack.weights import gain, inner_ratio
 
 
-@dataclass(slots=True, eq=False)
-class TiedAttention(TiedBranch):
-    """A x W^V W^O with fixed weights A."""
-
-    stack: Stack
-    tokens: MatrixLayout
-    given: Array
-    uses: list[MatrixUse] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.uses = fixed_uses(self.stack, self.tokens.attend(self.given))
-
-    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """From the gradient at the output, its noise and its coefficients on the output, to that at the input."""
-        stack, ratio, value_gain = self.stack, inner_ratio(self.stack), gain(self.stack, "WV")
-        values = value_gain * self.tokens.attend(self.given)
-        noise, part, gradients = _below_projection(stack, noise, part, values)
-        # Values that heads share are in the output as often, and so is their part of the gradient.
-        shared, along = stack.heads // stack.key_heads * part, ratio * part @ values
-        gradients["WV"] = MatrixGradient(noise + along @ shared.mT, shared, along)
-        below = (value_gain * gradients["WV"].gram, value_gain * ratio * part)
-        noise, part = (self.tokens.attend_back(array) for array in below)
-        return noise, part, gradients
-
-    def up(self, moved: OverlapMotion, gradients: Gradients, steps: Steps) -> OverlapMotion:
-        """How what it returns moves."""
-        parts = moved.coefficients, moved.overlaps, moved.energy
-        moved = OverlapMotion(*(self.tokens.attend(array) for array in parts))
-        group, ratio = self.stack.heads // self.stack.key_heads, inner_ratio(self.stack)
-        moved = moved.through(gain(self.stack, "WV"), ratio / group, "WV", steps, gradients)
-        if "WO" not in gradients:
-            return moved
-        moved = OverlapMotion(moved.coefficients, group * moved.overlaps, group * moved.energy)
-        return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
-
-
-class TiedRandomAttention(TiedBranch, RandomAttention):
+class TiedRandomAttention(RandomAttention):
     """Attention of random queries and keys, given one sampled pattern of every head; gradients are those of heads."""
 
-    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:  # type: ignore[override]
-        """As `TiedAttention.down`."""
+    def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
+        """As `FixedAttention.down`."""
         stack, share = self.stack, self.stack.key_width / self.stack.width
         outputs = (self.patterns.weights[0] @ self.values @ self.patterns.weights[0].mT).mean(-3)
-        noise, part, gradients = _below_projection(stack, noise, part, outputs)
-        heads, none = HeadGradients.of(self, noise, part), 0.0 * part
-        gradients |= {role: MatrixGradient(gram, none, none) for role, gram in heads.grams(self).items()}
-        gradients["heads"] = MatrixGradient(noise, part, none)
+        noise, part, gradients = below_projection(stack, noise, part, outputs)
+        heads = HeadGradients.of(self, noise, part)
+        gradients |= {role: MatrixGradient.of_noise(gram) for role, gram in heads.grams(self).items()}
+        gradients["heads"] = MatrixGradient(noise, part, 0.0 * part)
         queries, keys = self.coordinates()
         products = (heads.at_queries @ queries.mT).sum(-3) + self.of_groups(heads.at_keys @ keys.mT)
         part = (
@@ -75,8 +37,8 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
         roles = ("WQ", "WK", "WV")
         return sum((gain(stack, role) * self.summed(role, gradients) for role in roles), np.zeros(1)), part, gradients
 
-    def up(self, moved: OverlapMotion, gradients: Gradients, steps: Steps) -> OverlapMotion:  # type: ignore[override]
-        """As `TiedAttention.up`."""
+    def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
+        """As `FixedAttention.up`."""
         stack, ratio, size = self.stack, inner_ratio(self.stack), self.stack.width**0.5
         weights, values, share = self.patterns.weights[0], self.values, stack.key_width / stack.width
         heads = HeadGradients.of(self, gradients["heads"].gram, gradients["heads"].part)
@@ -102,7 +64,7 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
         fresh = self.behind_heads(
             none, *(gain(stack, role) * rest + steps.get(f"{role} remainder", 0.0) / share for role in ("WQ", "WK"))
         )
-        returned = OverlapMotion(
+        returned = TokenMotion(
             (by_logits + weights @ of_values @ weights.mT).mean(-3),
             kept.sum(-3),
             whole.sum(-3) + ratio * fresh.mean(-3),
@@ -111,16 +73,15 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
             return returned
         return returned.through(gain(stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
-    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:  # type: ignore[override]
-        """As `TiedAttention.steps`, of every head by itself, or of all, but for W^O: (..., heads or 1, N, N)."""
-        chosen = [use for use in self.uses if use.role in matrices]
+    def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
+        """As `FixedAttention.steps`, of every head by itself, or of all, but for W^O: (..., heads or 1, N, N)."""
         if rule is not sign_rule:
-            steps = steps_of(chosen, rule, {use.role: self.summed(use.role, gradients) for use in chosen}, matrices)
+            steps = Branch.steps(self, rule, gradients, matrices)
             return {role: c if role == "WO" else c[..., None, :, :] for role, c in steps.items()}
         stack, weights, steps = self.stack, self.patterns.weights[0], Steps()
         heads = HeadGradients.of(self, gradients["heads"].gram, gradients["heads"].part)
         sampled = dict(zip(("WQ", "WK"), self.at_both(heads.sampled(self) + heads.certain), strict=True))
-        for role in (use.role for use in chosen):
+        for role in (use.role for use in self.uses if use.role in matrices):
             gram, size, d_in, d_out = gradients[role].gram, np.ones(1), stack.width, stack.key_width
             covariance = self.given[:, None]
             if role == "WO":
@@ -129,16 +90,17 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
             elif role in sampled:
                 if stack.rotary:  # of one head a rotation is that of one pair of coordinates
                     gram = gram.mean(-3, keepdims=True)
-                size = _unevenness(covariance, sampled[role] @ sampled[role].mT / d_out, gram / d_out)
+                size = unevenness(covariance, sampled[role] @ sampled[role].mT / d_out, covariance, gram / d_out)
             c = d_in * size[:, None] * size * sign_coefficients(covariance, gram / d_out)
             remainder = d_out * d_in**2 * sign_energy(covariance, gram / d_out) - c @ gram @ c.mT
             both = {role: c, f"{role} remainder": remainder}
             steps |= {name: array.mean(-3) for name, array in both.items()} if role == "WO" else both
         return steps
 
-    def parts(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:  # type: ignore[override]
-        """As `TiedBranch.parts`."""
-        parts = TiedBranch.parts(self, {role: c for role, c in steps.items() if role == "WO"}, gradients, others)
+    def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
+        """As `Branch.inner_products_by_matrix`."""
+        of_projection = {role: c for role, c in steps.items() if role == "WO"}
+        parts = Branch.inner_products_by_matrix(self, of_projection, gradients, others)
         for role in ("WQ", "WK", "WV"):
             if role in steps:
                 of_heads = (steps[role] * others[role].gram).sum((-3, -2, -1))
@@ -176,11 +138,6 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
             along = along.mean(-3, keepdims=True)
         return rows - along * directions
 
-    def sizes(self) -> tuple[Array, Array]:
-        """What norms divide queries and keys by, (heads, N, 1) each."""
-        sizes = self.patterns.sizes
-        return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
-
     def coordinates(self) -> tuple[Array, Array]:
         """Queries and keys as their matrices make them, (heads, N, r) each."""
         both = zip(self.rotated_coordinates(), self.sizes(), strict=True)
@@ -199,26 +156,6 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
         """The Gram matrix of gradients at what comes out of a whole matrix."""
         gram = gradients[role].gram
         return gram if role == "WO" else gram.sum(-3) if role == "WQ" else self.of_groups(gram)
-
-
-def _below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) -> tuple[Array, Array, Gradients]:
-    """The gradient at what heads return, of that kernel over all coordinates; and that at W^O if there is one."""
-    if "WO" not in weight_shapes(stack):
-        return noise, part, Gradients()
-    size = gain(stack, "WO")
-    along = part @ (size * outputs)
-    at = MatrixGradient(noise + along @ part.mT, part, along)
-    return size * at.gram, size / inner_ratio(stack) * part, {"WO": at}
-
-
-def _unevenness(kernel: Array, each: Array, mean: Array) -> Array:
-    """√ of what signs gain of a position over what they would if gradients had their mean Gram matrix, (N,)."""
-    gains = [
-        np.linalg.diagonal(sign_coefficients(kernel, gram) @ gram).mean(tuple(range(gram.ndim - 2)))
-        for gram in (each, mean)
-    ]
-    quotient = np.divide(gains[0], gains[1], out=np.ones(len(gains[0])), where=gains[1] > 0)
-    return np.asarray(np.sqrt(np.maximum(quotient, 0.0)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
