@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 import gradbounds
-from gradbounds.commands import HESSIANS, MOVED, REMOVED, Command
+from gradbounds.commands import HESSIANS, MOVED, REMOVED, REMOVED_FLAGS, Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
@@ -229,6 +229,10 @@ def _check_flags(arguments: Sequence[str]) -> None:
             raise ValueError(f"command must be one that there is; {words} is gradbounds {MOVED[words]} now.")
         if words in REMOVED:
             raise ValueError(f"command must be one that there is; {words} was removed: {REMOVED[words]}.")
+    for words, now in REMOVED_FLAGS.items():
+        command, flag = words.split()
+        if command == first and flag in {word.partition("=")[0] for word in others}:
+            raise ValueError(f"{flag} of {command} was removed: {now}.")
     if first == "hessian" and others[0] not in (*HESSIANS, "-h", "--help"):
         raise ValueError(f"hessian must be followed by one of {', '.join(HESSIANS)}, got {others[0]!r}.")
     for word in arguments:

@@ -11,13 +11,10 @@ from checks.fits import LEAST_POINTS
 from checks.models.alarm import Alarm, folded, of_weights
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import BEND, FARTHER, Against, Exponent, exponents, sizes_of
-from checks.models.step_theory import step_theory, theory_lines
 from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory
 from simulate.modules.step_optimizers import OptimizerFactory, optimizer_factory
-from simulate.modules.step_price import StepPrice, step_price
-from theory import Stack
 from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
 
 _SHOWN = 12
@@ -39,7 +36,6 @@ class CoordinateReport:
         table: every exponent, its interval, what is asked and whether it agrees
             (columns as of `checks.models.coordinate_exponents.Exponent`).
         alarms: causes, what acts first before what may follow from it, and what is wrong with optimizer or steps.
-        first_step: change of logits, and theory beside it (`checks.models.step_theory.step_theory`).
     """
 
     name: str
@@ -48,7 +44,6 @@ class CoordinateReport:
     stepped: Stepped
     table: pd.DataFrame
     alarms: list[Alarm]
-    first_step: pd.DataFrame
 
     def __repr__(self) -> str:
         return f"<CoordinateReport of {self.name}: {len(self.alarms)} alarms>"
@@ -126,7 +121,7 @@ class CoordinateReport:
             lines.append(
                 f"{breaches} of {len(self.table)} exponents are off; those of no cause above may follow from one."
             )
-        return [*lines, *theory_lines(self.first_step), *folded(self.notes), self.judgement()]
+        return [*lines, *folded(self.notes), self.judgement()]
 
 
 def _rates_not_judged(alarms: Sequence[Alarm]) -> list[str]:
@@ -209,9 +204,7 @@ def coordinate_check(
     seed: int = 0,
     learning_rate: float | None = None,
     device: str = "cpu",
-    stack: Callable[[int, int], Stack] | None = None,
     on_module: Callable[[int, int], None] | None = None,
-    on_price: Callable[[StepPrice], None] | None = None,
 ) -> CoordinateReport:
     """Take steps from a factory's modules, and hold how they go with the width against a parametrization.
 
@@ -226,10 +219,7 @@ def coordinate_check(
         seed: root seed.
         learning_rate: of an optimizer by name.
         device: of module and batch.
-        stack: the network of a width and a depth that the modules are, for theory beside the first step; a built-in's
-            own, or the factory's attribute `stack`, if None.
         on_module: called with how many modules are done, and of how many, after each.
-        on_price: called with what all takes before it begins; one step at the smallest width is taken for it.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -249,27 +239,17 @@ def coordinate_check(
     name = factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
-        factory, stack = (built.factory, stack or built.stack) if built else (load_factory(factory), stack)
-    stack = getattr(factory, "stack", None) if stack is None else stack
-    if stack is not None and not callable(stack):
-        raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
+        factory = built.factory if built else load_factory(factory)
     title, make = optimizer_factory(optimizer, learning_rate)
     depths = depths if parametrization == "completep" else [max(depths, default=0)]
-    if on_price is not None:
-        on_price(
-            step_price(factory, make, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device)
-        )
     stepped = coordinate_steps(
         factory, make, name=title, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device,
         on_module=on_module,
     )  # fmt: skip
-    return judged_steps(stepped, parametrization, name, title, stack)
+    return judged_steps(stepped, parametrization, name, title)
 
 
-def judged_steps(
-    stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str,
-    stack: Callable[[int, int], Stack] | None = None,
-) -> CoordinateReport:  # fmt: skip
+def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> CoordinateReport:
     """The report on what was measured."""
     rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
     alarms = _gathered(alarms)
@@ -285,9 +265,7 @@ def judged_steps(
     table = pd.DataFrame(rows, columns=Exponent._fields)
     if dead:
         alarms = [alarm for alarm in alarms if alarm.kind != "unexplained"]
-    return CoordinateReport(
-        name, optimizer, parametrization, stepped, table, alarms, step_theory(stepped, stack)
-    )  # fmt: skip
+    return CoordinateReport(name, optimizer, parametrization, stepped, table, alarms)
 
 
 def _gathered(alarms: list[Alarm]) -> list[Alarm]:

@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 
 from checks.models.alarm import Alarm, alarm_lines, folded, one_a_cause
-from checks.models.classes import LayerKind, classes
 from checks.models.coordinate_report import CoordinateReport, coordinate_check
 from checks.models.exact_alarms import exact_alarms, whole
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
-from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
 from checks.models.one_report import OneReport, loss_alarms, loss_line, no_layer, one_report, scope_line, sight_lines
 from checks.models.probe import (
     ROLES,
@@ -33,7 +31,6 @@ from checks.models.reference import Reference, against_reference, one_against_on
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
 from simulate import Probed
 from simulate import probe as measured
-from simulate.curvature.module_step import module_steps
 from simulate.modules.catalogue import BUILTINS, load_factory, made_one, makes_one
 from simulate.modules.factories import Factory
 from simulate.modules.one_module import is_module
@@ -56,22 +53,18 @@ class ModuleReport:
         name: of its factory.
         probed: what was measured.
         exponents: of the last layers' gradients, in the depth and the width (`checks.models.probe.probe_exponents`).
-        classes: which of the paper's placements each list of layers behaves like.
         alarms: what is wrong, layer by layer or with the whole, the most likely cause first and one for each
             (`checks.models.alarm.one_a_cause`); none in a healthy module.
         theory: large-width theory for the nearest Stack beside it (`checks.models.probe.against_theory`; relative to
             the last layer where the Stack was read from the module), or None.
-        rates: learning rates of the first step (`checks.models.module_rates.ModuleRates`), or None if not asked for.
         compared: whether a reference or a Stack said what is right.
     """
 
     name: str
     probed: Probed
     exponents: pd.DataFrame
-    classes: list[LayerKind]
     alarms: list[Alarm]
     theory: pd.DataFrame | None
-    rates: ModuleRates | None = None
     compared: bool = False
 
     def __repr__(self) -> str:
@@ -110,9 +103,6 @@ class ModuleReport:
         lines = lines or ["No alarm: all layers are like their neighbours."]
         lines += [loss_line(frame, tests)] if np.isfinite(whole(tests, "cross_entropy")) else []
         lines += sight_lines(frame, tests)
-        for judged in self.classes:
-            is_what = "has branches too weak to tell" if judged.kind == "too weak to tell" else f"is {judged.kind}"
-            lines.append(f"{judged.part or self.name} {is_what}: {judged.evidence}.")
         totals = self.exponents[self.exponents["parameter"] == TOTAL]
         for row in totals.itertuples():
             if row.against == "layer":
@@ -129,15 +119,8 @@ class ModuleReport:
             if names := not_compared(self.probed.frame, self.theory):
                 shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
                 lines.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
-        if self.rates is not None:
-            lines += self.rates.lines()
-        return [*lines, *folded(self.notes), self._scope()]
-
-    def _scope(self) -> str:
-        rates = self.rates is not None and self.rates.learning_rate is not None
-        return scope_line(
-            self.probed.frame, self.probed.tests, self.probed.unseen, stepped=rates, compared=self.compared
-        )
+        scope = scope_line(frame, tests, self.probed.unseen, compared=self.compared)
+        return [*lines, *folded(self.notes), scope]
 
     @property
     def notes(self) -> list[str]:
@@ -150,8 +133,7 @@ class ModuleReport:
 def probe(
     factory: Factory | str, *, widths: Sequence[int], depths: Sequence[int], seeds: int = ..., seed: int = ...,
     layers: Sequence[str] = ..., device: str = ..., stack: Callable[[int, int], Stack] | None = ...,
-    against: Factory | str | Path | Reference | None = ..., first_step: Sequence[str] = ...,
-    learning_rate: float | None = ..., on_module: Callable[[int, int], None] | None = ...,
+    against: Factory | str | Path | Reference | None = ..., on_module: Callable[[int, int], None] | None = ...,
 ) -> ModuleReport: ...  # fmt: skip
 
 
@@ -160,7 +142,7 @@ def probe(
     factory: Factory | str, *, steps: int, optimizer: OptimizerFactory | str | None = ...,
     parametrization: Parametrization = ..., widths: Sequence[int], depths: Sequence[int] = ..., seeds: int = ...,
     seed: int = ..., learning_rate: float | None = ..., device: str = ...,
-    stack: Callable[[int, int], Stack] | None = ..., on_module: Callable[[int, int], None] | None = ...,
+    on_module: Callable[[int, int], None] | None = ...,
 ) -> CoordinateReport: ...  # fmt: skip
 
 
@@ -187,7 +169,6 @@ def probe(
     device: str = "cpu",
     stack: Any = None,
     against: Factory | str | Path | Reference | None = None,
-    first_step: Sequence[str] = (),
     learning_rate: float | None = None,
     steps: int | None = None,
     optimizer: OptimizerFactory | str | Any = None,
@@ -217,9 +198,7 @@ def probe(
         against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
             own, or a `Reference`, or the file or folder that the command's `--out` wrote. Of a function without
             arguments another one, or its name.
-        first_step: optimizers, of "sgd", "adam", "polar" and "muon", whose first step is measured too: the report has
-            `rates`.
-        learning_rate: that is compared with these; or of an `optimizer` by name.
+        learning_rate: of an `optimizer` by name.
         steps: where given, so many steps of an optimizer are taken, and how coordinates and updates go with the width
             is held against a parametrization (`checks.models.coordinate_report.coordinate_check`); nothing else is
             asked then.
@@ -233,20 +212,20 @@ def probe(
     Raises:
         ValueError: what belongs to a factory stands with one module, or the other way round; a factory or a reference
             cannot be found, stack gives no Stack, roles are no names of matrices, learning_rate is not above 0 or has
-            no optimizer, or as `simulate.modules.one_module.one_module`, `simulate.probe`,
-            `simulate.curvature.module_step.module_steps`, `against_reference` and
+            no optimizer, or as `simulate.modules.one_module.one_module`, `simulate.probe`, `against_reference` and
             `checks.models.coordinate_report.coordinate_check`.
     """
     alone = batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory))
-    if steps is None and (parametrization != "mup" or (optimizer is not None and not alone)):
+    rated = optimizer is not None or learning_rate is not None
+    if steps is None and (parametrization != "mup" or (rated and not alone)):
         raise ValueError(
-            "optimizer must stand with steps or with one module, and parametrization with steps, got optimizer "
-            f"{optimizer!r} and parametrization {parametrization!r}."
+            "optimizer and learning_rate must stand with steps or with one module, and parametrization with steps, got "
+            f"{optimizer!r}, {learning_rate!r} and {parametrization!r}."
         )
     if alone:
-        if widths or depths or first_step or steps is not None:
+        if widths or depths or steps is not None:
             raise ValueError(
-                "widths, depths, first_step and steps must stand with a factory of a width and a depth, got one module."
+                "widths, depths and steps must stand with a factory of a width and a depth, got one module."
             )
         differences, differences_notes = list[Alarm](), list[str]()
         if against is not None:
@@ -267,13 +246,12 @@ def probe(
     if loss is not None or trained:
         raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
     if steps is not None:
-        if first_step or against is not None or layers:
-            raise ValueError("steps must stand without first_step, against and layers.")
+        if stack is not None or against is not None or layers:
+            raise ValueError("steps must stand without stack, against and layers.")
         return coordinate_check(
             factory, optimizer or "adamw", parametrization=parametrization, widths=widths, depths=depths, steps=steps,
-            seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, stack=stack, on_module=on_module,
+            seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, on_module=on_module,
         )  # fmt: skip
-    check_first_step(first_step, learning_rate)
     name, about, built = _name(factory), "", None
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
@@ -285,21 +263,12 @@ def probe(
     roles = {**ROLES, **(built.roles if built else {}), **checked_roles(getattr(factory, "roles", {}))}
     run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
     reference, other = _held_against(against)
-    rounds = 1 + (other is not None) + bool(first_step)
+    rounds = 1 + (other is not None)
     probed = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
     if about:
         probed = replace(probed, notes=(about, *probed.notes))
-    rates, too_fast = None, list[Alarm]()
-    if first_step:
-        steps = module_steps(
-            factory, tuple(dict.fromkeys(first_step)), widths=widths, depths=depths, seeds=seeds, seed=seed,
-            layers=layers, device=device, on_module=_part(on_module, 1, rounds),
-        )  # fmt: skip
-        rates = module_rates(steps, stack, learning_rate)
-        too_fast = above_break_even(rates)
     if other is not None:
-        rest = _part(on_module, rounds - 1, rounds)
-        probed_other = run(other, seed=seed + 1, on_module=rest)
+        probed_other = run(other, seed=seed + 1, on_module=_part(on_module, 1, rounds))
         reference = reference_of(_name(against), probed_other.frame, probed_other.tests)
     exponents = probe_exponents(probed.frame)
     theory = None
@@ -320,10 +289,8 @@ def probe(
         name=name,
         probed=probed,
         exponents=exponents,
-        classes=classes(probed.frame, exponents),
-        alarms=one_a_cause(wrong + too_fast),
+        alarms=one_a_cause(wrong),
         theory=theory,
-        rates=rates,
         compared=reference is not None or stack is not None,
     )
 

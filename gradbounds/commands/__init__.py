@@ -47,3 +47,11 @@ REMOVED = {
     "runs export": "`pandas.read_parquet('RUN/blocks')` and polars read the draws, one row each",
 }
 """Commands of earlier versions, and what does their work now."""
+
+REMOVED_FLAGS = {
+    "probe --first-step": "`gradbounds predict --first-step` predicts a Stack's rates, and `gradbounds probe "
+    "MODULE:FACTORY --optimizer adamw` judges the first step of one module",
+    "probe --dry-run": "`--seeds 2 --steps 1` is the shortest run of steps, and a bar shows how far it is",
+    "probe --max-time": "`--seeds 2 --steps 1` is the shortest run of steps, and a bar shows how far it is",
+}
+"""Flags of earlier versions, and what does their work now."""

@@ -33,11 +33,10 @@ from simulate.modules.own_changes import (
     own_changes,
     random_state,
 )
-from simulate.modules.predictions import logits_of
 from simulate.modules.scalars import unwatched
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, stepper_of
-from simulate.modules.tensor_sizes import Size, numbers_of, root_mean_squares, size_of_difference
-from simulate.modules.weight_places import ROOT, Owner, PlaceWatcher, WeightPlaces, named_places
+from simulate.modules.tensor_sizes import Size, numbers_of, root_mean_squares
+from simulate.modules.weight_places import Owner, PlaceWatcher, WeightPlaces, named_places
 from simulate.runs.cell import check_device
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
@@ -59,7 +58,7 @@ class Stepped:
             a weight: own (root mean square of what its update makes of the first output), and before the first step
             weight (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root
             mean square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole:
-            loss. Of the module itself: change (root mean square of its logits less those before the first step).
+            loss.
         owners: of every (width, depth), weights where they are used, in the order of the forward pass.
         order: of every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
@@ -196,7 +195,6 @@ class _Steps:
         self._copies: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._given: list[tuple[tuple[Any, ...], dict[str, Any], RandomState | None]] = []
         self._calls: dict[str, int] = {}
-        self._logits: Tensor | None = None
         self._starts: dict[tuple[str, int], Start] = {}
         self._inside: dict[str, dict[str, Tensor]] = {}
         self._values: dict[tuple[str, str, str], list[Tensor | Size]] = {}
@@ -295,11 +293,6 @@ class _Steps:
         if y is None:
             return
         self._put((name, "", "coordinates"), self._mean(y))
-        if name == ROOT and (logits := logits_of(output)) is not None:
-            if self._logits is None:
-                self._logits = self._copy(logits)
-            if self._step:
-                self._put((ROOT, "", "change"), size_of_difference(logits, self._logits))
         if name in self._by_place:
             if not self._step and (x := tensor_of(inputs)) is not None:
                 self._put((name, "", "inputs"), self._mean(x))
