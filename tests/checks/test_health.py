@@ -116,7 +116,7 @@ def test_a_layer_that_is_frozen_is_noted_and_one_that_learns_nothing_is_an_alarm
         assert any("linear1.weight of layer 3 of body.layers" in note for note in report.notes)
         assert lines[0] == "No alarm: all layers are like their neighbours."
         assert lines[-2] == f"... and {len(report.notes) - 4} notes more (`notes` has them)", "notes are folded"
-        assert lines[-5:-1] == [f"note: {note}" for note in report.notes[:4]]
+        assert lines[-6:-2] == [f"note: {note}" for note in report.notes[:4]]
         assert frozen
     else:
         assert {(alarm.kind, alarm.layer) for alarm in report.alarms} == {("no gradient", 3)}
