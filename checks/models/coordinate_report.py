@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 import pandas as pd
 
 from checks.fits import LEAST_POINTS
-from checks.models.alarm import Alarm, folded, of_weights
+from checks.models.alarm import Alarm, Report, folded, of_weights
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import BEND, FARTHER, Against, Exponent, exponents, sizes_of
 from simulate.modules.catalogue import BUILTINS, load_factory
@@ -24,8 +23,8 @@ _ASKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CoordinateReport:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CoordinateReport(Report):
     """What is to be said of steps of an optimizer from a factory's modules.
 
     Attributes:
@@ -45,11 +44,10 @@ class CoordinateReport:
     table: pd.DataFrame
     alarms: list[Alarm]
 
-    def __repr__(self) -> str:
-        return f"<CoordinateReport of {self.name}: {len(self.alarms)} alarms>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+    @property
+    def asked(self) -> str:
+        """The parametrization in words."""
+        return _ASKS[self.parametrization]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -74,32 +72,21 @@ class CoordinateReport:
 
     def judgement(self) -> str:
         """One sentence."""
-        asked = _ASKS[self.parametrization]
         if self.alarms:
             count = "1 alarm" if len(self.alarms) == 1 else f"{len(self.alarms)} alarms"
             first = str(self.alarms[0])
             end = "" if first.endswith("?") else "."
-            return f"{self.name} with {self.optimizer} is not {asked}: {count}, first of all {first}{end}"
+            return f"{self.name} with {self.optimizer} is not {self.asked}: {count}, first of all {first}{end}"
         words = self.table["word"].value_counts()
         agree, unsure = (int(words.get(word, 0)) for word in ("agrees", "undecided"))
         if not agree + unsure:
             return f"{self.name} with {self.optimizer}: nothing could be judged."
         if not unsure:
-            return f"{self.name} with {self.optimizer} is {asked}: all {agree} exponents agree."
+            return f"{self.name} with {self.optimizer} is {self.asked}: all {agree} exponents agree."
         return (
-            f"{self.name} with {self.optimizer}: no exponent is off from {asked}; {agree} agree, and {unsure} are "
+            f"{self.name} with {self.optimizer}: no exponent is off from {self.asked}; {agree} agree, and {unsure} are "
             "undecided, which more seeds or widths further apart would tell."
         )
-
-    def assert_healthy(self) -> None:
-        """Pass, or say what is wrong.
-
-        Raises:
-            AssertionError: there is an alarm.
-        """
-        if self.alarms:
-            alarms = "\n".join(map(str, self.alarms))
-            raise AssertionError(f"{self.name} is not {_ASKS[self.parametrization]}:\n{alarms}")
 
     def lines(self) -> list[str]:
         """The report as text: alarms first, and the judgement last."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from math import exp
 from pathlib import Path
 from typing import Any, overload
@@ -11,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 import pandas as pd
 
-from checks.models.alarm import Alarm, alarm_lines, folded, one_a_cause
+from checks.models.alarm import Alarm, Report, alarm_lines, folded, one_a_cause
 from checks.models.coordinate_report import CoordinateReport, coordinate_check
 from checks.models.exact_alarms import exact_alarms, whole
 from checks.models.health import alarms
@@ -27,6 +26,7 @@ from checks.models.probe import (
     profile_table,
     relative_to_last,
 )
+from checks.models.questions import Question, check_question
 from checks.models.reference import Reference, against_reference, one_against_one, reference_of
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
 from simulate import Probed
@@ -45,8 +45,8 @@ WORDS = ("agrees", "undecided", "differs", "not judged")
 """Of theory's table."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModuleReport:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ModuleReport(Report):
     """What is to be said of a module.
 
     Attributes:
@@ -67,12 +67,6 @@ class ModuleReport:
     theory: pd.DataFrame | None
     compared: bool = False
 
-    def __repr__(self) -> str:
-        return f"<ModuleReport of {self.name}: {len(self.alarms)} alarms>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
-
     def reference(self) -> Reference:
         """What other modules can be held against; its `save` writes the file that `against` reads."""
         return reference_of(self.name, self.probed.frame, self.probed.tests)
@@ -84,15 +78,6 @@ class ModuleReport:
     def profile(self) -> pd.DataFrame:
         """Energies and gradients over the layers, as `figures.probe.probe` draws them."""
         return profile_table(self.probed.frame)
-
-    def assert_healthy(self) -> None:
-        """Pass, or say what is wrong.
-
-        Raises:
-            AssertionError: there is an alarm.
-        """
-        if self.alarms:
-            raise AssertionError(f"{self.name} is not healthy:\n" + "\n".join(map(str, self.alarms)))
 
     def lines(self) -> list[str]:
         """The report as text: alarms first."""
@@ -156,102 +141,96 @@ def probe(
 
 
 def probe(
-    factory: Any,
-    batch: Any = None,
-    *,
-    loss: Callable[[Any], Any] | None = None,
-    trained: bool = False,
-    widths: Sequence[int] = (),
-    depths: Sequence[int] = (),
-    seeds: int = 8,
-    seed: int = 0,
-    layers: Sequence[str] = (),
-    device: str = "cpu",
-    stack: Any = None,
-    against: Factory | str | Path | Reference | None = None,
-    learning_rate: float | None = None,
-    steps: int | None = None,
-    optimizer: OptimizerFactory | str | Any = None,
-    parametrization: Parametrization = "mup",
+    factory: Any, batch: Any = None, *, loss: Callable[[Any], Any] | None = None, trained: bool = False,
+    widths: Sequence[int] = (), depths: Sequence[int] = (), seeds: int = 8, seed: int = 0, layers: Sequence[str] = (),
+    device: str = "cpu", stack: Any = None, against: Any = None, steps: int | None = None, optimizer: Any = None,
+    learning_rate: float | None = None, parametrization: Parametrization = "mup",
     on_module: Callable[[int, int], None] | None = None,
-) -> ModuleReport | OneReport | CoordinateReport:
+) -> ModuleReport | OneReport | CoordinateReport:  # fmt: skip
     """Measure and judge one module with its weights, `probe(module, batch)`, or a factory's over widths and depths.
 
     Args:
-        factory: a module, with its batch; or as `simulate.probe` has it, or the name of one: a built-in, or
-            MODULE:FACTORY; or a function without arguments that gives (module, batch) or (module, batch, loss), or
-            its name.
-        batch: of a module: a tensor, a tuple of arguments or a dict of keyword arguments.
-        loss: of a module: from its output to a scalar; the output's own `.loss` if left out.
-        trained: of a module: whether its weights are trained, so that thresholds of an initialization do not apply.
+        factory: a module, with its batch; a factory as `simulate.probe` has it; a function without arguments that gives
+            (module, batch) or (module, batch, loss); or the name of one: a built-in, or MODULE:FACTORY.
+        batch: a module's: a tensor, a tuple of arguments or a dict of keyword arguments.
+        loss: a module's, from its output to a scalar; the output's own `.loss` if left out.
+        trained: whether a module's weights are trained: thresholds of an initialization do not apply then.
         widths: given to the factory.
         depths: given to the factory.
         seeds: modules per width and depth; of one module against another, of each.
         seed: root seed.
         layers: globs that name the layers.
         device: where; one module stays where it is.
-        stack: the network that one module is to be, for theory of its growth; or the network of a width and a depth,
-            that theory is to predict beside it. Built-ins of `torch.nn` and factories with an attribute `stack` have
-            one (and may say by an attribute `roles` what their parameters are called in it, as
-            `checks.models.probe.ROLES` does); of layers of `torch.nn.TransformerEncoder`, and of one module of
-            transformers, it is read.
-        against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
-            own, or a `Reference`, or the file or folder that the command's `--out` wrote. Of a function without
-            arguments another one, or its name.
+        stack: the network that one module is to be, or that of a width and a depth; if left out the factory's
+            attribute `stack` (`roles` name parameters as `checks.models.probe.ROLES` does), or read from the module.
+        against: what it is to be like: another factory or its name, probed with seeds of its own; a `Reference`; or the
+            file or folder that `--out` wrote. For a function without arguments another one, or its name.
+        steps: how many steps an optimizer takes: the answer is `checks.models.coordinate_report.coordinate_check`'s.
+        optimizer: for steps, or for one module, whose first step is judged: "sgd", "adam", "adamw" (of steps that name
+            none), "muon", or a function (or its name) of the module, and of its `width` and `depth` if it has such
+            parameters, that gives a torch.optim.Optimizer, several, or (optimizer, schedule), or what it gives.
         learning_rate: of an `optimizer` by name.
-        steps: where given, so many steps of an optimizer are taken, and how coordinates and updates go with the width
-            is held against a parametrization (`checks.models.coordinate_report.coordinate_check`); nothing else is
-            asked then.
-        optimizer: of steps, or of one module, whose first step is judged then: "sgd", "adam", "adamw" (of steps that
-            name none) or "muon", or a function of the module, and of its `width` and `depth` if it has such
-            parameters, or its name; it gives a torch.optim.Optimizer, several, or (optimizer, schedule). Of one module
-            also what it gives.
-        parametrization: of steps: "sp", "mup", "mean-field" or "completep".
+        parametrization: held against steps: "sp", "mup", "mean-field" or "completep".
         on_module: called with how many modules are done, and of how many, after each; of one module with its parts.
 
     Raises:
-        ValueError: what belongs to a factory stands with one module, or the other way round; a factory or a reference
-            cannot be found, stack gives no Stack, roles are no names of matrices, learning_rate is not above 0 or has
-            no optimizer, or as `simulate.modules.one_module.one_module`, `simulate.probe`, `against_reference` and
-            `checks.models.coordinate_report.coordinate_check`.
+        ValueError: an argument belongs to another question (`checks.models.questions`), something cannot be found, or
+            as `simulate.modules.one_module.one_module`, `simulate.probe`, `against_reference` and `coordinate_check`.
     """
     alone = batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory))
-    rated = optimizer is not None or learning_rate is not None
-    if steps is None and (parametrization != "mup" or (rated and not alone)):
-        raise ValueError(
-            "optimizer and learning_rate must stand with steps or with one module, and parametrization with steps, got "
-            f"{optimizer!r}, {learning_rate!r} and {parametrization!r}."
-        )
-    if alone:
-        if widths or depths or steps is not None:
-            raise ValueError(
-                "widths, depths and steps must stand with a factory of a width and a depth, got one module."
-            )
-        differences, differences_notes = list[Alarm](), list[str]()
-        if against is not None:
-            differences, differences_notes = one_against_one(
-                factory, against, seeds=seeds, seed=seed, layers=layers, device=device
-            )
-        name = "" if is_module(factory) else _name(factory)
-        if batch is None and not is_module(factory):
-            maker = load_factory(factory) if isinstance(factory, str) else factory
-            stack = getattr(maker, "stack", None) if stack is None else stack
-            factory, batch, loss = made_one(factory, seed, device)
-        single = one_report(
-            factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
-            learning_rate=learning_rate, stack=stack, on_part=on_module,
-        )  # fmt: skip
-        notes = [*differences_notes, *single.notes]
-        return replace(single, alarms=[*single.alarms, *differences], notes=notes, compared=against is not None)
-    if loss is not None or trained:
-        raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
+    question: Question = "one" if alone else "grid" if steps is None else "steps"
+    objects = {"loss": loss, "stack": stack, "against": against, "steps": steps, "optimizer": optimizer,
+               "learning_rate": learning_rate, "trained": trained or None, "widths": widths or None,
+               "depths": depths or None, "layers": layers or None}  # fmt: skip
+    given = [name for name, value in objects.items() if value is not None]
+    check_question(question, given if parametrization == "mup" else [*given, "parametrization"])
     if steps is not None:
-        if stack is not None or against is not None or layers:
-            raise ValueError("steps must stand without stack, against and layers.")
         return coordinate_check(
             factory, optimizer or "adamw", parametrization=parametrization, widths=widths, depths=depths, steps=steps,
             seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, on_module=on_module,
         )  # fmt: skip
+    if alone:
+        return _probe_one(
+            factory, batch, loss, trained=trained, seeds=seeds, seed=seed, layers=layers, device=device, stack=stack,
+            against=against, optimizer=optimizer, learning_rate=learning_rate, on_module=on_module,
+        )  # fmt: skip
+    run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
+    return _probe_grid(factory, run, seed, stack, against, on_module)
+
+
+def _probe_one(
+    factory: Any, batch: Any, loss: Callable[[Any], Any] | None, *, trained: bool, seeds: int, seed: int,
+    layers: Sequence[str], device: str, stack: Any, against: Any, optimizer: Any, learning_rate: float | None,
+    on_module: Callable[[int, int], None] | None,
+) -> OneReport:  # fmt: skip
+    """Measure and judge one module."""
+    differences, differences_notes = list[Alarm](), list[str]()
+    if against is not None:
+        differences, differences_notes = one_against_one(
+            factory, against, seeds=seeds, seed=seed, layers=layers, device=device
+        )
+    name = "" if is_module(factory) else _name(factory)
+    if batch is None and not is_module(factory):
+        maker = load_factory(factory) if isinstance(factory, str) else factory
+        stack = getattr(maker, "stack", None) if stack is None else stack
+        factory, batch, loss = made_one(factory, seed, device)
+    single = one_report(
+        factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
+        learning_rate=learning_rate, stack=stack, on_part=on_module,
+    )  # fmt: skip
+    notes = [*differences_notes, *single.notes]
+    return replace(single, alarms=[*single.alarms, *differences], notes=notes, compared=against is not None)
+
+
+def _probe_grid(
+    factory: Any, run: partial[Probed], seed: int, stack: Any, against: Any,
+    on_module: Callable[[int, int], None] | None,
+) -> ModuleReport:  # fmt: skip
+    """Measure a factory's modules, and what they are to be like, by `run`, and judge them.
+
+    Raises:
+        ValueError: stack is no function, or a factory, a reference or a role cannot be found.
+    """
     name, about, built = _name(factory), "", None
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
@@ -261,7 +240,6 @@ def probe(
     if stack is not None and not callable(stack):
         raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
     roles = {**ROLES, **(built.roles if built else {}), **checked_roles(getattr(factory, "roles", {}))}
-    run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
     reference, other = _held_against(against)
     rounds = 1 + (other is not None)
     probed = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
@@ -275,7 +253,8 @@ def probe(
     wrong = alarms(probed.frame)
     exact, exact_notes = exact_alarms(probed.tests)
     exact += loss_alarms(probed.tests)
-    wrong += [replace(alarm, where=((widths[0], depths[0]),)) for alarm in exact]
+    first = run.keywords["widths"][0], run.keywords["depths"][0]
+    wrong += [replace(alarm, where=(first,)) for alarm in exact]
     probed = replace(probed, notes=(*exact_notes, *probed.notes))
     if stack is not None:
         theory = against_theory(probed.frame, stack, roles)

@@ -1,31 +1,14 @@
 """`gradbounds probe`: its flags."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.flags import LOGGED_AS, Flag, Positional, WithJson
 from theory.stack.parametrizations import Parametrization
 
 if TYPE_CHECKING:
     from gradbounds.result import Result
-
-Question = Literal["one", "grid", "steps"]
-_SIZES = "a factory of a width and a depth"
-_ONE = "a factory of one module, which takes no width and depth"
-# Which questions a flag belongs to, and what it must stand with.
-_ONLY: tuple[tuple[str, tuple[Question, ...], str], ...] = (
-    ("width", ("grid", "steps"), f"with {_SIZES}"),
-    ("depth", ("grid", "steps"), f"with {_SIZES}"),
-    ("steps", ("steps",), f"with {_SIZES}"),
-    ("parametrization", ("steps",), f"with --steps and {_SIZES}"),
-    ("optimizer", ("steps", "one"), "with --steps or a factory of one module"),
-    ("learning_rate", ("steps", "one"), "with --steps or a factory of one module"),
-    ("layers", ("grid", "one"), "without --steps"),
-    ("against", ("grid", "one"), "without --steps"),
-    ("trained", ("one",), f"with {_ONE}"),
-    ("logged", ("one",), f"with {_ONE}"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +70,7 @@ class Probe(WithJson):
         Raises:
             ValueError: a flag does not belong to the question that is asked.
         """
+        from checks.models.questions import BELONGS, Question, check_question
         from gradbounds.actions.probe import probed
         from gradbounds.grid import field_values
         from simulate.modules.catalogue import makes_one
@@ -94,26 +78,15 @@ class Probe(WithJson):
         if self.logged_as and self.logged is None:
             raise ValueError(f"logged_as must stand with logged, got {' '.join(self.logged_as)!r} without.")
         question: Question = "one" if makes_one(self.factory) else "grid" if self.steps is None else "steps"
-        self._check(question)
-        given: dict[str, Any] = {name: getattr(self, name) for name in ("seeds", "seed", "device")}
-        given |= {name: getattr(self, name) for name, questions, _ in _ONLY if question in questions}
-        given = {name: value for name, value in given.items() if name != "logged"}
+        flags = [flag.name for flag in fields(self) if flag.name in BELONGS]
+        check_question(question, [flag for flag in flags if getattr(self, flag) != getattr(type(self), flag)])
+        if question == "one" and self.seeds != type(self).seeds and not self.against:
+            raise ValueError("seeds must stand with against or a factory of a width and a depth, got one module.")
+        kept = [flag for flag in flags if question in BELONGS[flag][0] and flag not in ("width", "depth", "logged")]
+        given: dict[str, Any] = {flag: getattr(self, flag) for flag in ("seeds", "seed", "device", *kept)}
         if question != "one":
-            given |= {"widths": field_values("width", given.pop("width"))}
-            depths = field_values("depth", given.pop("depth"))
+            depths = field_values("depth", self.depth)
             # The depth is none of the question, but for CompleteP.
             alone = question == "steps" and self.parametrization != "completep" and self.depth == type(self).depth
-            given |= {"depths": depths[:1] if alone else depths}
+            given |= {"widths": field_values("width", self.width), "depths": depths[:1] if alone else depths}
         return probed(self.factory, given, self.out, self.logged, self.logged_as)
-
-    def _check(self, question: "Question") -> None:
-        """Refuse flags that another question has.
-
-        Raises:
-            ValueError: there is one.
-        """
-        for name, questions, words in _ONLY:
-            if question not in questions and getattr(self, name) != getattr(type(self), name):
-                raise ValueError(f"--{name.replace('_', '-')} must stand {words}, got {self.factory!r}.")
-        if question == "one" and self.seeds != type(self).seeds and not self.against:
-            raise ValueError(f"--seeds must stand with --against or {_SIZES}, got {self.factory!r} alone.")

@@ -354,8 +354,8 @@ def test_the_command_judges_and_keeps(folder, capsys):
     (["make", "--steps", "1", "--optimizer", "lion"], "optimizer must be one of sgd, adam, adamw, muon, "),
     (["make", "--steps", "1", "--optimizer", "steps_of_mine.py:fast", "--learning-rate", "1"], "sets its own"),
     (["make", "--steps", "1", "--learning-rate", "-1"], "rate must be a number above 0, got -1.0"),
-    (["make", "--steps", "1", "--against", "encoder-pre"], "against must stand without --steps"),
-    (["make", "--parametrization", "sp"], "must stand with --steps"),
+    (["make", "--steps", "1", "--against", "encoder-pre"], "--against must stand without steps, got steps"),
+    (["make", "--parametrization", "sp"], "--parametrization must stand with steps and "),
     (["one", "--steps", "1"], "steps must stand with a factory"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(folder, capsys, arguments, message):
