@@ -63,7 +63,6 @@ class Stepped:
         order: of every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
         steppers: by weight: the class of its optimizer.
-        rules: by weight: what its first step is (`simulate.modules.step_optimizers.first_rule`).
         alarms: what is wrong with the optimizer or a step, each with its (width, depth), kind and names of weights.
         notes: a line each.
         steps: how many were asked for.
@@ -74,7 +73,6 @@ class Stepped:
     owners: Mapping[tuple[int, int], tuple[Owner, ...]]
     order: Mapping[tuple[int, int], Mapping[str, int]]
     steppers: Mapping[str, str]
-    rules: Mapping[str, str]
     alarms: tuple[tuple[tuple[int, int], str, tuple[str, ...], str], ...]
     notes: tuple[str, ...]
     steps: int
@@ -137,7 +135,7 @@ def coordinate_steps(
     rows, notes = list[Row](), dict[str, None]()
     alarms = dict[tuple[tuple[int, int], str, tuple[str, ...], str], None]()
     places: dict[tuple[int, int], WeightPlaces] = {}
-    steppers, rules = dict[str, str](), dict[str, str]()
+    steppers = dict[str, str]()
     for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
         own_seed = module_seed(seed, width, depth, number)
         with seeded(own_seed), named_size(width, depth):
@@ -149,7 +147,6 @@ def coordinate_steps(
         notes |= dict.fromkeys(module.notes)
         places.setdefault((width, depth), module.places())
         steppers |= module.steppers
-        rules |= module.rules
         if on_module is not None:
             on_module(done, len(sizes) * seeds)
     return Stepped(
@@ -157,7 +154,6 @@ def coordinate_steps(
         owners={size: of_size.owners for size, of_size in places.items()},
         order={size: of_size.order for size, of_size in places.items()},
         steppers=steppers,
-        rules=rules,
         alarms=tuple(alarms),
         notes=tuple(notes),
         steps=steps,
@@ -202,7 +198,6 @@ class _Steps:
         self.alarms: list[tuple[str, tuple[str, ...], str]] = []
         self.notes: list[str] = []
         self.steppers: Mapping[str, str] = {}
-        self.rules: Mapping[str, str] = {}
 
     def take(self, stepper: Stepper, steps: int) -> None:
         """Take steps; the rows are here after.
@@ -224,7 +219,7 @@ class _Steps:
         self.notes += watch.notes
         frozen = [name for name, parameter in self._parameters if not parameter.requires_grad]
         self.notes += [f"frozen: {shortened(frozen)}"] if frozen else []
-        self.steppers, self.rules = watch.steppers, watch.rules
+        self.steppers = watch.steppers
 
     def _take(self, watch: OptimizerWatch, steps: int) -> None:
         for step in range(steps + 1):

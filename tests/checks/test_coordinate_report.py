@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
@@ -18,7 +17,7 @@ from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import crowded, own_asked
 from figures.coordinates import coordinates
 from gradbounds.cli import main
-from simulate.modules.step_optimizers import first_rule, optimizer_factory
+from simulate.modules.step_optimizers import optimizer_factory
 from tests.helpers.parametrized_models import BREACHES, HEALTHY, OF_DEPTH, adam, check, perceptron, sgd, transformer
 
 
@@ -117,16 +116,6 @@ def test_a_right_standard_muon_passes():
     head = table.loc["head", "weight"]
     assert (head["asked_low"], head["asked_high"]) == (0.0, 0.5)
     assert 0.2 < head["exponent"] < head["ahead"] < 0.5
-
-
-def test_what_an_optimizer_does_first():
-    weights = [nn.Parameter(torch.zeros(2, 2))]
-    for made, rule in (
-        (torch.optim.SGD(weights, lr=1, momentum=0.9), "sgd"), (torch.optim.AdamW(weights), "AdamW with weight decay"),
-        (torch.optim.SGD(weights, lr=1, momentum=0.9, nesterov=True), "SGD with Nesterov's momentum"),
-        (torch.optim.Muon(weights, weight_decay=0.0), "muon"), (torch.optim.Adagrad(weights), "Adagrad"),
-    ):  # fmt: skip
-        assert first_rule(made, made.param_groups[0]) == rule
 
 
 def test_the_picture_has_a_panel_for_each_matrix(healthy):
