@@ -235,9 +235,10 @@ def _check_flags(arguments: Sequence[str], program: str) -> None:
             raise ValueError(f"command must be one that there is; {words} is gradbounds {MOVED[words]} now.")
         if words in REMOVED:
             raise ValueError(f"command must be one that there is; {words} was removed: {REMOVED[words]}.")
+    for word in arguments[1:]:
+        if now := REMOVED_FLAGS.get(f"{first} {word.partition('=')[0]}"):
+            raise ValueError(f"{word.partition('=')[0]} of {first} was removed: {now}.")
     for word in arguments:
-        if now := REMOVED_FLAGS.get((first, word.partition("=")[0])):
-            raise ValueError(f"{word.partition('=')[0]} was removed: {now}.")
         # tyro looks for flags like it, which takes seconds.
         if len(flag := word.partition("=")[0]) > _LONGEST_FLAG and flag.startswith("--"):
             raise ValueError(f"Unrecognized options: {word}. See {program} --help.")

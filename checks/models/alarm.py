@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 
 WHOLE_MODEL = 0
 """Stands for the number of a layer where something is wrong with all of them, or with none alone."""
@@ -9,9 +10,7 @@ WHOLE_MODEL = 0
 # What comes first is most likely the cause of what comes after.
 _ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight", "structure", "depth", "theory",
           "residual", "detached", "no gradient", "dtype", "loss", "units", "energy", "exploding", "growth",
-          "vanishing", "reference", "rate")  # fmt: skip
-# With another module, or a learning rate: each is said by itself.
-_COMPARED = ("reference", "rate")
+          "vanishing", "reference")  # fmt: skip
 _FOLDED = 4
 _SHOWN = 12
 
@@ -24,7 +23,7 @@ class Alarm:
         part: the list that it stands in; "" for what stands in none.
         layer: its number, from 1; `WHOLE_MODEL` of the whole list, or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
-            "detached", "depth", "theory", "reference" or "rate"; of exact tests "leak", "norm", "copies", "bias",
+            "detached", "depth", "theory" or "reference"; of exact tests "leak", "norm", "copies", "bias",
             "attention" or "units"; of one module "loss", "growth", "dtype" or "optimizer"; of steps "optimizer",
             "non-finite" and those of `checks.models.coordinate_causes.Cause`.
         what: in words, with its numbers, or their range over the configurations.
@@ -42,6 +41,38 @@ class Alarm:
         whole = self.part or "the whole model"
         subject = whole if self.layer == WHOLE_MODEL else f"layer {self.layer} of {self.part}"
         return f"{self.kind}: {subject}: {self.what}" + (f" [at (width, depth) = {at}]" if at else "")
+
+
+class Report:
+    """A report with a name and alarms: its text, and an assertion that there is no alarm."""
+
+    __slots__ = ()
+    name: str
+    alarms: list[Alarm]
+
+    @property
+    def asked(self) -> str:
+        """What a module without alarms is."""
+        return "healthy"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.name}: {len(self.alarms)} alarms>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        raise NotImplementedError
+
+    def assert_healthy(self) -> None:
+        """Pass, or say what is wrong.
+
+        Raises:
+            AssertionError: there is an alarm.
+        """
+        if self.alarms:
+            raise AssertionError(f"{self.name} is not {self.asked}:\n" + "\n".join(map(str, self.alarms)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +137,7 @@ def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
         elif alarm.kind == "growth":
             at = next((place for place in known if place[0] == alarm.part), at)
         cause = causes[known[at]] if at in known else None
-        if cause is None or alarm.kind in _COMPARED or alarm.kind == cause.kind == "theory":
+        if cause is None or alarm.kind == "reference" or alarm.kind == cause.kind == "theory":
             known.setdefault(at, len(causes))
             causes.append(alarm)
             continue
@@ -117,8 +148,8 @@ def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
 
 
 def _likely(alarm: Alarm) -> tuple[int, str, int]:
-    """What is compared stays in the order in which it comes."""
-    at = ("", WHOLE_MODEL) if alarm.kind in _COMPARED else (alarm.part, alarm.layer)
+    """What is held against a reference stays in the order in which it comes."""
+    at = ("", WHOLE_MODEL) if alarm.kind == "reference" else (alarm.part, alarm.layer)
     return (_ORDER.index(alarm.kind), *at)
 
 

@@ -2,22 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 import pandas as pd
 
 from checks.fits import LEAST_POINTS
-from checks.models.alarm import Alarm, folded, of_weights
+from checks.models.alarm import Alarm, Report, folded, of_weights
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import BEND, FARTHER, Against, Exponent, exponents, sizes_of
-from checks.models.step_theory import step_theory, theory_lines
 from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory
 from simulate.modules.step_optimizers import OptimizerFactory, optimizer_factory
-from simulate.modules.step_price import StepPrice, step_price
-from theory import Stack
 from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
 
 _SHOWN = 12
@@ -27,8 +23,8 @@ _ASKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CoordinateReport:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CoordinateReport(Report):
     """What is to be said of steps of an optimizer from a factory's modules.
 
     Attributes:
@@ -39,7 +35,6 @@ class CoordinateReport:
         table: every exponent, its interval, what is asked and whether it agrees
             (columns as of `checks.models.coordinate_exponents.Exponent`).
         alarms: causes, what acts first before what may follow from it, and what is wrong with optimizer or steps.
-        first_step: change of logits, and theory beside it (`checks.models.step_theory.step_theory`).
     """
 
     name: str
@@ -48,13 +43,11 @@ class CoordinateReport:
     stepped: Stepped
     table: pd.DataFrame
     alarms: list[Alarm]
-    first_step: pd.DataFrame
 
-    def __repr__(self) -> str:
-        return f"<CoordinateReport of {self.name}: {len(self.alarms)} alarms>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+    @property
+    def asked(self) -> str:
+        """The parametrization in words."""
+        return _ASKS[self.parametrization]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -79,32 +72,21 @@ class CoordinateReport:
 
     def judgement(self) -> str:
         """One sentence."""
-        asked = _ASKS[self.parametrization]
         if self.alarms:
             count = "1 alarm" if len(self.alarms) == 1 else f"{len(self.alarms)} alarms"
             first = str(self.alarms[0])
             end = "" if first.endswith("?") else "."
-            return f"{self.name} with {self.optimizer} is not {asked}: {count}, first of all {first}{end}"
+            return f"{self.name} with {self.optimizer} is not {self.asked}: {count}, first of all {first}{end}"
         words = self.table["word"].value_counts()
         agree, unsure = (int(words.get(word, 0)) for word in ("agrees", "undecided"))
         if not agree + unsure:
             return f"{self.name} with {self.optimizer}: nothing could be judged."
         if not unsure:
-            return f"{self.name} with {self.optimizer} is {asked}: all {agree} exponents agree."
+            return f"{self.name} with {self.optimizer} is {self.asked}: all {agree} exponents agree."
         return (
-            f"{self.name} with {self.optimizer}: no exponent is off from {asked}; {agree} agree, and {unsure} are "
+            f"{self.name} with {self.optimizer}: no exponent is off from {self.asked}; {agree} agree, and {unsure} are "
             "undecided, which more seeds or widths further apart would tell."
         )
-
-    def assert_healthy(self) -> None:
-        """Pass, or say what is wrong.
-
-        Raises:
-            AssertionError: there is an alarm.
-        """
-        if self.alarms:
-            alarms = "\n".join(map(str, self.alarms))
-            raise AssertionError(f"{self.name} is not {_ASKS[self.parametrization]}:\n{alarms}")
 
     def lines(self) -> list[str]:
         """The report as text: alarms first, and the judgement last."""
@@ -126,7 +108,7 @@ class CoordinateReport:
             lines.append(
                 f"{breaches} of {len(self.table)} exponents are off; those of no cause above may follow from one."
             )
-        return [*lines, *theory_lines(self.first_step), *folded(self.notes), self.judgement()]
+        return [*lines, *folded(self.notes), self.judgement()]
 
 
 def _rates_not_judged(alarms: Sequence[Alarm]) -> list[str]:
@@ -209,9 +191,7 @@ def coordinate_check(
     seed: int = 0,
     learning_rate: float | None = None,
     device: str = "cpu",
-    stack: Callable[[int, int], Stack] | None = None,
     on_module: Callable[[int, int], None] | None = None,
-    on_price: Callable[[StepPrice], None] | None = None,
 ) -> CoordinateReport:
     """Take steps from a factory's modules, and hold how they go with the width against a parametrization.
 
@@ -226,10 +206,7 @@ def coordinate_check(
         seed: root seed.
         learning_rate: of an optimizer by name.
         device: of module and batch.
-        stack: the network of a width and a depth that the modules are, for theory beside the first step; a built-in's
-            own, or the factory's attribute `stack`, if None.
         on_module: called with how many modules are done, and of how many, after each.
-        on_price: called with what all takes before it begins; one step at the smallest width is taken for it.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -249,27 +226,17 @@ def coordinate_check(
     name = factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
-        factory, stack = (built.factory, stack or built.stack) if built else (load_factory(factory), stack)
-    stack = getattr(factory, "stack", None) if stack is None else stack
-    if stack is not None and not callable(stack):
-        raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
+        factory = built.factory if built else load_factory(factory)
     title, make = optimizer_factory(optimizer, learning_rate)
     depths = depths if parametrization == "completep" else [max(depths, default=0)]
-    if on_price is not None:
-        on_price(
-            step_price(factory, make, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device)
-        )
     stepped = coordinate_steps(
         factory, make, name=title, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device,
         on_module=on_module,
     )  # fmt: skip
-    return judged_steps(stepped, parametrization, name, title, stack)
+    return judged_steps(stepped, parametrization, name, title)
 
 
-def judged_steps(
-    stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str,
-    stack: Callable[[int, int], Stack] | None = None,
-) -> CoordinateReport:  # fmt: skip
+def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> CoordinateReport:
     """The report on what was measured."""
     rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
     alarms = _gathered(alarms)
@@ -285,9 +252,7 @@ def judged_steps(
     table = pd.DataFrame(rows, columns=Exponent._fields)
     if dead:
         alarms = [alarm for alarm in alarms if alarm.kind != "unexplained"]
-    return CoordinateReport(
-        name, optimizer, parametrization, stepped, table, alarms, step_theory(stepped, stack)
-    )  # fmt: skip
+    return CoordinateReport(name, optimizer, parametrization, stepped, table, alarms)
 
 
 def _gathered(alarms: list[Alarm]) -> list[Alarm]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from math import exp
 from pathlib import Path
 from typing import Any, overload
@@ -11,13 +10,11 @@ from typing import Any, overload
 import numpy as np
 import pandas as pd
 
-from checks.models.alarm import Alarm, alarm_lines, folded, one_a_cause
-from checks.models.classes import LayerKind, classes
+from checks.models.alarm import Alarm, Report, alarm_lines, folded, one_a_cause
 from checks.models.coordinate_report import CoordinateReport, coordinate_check
 from checks.models.exact_alarms import exact_alarms, whole
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
-from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
 from checks.models.one_report import OneReport, loss_alarms, loss_line, no_layer, one_report, scope_line, sight_lines
 from checks.models.probe import (
     ROLES,
@@ -29,11 +26,11 @@ from checks.models.probe import (
     profile_table,
     relative_to_last,
 )
+from checks.models.questions import Question, check_question
 from checks.models.reference import Reference, against_reference, one_against_one, reference_of
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
 from simulate import Probed
 from simulate import probe as measured
-from simulate.curvature.module_step import module_steps
 from simulate.modules.catalogue import BUILTINS, load_factory, made_one, makes_one
 from simulate.modules.factories import Factory
 from simulate.modules.one_module import is_module
@@ -48,37 +45,27 @@ WORDS = ("agrees", "undecided", "differs", "not judged")
 """Of theory's table."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModuleReport:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ModuleReport(Report):
     """What is to be said of a module.
 
     Attributes:
         name: of its factory.
         probed: what was measured.
         exponents: of the last layers' gradients, in the depth and the width (`checks.models.probe.probe_exponents`).
-        classes: which of the paper's placements each list of layers behaves like.
         alarms: what is wrong, layer by layer or with the whole, the most likely cause first and one for each
             (`checks.models.alarm.one_a_cause`); none in a healthy module.
         theory: large-width theory for the nearest Stack beside it (`checks.models.probe.against_theory`; relative to
             the last layer where the Stack was read from the module), or None.
-        rates: learning rates of the first step (`checks.models.module_rates.ModuleRates`), or None if not asked for.
         compared: whether a reference or a Stack said what is right.
     """
 
     name: str
     probed: Probed
     exponents: pd.DataFrame
-    classes: list[LayerKind]
     alarms: list[Alarm]
     theory: pd.DataFrame | None
-    rates: ModuleRates | None = None
     compared: bool = False
-
-    def __repr__(self) -> str:
-        return f"<ModuleReport of {self.name}: {len(self.alarms)} alarms>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
 
     def reference(self) -> Reference:
         """What other modules can be held against; its `save` writes the file that `against` reads."""
@@ -92,15 +79,6 @@ class ModuleReport:
         """Energies and gradients over the layers, as `figures.probe.probe` draws them."""
         return profile_table(self.probed.frame)
 
-    def assert_healthy(self) -> None:
-        """Pass, or say what is wrong.
-
-        Raises:
-            AssertionError: there is an alarm.
-        """
-        if self.alarms:
-            raise AssertionError(f"{self.name} is not healthy:\n" + "\n".join(map(str, self.alarms)))
-
     def lines(self) -> list[str]:
         """The report as text: alarms first."""
         frame, tests = self.probed.frame, self.probed.tests
@@ -110,9 +88,6 @@ class ModuleReport:
         lines = lines or ["No alarm: all layers are like their neighbours."]
         lines += [loss_line(frame, tests)] if np.isfinite(whole(tests, "cross_entropy")) else []
         lines += sight_lines(frame, tests)
-        for judged in self.classes:
-            is_what = "has branches too weak to tell" if judged.kind == "too weak to tell" else f"is {judged.kind}"
-            lines.append(f"{judged.part or self.name} {is_what}: {judged.evidence}.")
         totals = self.exponents[self.exponents["parameter"] == TOTAL]
         for row in totals.itertuples():
             if row.against == "layer":
@@ -129,15 +104,8 @@ class ModuleReport:
             if names := not_compared(self.probed.frame, self.theory):
                 shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
                 lines.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
-        if self.rates is not None:
-            lines += self.rates.lines()
-        return [*lines, *folded(self.notes), self._scope()]
-
-    def _scope(self) -> str:
-        rates = self.rates is not None and self.rates.learning_rate is not None
-        return scope_line(
-            self.probed.frame, self.probed.tests, self.probed.unseen, stepped=rates, compared=self.compared
-        )
+        scope = scope_line(frame, tests, self.probed.unseen, compared=self.compared)
+        return [*lines, *folded(self.notes), scope]
 
     @property
     def notes(self) -> list[str]:
@@ -150,8 +118,7 @@ class ModuleReport:
 def probe(
     factory: Factory | str, *, widths: Sequence[int], depths: Sequence[int], seeds: int = ..., seed: int = ...,
     layers: Sequence[str] = ..., device: str = ..., stack: Callable[[int, int], Stack] | None = ...,
-    against: Factory | str | Path | Reference | None = ..., first_step: Sequence[str] = ...,
-    learning_rate: float | None = ..., on_module: Callable[[int, int], None] | None = ...,
+    against: Factory | str | Path | Reference | None = ..., on_module: Callable[[int, int], None] | None = ...,
 ) -> ModuleReport: ...  # fmt: skip
 
 
@@ -160,7 +127,7 @@ def probe(
     factory: Factory | str, *, steps: int, optimizer: OptimizerFactory | str | None = ...,
     parametrization: Parametrization = ..., widths: Sequence[int], depths: Sequence[int] = ..., seeds: int = ...,
     seed: int = ..., learning_rate: float | None = ..., device: str = ...,
-    stack: Callable[[int, int], Stack] | None = ..., on_module: Callable[[int, int], None] | None = ...,
+    on_module: Callable[[int, int], None] | None = ...,
 ) -> CoordinateReport: ...  # fmt: skip
 
 
@@ -174,106 +141,96 @@ def probe(
 
 
 def probe(
-    factory: Any,
-    batch: Any = None,
-    *,
-    loss: Callable[[Any], Any] | None = None,
-    trained: bool = False,
-    widths: Sequence[int] = (),
-    depths: Sequence[int] = (),
-    seeds: int = 8,
-    seed: int = 0,
-    layers: Sequence[str] = (),
-    device: str = "cpu",
-    stack: Any = None,
-    against: Factory | str | Path | Reference | None = None,
-    first_step: Sequence[str] = (),
-    learning_rate: float | None = None,
-    steps: int | None = None,
-    optimizer: OptimizerFactory | str | Any = None,
-    parametrization: Parametrization = "mup",
+    factory: Any, batch: Any = None, *, loss: Callable[[Any], Any] | None = None, trained: bool = False,
+    widths: Sequence[int] = (), depths: Sequence[int] = (), seeds: int = 8, seed: int = 0, layers: Sequence[str] = (),
+    device: str = "cpu", stack: Any = None, against: Any = None, steps: int | None = None, optimizer: Any = None,
+    learning_rate: float | None = None, parametrization: Parametrization = "mup",
     on_module: Callable[[int, int], None] | None = None,
-) -> ModuleReport | OneReport | CoordinateReport:
+) -> ModuleReport | OneReport | CoordinateReport:  # fmt: skip
     """Measure and judge one module with its weights, `probe(module, batch)`, or a factory's over widths and depths.
 
     Args:
-        factory: a module, with its batch; or as `simulate.probe` has it, or the name of one: a built-in, or
-            MODULE:FACTORY; or a function without arguments that gives (module, batch) or (module, batch, loss), or
-            its name.
-        batch: of a module: a tensor, a tuple of arguments or a dict of keyword arguments.
-        loss: of a module: from its output to a scalar; the output's own `.loss` if left out.
-        trained: of a module: whether its weights are trained, so that thresholds of an initialization do not apply.
+        factory: a module, with its batch; a factory as `simulate.probe` has it; a function without arguments that gives
+            (module, batch) or (module, batch, loss); or the name of one: a built-in, or MODULE:FACTORY.
+        batch: a module's: a tensor, a tuple of arguments or a dict of keyword arguments.
+        loss: a module's, from its output to a scalar; the output's own `.loss` if left out.
+        trained: whether a module's weights are trained: thresholds of an initialization do not apply then.
         widths: given to the factory.
         depths: given to the factory.
         seeds: modules per width and depth; of one module against another, of each.
         seed: root seed.
         layers: globs that name the layers.
         device: where; one module stays where it is.
-        stack: the network that one module is to be, for theory of its growth; or the network of a width and a depth,
-            that theory is to predict beside it. Built-ins of `torch.nn` and factories with an attribute `stack` have
-            one (and may say by an attribute `roles` what their parameters are called in it, as
-            `checks.models.probe.ROLES` does); of layers of `torch.nn.TransformerEncoder`, and of one module of
-            transformers, it is read.
-        against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
-            own, or a `Reference`, or the file or folder that the command's `--out` wrote. Of a function without
-            arguments another one, or its name.
-        first_step: optimizers, of "sgd", "adam", "polar" and "muon", whose first step is measured too: the report has
-            `rates`.
-        learning_rate: that is compared with these; or of an `optimizer` by name.
-        steps: where given, so many steps of an optimizer are taken, and how coordinates and updates go with the width
-            is held against a parametrization (`checks.models.coordinate_report.coordinate_check`); nothing else is
-            asked then.
-        optimizer: of steps, or of one module, whose first step is judged then: "sgd", "adam", "adamw" (of steps that
-            name none) or "muon", or a function of the module, and of its `width` and `depth` if it has such
-            parameters, or its name; it gives a torch.optim.Optimizer, several, or (optimizer, schedule). Of one module
-            also what it gives.
-        parametrization: of steps: "sp", "mup", "mean-field" or "completep".
+        stack: the network that one module is to be, or that of a width and a depth; if left out the factory's
+            attribute `stack` (`roles` name parameters as `checks.models.probe.ROLES` does), or read from the module.
+        against: what it is to be like: another factory or its name, probed with seeds of its own; a `Reference`; or the
+            file or folder that `--out` wrote. For a function without arguments another one, or its name.
+        steps: how many steps an optimizer takes: the answer is `checks.models.coordinate_report.coordinate_check`'s.
+        optimizer: for steps, or for one module, whose first step is judged: "sgd", "adam", "adamw" (of steps that name
+            none), "muon", or a function (or its name) of the module, and of its `width` and `depth` if it has such
+            parameters, that gives a torch.optim.Optimizer, several, or (optimizer, schedule), or what it gives.
+        learning_rate: of an `optimizer` by name.
+        parametrization: held against steps: "sp", "mup", "mean-field" or "completep".
         on_module: called with how many modules are done, and of how many, after each; of one module with its parts.
 
     Raises:
-        ValueError: what belongs to a factory stands with one module, or the other way round; a factory or a reference
-            cannot be found, stack gives no Stack, roles are no names of matrices, learning_rate is not above 0 or has
-            no optimizer, or as `simulate.modules.one_module.one_module`, `simulate.probe`,
-            `simulate.curvature.module_step.module_steps`, `against_reference` and
-            `checks.models.coordinate_report.coordinate_check`.
+        ValueError: an argument belongs to another question (`checks.models.questions`), something cannot be found, or
+            as `simulate.modules.one_module.one_module`, `simulate.probe`, `against_reference` and `coordinate_check`.
     """
     alone = batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory))
-    if steps is None and (parametrization != "mup" or (optimizer is not None and not alone)):
-        raise ValueError(
-            "optimizer must stand with steps or with one module, and parametrization with steps, got optimizer "
-            f"{optimizer!r} and parametrization {parametrization!r}."
-        )
-    if alone:
-        if widths or depths or first_step or steps is not None:
-            raise ValueError(
-                "widths, depths, first_step and steps must stand with a factory of a width and a depth, got one module."
-            )
-        differences, differences_notes = list[Alarm](), list[str]()
-        if against is not None:
-            differences, differences_notes = one_against_one(
-                factory, against, seeds=seeds, seed=seed, layers=layers, device=device
-            )
-        name = "" if is_module(factory) else _name(factory)
-        if batch is None and not is_module(factory):
-            maker = load_factory(factory) if isinstance(factory, str) else factory
-            stack = getattr(maker, "stack", None) if stack is None else stack
-            factory, batch, loss = made_one(factory, seed, device)
-        single = one_report(
-            factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
-            learning_rate=learning_rate, stack=stack, on_part=on_module,
-        )  # fmt: skip
-        notes = [*differences_notes, *single.notes]
-        return replace(single, alarms=[*single.alarms, *differences], notes=notes, compared=against is not None)
-    if loss is not None or trained:
-        raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
+    question: Question = "one" if alone else "grid" if steps is None else "steps"
+    objects = {"loss": loss, "stack": stack, "against": against, "steps": steps, "optimizer": optimizer,
+               "learning_rate": learning_rate, "trained": trained or None, "widths": widths or None,
+               "depths": depths or None, "layers": layers or None}  # fmt: skip
+    given = [name for name, value in objects.items() if value is not None]
+    check_question(question, given if parametrization == "mup" else [*given, "parametrization"])
     if steps is not None:
-        if first_step or against is not None or layers:
-            raise ValueError("steps must stand without first_step, against and layers.")
         return coordinate_check(
             factory, optimizer or "adamw", parametrization=parametrization, widths=widths, depths=depths, steps=steps,
-            seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, stack=stack, on_module=on_module,
+            seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, on_module=on_module,
         )  # fmt: skip
-    check_first_step(first_step, learning_rate)
+    if alone:
+        return _probe_one(
+            factory, batch, loss, trained=trained, seeds=seeds, seed=seed, layers=layers, device=device, stack=stack,
+            against=against, optimizer=optimizer, learning_rate=learning_rate, on_module=on_module,
+        )  # fmt: skip
+    run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
+    return _probe_grid(factory, run, seed, stack, against, on_module)
+
+
+def _probe_one(
+    factory: Any, batch: Any, loss: Callable[[Any], Any] | None, *, trained: bool, seeds: int, seed: int,
+    layers: Sequence[str], device: str, stack: Any, against: Any, optimizer: Any, learning_rate: float | None,
+    on_module: Callable[[int, int], None] | None,
+) -> OneReport:  # fmt: skip
+    """Measure and judge one module."""
+    differences, differences_notes = list[Alarm](), list[str]()
+    if against is not None:
+        differences, differences_notes = one_against_one(
+            factory, against, seeds=seeds, seed=seed, layers=layers, device=device
+        )
+    name = "" if is_module(factory) else _name(factory)
+    if batch is None and not is_module(factory):
+        maker = load_factory(factory) if isinstance(factory, str) else factory
+        stack = getattr(maker, "stack", None) if stack is None else stack
+        factory, batch, loss = made_one(factory, seed, device)
+    single = one_report(
+        factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
+        learning_rate=learning_rate, stack=stack, on_part=on_module,
+    )  # fmt: skip
+    notes = [*differences_notes, *single.notes]
+    return replace(single, alarms=[*single.alarms, *differences], notes=notes, compared=against is not None)
+
+
+def _probe_grid(
+    factory: Any, run: partial[Probed], seed: int, stack: Any, against: Any,
+    on_module: Callable[[int, int], None] | None,
+) -> ModuleReport:  # fmt: skip
+    """Measure a factory's modules, and what they are to be like, by `run`, and judge them.
+
+    Raises:
+        ValueError: stack is no function, or a factory, a reference or a role cannot be found.
+    """
     name, about, built = _name(factory), "", None
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
@@ -283,30 +240,21 @@ def probe(
     if stack is not None and not callable(stack):
         raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
     roles = {**ROLES, **(built.roles if built else {}), **checked_roles(getattr(factory, "roles", {}))}
-    run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
     reference, other = _held_against(against)
-    rounds = 1 + (other is not None) + bool(first_step)
+    rounds = 1 + (other is not None)
     probed = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
     if about:
         probed = replace(probed, notes=(about, *probed.notes))
-    rates, too_fast = None, list[Alarm]()
-    if first_step:
-        steps = module_steps(
-            factory, tuple(dict.fromkeys(first_step)), widths=widths, depths=depths, seeds=seeds, seed=seed,
-            layers=layers, device=device, on_module=_part(on_module, 1, rounds),
-        )  # fmt: skip
-        rates = module_rates(steps, stack, learning_rate)
-        too_fast = above_break_even(rates)
     if other is not None:
-        rest = _part(on_module, rounds - 1, rounds)
-        probed_other = run(other, seed=seed + 1, on_module=rest)
+        probed_other = run(other, seed=seed + 1, on_module=_part(on_module, 1, rounds))
         reference = reference_of(_name(against), probed_other.frame, probed_other.tests)
     exponents = probe_exponents(probed.frame)
     theory = None
     wrong = alarms(probed.frame)
     exact, exact_notes = exact_alarms(probed.tests)
     exact += loss_alarms(probed.tests)
-    wrong += [replace(alarm, where=((widths[0], depths[0]),)) for alarm in exact]
+    first = run.keywords["widths"][0], run.keywords["depths"][0]
+    wrong += [replace(alarm, where=(first,)) for alarm in exact]
     probed = replace(probed, notes=(*exact_notes, *probed.notes))
     if stack is not None:
         theory = against_theory(probed.frame, stack, roles)
@@ -320,10 +268,8 @@ def probe(
         name=name,
         probed=probed,
         exponents=exponents,
-        classes=classes(probed.frame, exponents),
-        alarms=one_a_cause(wrong + too_fast),
+        alarms=one_a_cause(wrong),
         theory=theory,
-        rates=rates,
         compared=reference is not None or stack is not None,
     )
 

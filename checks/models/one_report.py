@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, alarm_lines, folded, of_weights, one_a_cause
+from checks.models.alarm import WHOLE_MODEL, Alarm, Report, alarm_lines, folded, of_weights, one_a_cause
 from checks.models.exact_alarms import exact_alarms, values, whole
 from checks.models.growth_theory import GrowthTheory, growth_theory, times
 from checks.models.health import alarms as layer_alarms
@@ -73,8 +72,8 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OneReport:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OneReport(Report):
     """What is to be said of a module.
 
     Attributes:
@@ -105,24 +104,9 @@ class OneReport:
     theory: tuple[GrowthTheory, ...] = ()
     compared: bool = False
 
-    def __repr__(self) -> str:
-        return f"<OneReport of {self.name}: {len(self.alarms)} alarms>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
-
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per layer, parameter and quantity."""
         return self.measured.frame
-
-    def assert_healthy(self) -> None:
-        """Pass, or say what is wrong.
-
-        Raises:
-            AssertionError: there is an alarm.
-        """
-        if self.alarms:
-            raise AssertionError(f"{self.name} is not healthy:\n" + "\n".join(map(str, self.alarms)))
 
     def lines(self) -> list[str]:
         """The report as text: alarms first, and the judgement last."""
@@ -165,19 +149,11 @@ class OneReport:
 
 
 def one_report(
-    module: Any,
-    batch: Any,
-    loss: Callable[[Any], Any] | None = None,
-    *,
-    seed: int = 0,
-    layers: Sequence[str] = (),
-    trained: bool = False,
-    name: str = "",
-    optimizer: OptimizerFactory | str | Any = None,
-    learning_rate: float | None = None,
-    stack: Stack | None = None,
+    module: Any, batch: Any, loss: Callable[[Any], Any] | None = None, *, seed: int = 0, layers: Sequence[str] = (),
+    trained: bool = False, name: str = "", optimizer: OptimizerFactory | str | Any = None,
+    learning_rate: float | None = None, stack: Stack | None = None,
     on_part: Callable[[int, int], None] | None = None,
-) -> OneReport:
+) -> OneReport:  # fmt: skip
     """Measure a module that there is, and judge it; it stays as it was.
 
     Args:

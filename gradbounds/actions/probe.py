@@ -1,72 +1,48 @@
 """`gradbounds probe`: what the report on a module prints and writes."""
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from checks.models.coordinate_report import CoordinateReport
-from checks.models.module_report import FILE, ModuleReport
+from checks.models.module_report import FILE, ModuleReport, probe
 from checks.models.one_report import OneReport
 from figures.coordinates import coordinates
 from figures.probe import probe as drawn
 from gradbounds.actions.log_line import read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, reading
 from gradbounds.actions.logged_layers import beside_module, layer_lines
-from gradbounds.budget import SOON
 from gradbounds.progress import counted
 from gradbounds.result import Result
 from gradbounds.table_cache import write_frame
-from gradbounds.units import duration
-from simulate.modules.step_price import StepPrice
 
-__all__ = ["OnlyPricedError", "Priced", "counted", "logged_norms", "one_result", "report", "steps_result"]
+__all__ = ["probed"]
 
 
-class OnlyPricedError(Exception):
-    """Nothing more was asked for than what steps take."""
+def probed(
+    factory: str, given: dict[str, Any], out: Path | None, logged: Path | None, logged_as: Sequence[str]
+) -> Result:
+    """Measure and judge what a factory makes, and write what was measured into the folder.
 
-    def __init__(self, result: Result) -> None:
-        super().__init__(str(result))
-        self.result = result
+    Args:
+        factory: its name.
+        given: further arguments of `checks.models.module_report.probe`.
+        out: the folder.
+        logged: a log whose norms stand beside those of one module.
+        logged_as: what its numbers are.
 
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """Says what steps take before they begin, and lets them begin or not.
-
-    Attributes:
-        limit: seconds that they may take; None where there is none.
-        plan: whether that is all that was asked for.
+    Raises:
+        ValueError: as `probe`, the log cannot be read, or the folder cannot be written.
     """
-
-    limit: float | None
-    plan: bool
-
-    def __call__(self, price: StepPrice) -> None:
-        """With what they take.
-
-        Raises:
-            OnlyPricedError: that is all.
-            ValueError: they may not take so long.
-        """
-        takes = f"about {duration(price.seconds)}"
-        line = f"{price.modules} modules of up to {price.parameters} parameters take {takes}"
-        if self.plan:
-            raise OnlyPricedError(Result(
-                about="steps", tables={}, lines=[f"{line}, by one step at the smallest width and by parameters."],
-                values={"modules": price.modules, "parameters": price.parameters, "seconds": price.seconds},
-            ))  # fmt: skip
-        if self.limit is not None and price.seconds > self.limit:
-            raise ValueError(
-                f"max_time must be at least what steps take, got {duration(self.limit)}, and {line}; fewer --seeds, "
-                "--steps or widths take less."
-            )
-        if price.seconds > SOON:
-            print(line, file=sys.stderr, flush=True)
+    # A log that cannot be read is said before the module is measured.
+    norms = None if logged is None else logged_norms(logged, logged_as)
+    with counted("probing" if given.get("steps") is None else "stepping") as on_module:
+        found = probe(factory, **given, on_module=on_module)
+    if isinstance(found, OneReport):
+        return one_result(found, out, norms)
+    return steps_result(found, out) if isinstance(found, CoordinateReport) else report(found, out)
 
 
 def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
@@ -139,7 +115,7 @@ def steps_result(check: CoordinateReport, out: Path | None) -> Result:
     }
     values |= {"judgement": check.judgement(), "alarms": check.alarms, "notes": check.notes}
     return Result(
-        about=f"steps from {check.name}", tables={"exponents": check.table, "first_step": check.first_step},
+        about=f"steps from {check.name}", tables={"exponents": check.table},
         values=values, lines=check.lines(), below=below,
         figures={"coordinates": lambda: coordinates(check.coordinates())}, alarm=bool(check.alarms),
     )  # fmt: skip
@@ -151,11 +127,8 @@ def report(found: ModuleReport, out: Path | None) -> Result:
     Raises:
         ValueError: the folder cannot be written.
     """
-    values = {"name": found.name, "classes": found.classes, "exponents": found.exponents, "alarms": found.alarms}
+    values = {"name": found.name, "exponents": found.exponents, "alarms": found.alarms}
     tables = {} if found.theory is None else {"theory": found.theory}
-    if found.rates is not None:
-        tables |= {"first_step": found.rates.table, "first_step_seeds": found.rates.steps}
-        values["first_step_exponents"] = found.rates.exponents
     below = _kept_table(found.to_frame(), out, "probe.parquet")
     if out is not None:
         found.reference().save(out / FILE)

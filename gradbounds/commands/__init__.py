@@ -49,9 +49,14 @@ REMOVED = {
 """Commands of earlier versions, and what does their work now."""
 
 _TARGET = "more --draws continue a run, until `gradbounds check RUN` prints an error that is small enough"
+_SHORTEST = "`--seeds 2 --steps 1` is the shortest run of steps, and a bar shows how far it is"
 REMOVED_FLAGS = {
-    ("sweep", "--cluster"): "--dask slurm --workers 20 starts jobs of a queue",
-    ("sweep", "--target-sem"): _TARGET,
-    ("sweep", "--target-exponent"): _TARGET,
+    "probe --first-step": "`gradbounds predict --first-step` predicts a Stack's rates, and `gradbounds probe "
+    "MODULE:FACTORY --optimizer adamw` judges the first step of one module",
+    "probe --dry-run": _SHORTEST,
+    "probe --max-time": _SHORTEST,
+    "sweep --cluster": "--dask slurm --workers 20 starts jobs of a queue",
+    "sweep --target-sem": _TARGET,
+    "sweep --target-exponent": _TARGET,
 }
-"""Flags of earlier versions, by their command, and what does their work now."""
+"""Flags of earlier versions, with their command, and what does their work now."""

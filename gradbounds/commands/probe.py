@@ -1,11 +1,10 @@
 """`gradbounds probe`: its flags."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.flags import LOGGED_AS, Flag, Positional, WithJson
-from theory.stack.optimizers import ModuleOptimizer
 from theory.stack.parametrizations import Parametrization
 
 if TYPE_CHECKING:
@@ -39,13 +38,7 @@ class Probe(WithJson):
             "to be like"
         ),
     ] = None
-    first_step: Annotated[
-        tuple[ModuleOptimizer, ...],
-        Flag(help="optimizers whose first step is measured, and which learning rates it takes", metavar="NAME [...]"),
-    ] = ()
-    learning_rate: Annotated[
-        float | None, Flag(help="rate to hold against those of --first-step, or of an --optimizer by name")
-    ] = None
+    learning_rate: Annotated[float | None, Flag(help="rate of an --optimizer by name")] = None
     steps: Annotated[
         int | None,
         Flag(help="steps to take: how coordinates and updates go with the width is held against --parametrization"),
@@ -57,11 +50,6 @@ class Probe(WithJson):
             help="of --steps (adamw if left out), or of one module, whose first step is judged: sgd, adam, adamw, "
             "muon, or a function of the module (and its `width` and `depth`)",
         ),
-    ] = None
-    dry_run: Annotated[bool, Flag(help="with --steps: say what they take, and stop")] = False
-    max_time: Annotated[
-        str | None,
-        Flag(help="with --steps: what they may take, by an estimate; else an error", metavar="90s|10m|2h"),
     ] = None
     parametrization: Annotated[Parametrization, Flag(help="of --steps: what coordinates and updates are to be")] = "mup"
     trained: Annotated[
@@ -77,107 +65,28 @@ class Probe(WithJson):
     strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
 
     def run(self) -> "Result":
-        """What was found.
+        """The report.
 
         Raises:
-            ValueError: a flag of one module stands with a factory of a width and a depth, or the other way round.
+            ValueError: a flag does not belong to the question that is asked.
         """
-        from checks.models.coordinate_report import coordinate_check
-        from checks.models.module_report import probe
-        from gradbounds.actions.probe import (
-            OnlyPricedError,
-            Priced,
-            counted,
-            logged_norms,
-            one_result,
-            report,
-            steps_result,
-        )
+        from checks.models.questions import BELONGS, Question, check_question
+        from gradbounds.actions.probe import probed
         from gradbounds.grid import field_values
-        from gradbounds.units import seconds_of
         from simulate.modules.catalogue import makes_one
 
-        if self.steps is None and (self.dry_run or self.max_time):
-            raise ValueError("--dry-run and --max-time must stand with --steps.")
         if self.logged_as and self.logged is None:
             raise ValueError(f"logged_as must stand with logged, got {' '.join(self.logged_as)!r} without.")
-        if makes_one(self.factory):
-            self._check_for_one()
-            # A log that cannot be read is said before the module is measured.
-            norms = None if self.logged is None else logged_norms(self.logged, self.logged_as)
-            with counted("measuring") as on_module:
-                single = probe(
-                    self.factory,
-                    trained=self.trained,
-                    seed=self.seed,
-                    layers=self.layers,
-                    device=self.device,
-                    against=self.against,
-                    seeds=self.seeds,
-                    optimizer=self.optimizer,
-                    learning_rate=self.learning_rate,
-                    on_module=on_module,
-                )
-            return one_result(single, self.out, norms)
-        if self.trained or self.logged:
-            raise ValueError(
-                "--trained and --logged must stand with a factory of one module, which takes no width and depth."
-            )
-        widths, depths = field_values("width", self.width), field_values("depth", self.depth)
-        if self.steps is not None:
+        question: Question = "one" if makes_one(self.factory) else "grid" if self.steps is None else "steps"
+        flags = [flag.name for flag in fields(self) if flag.name in BELONGS]
+        check_question(question, [flag for flag in flags if getattr(self, flag) != getattr(type(self), flag)])
+        if question == "one" and self.seeds != type(self).seeds and not self.against:
+            raise ValueError("seeds must stand with against or a factory of a width and a depth, got one module.")
+        kept = [flag for flag in flags if question in BELONGS[flag][0] and flag not in ("width", "depth", "logged")]
+        given: dict[str, Any] = {flag: getattr(self, flag) for flag in ("seeds", "seed", "device", *kept)}
+        if question != "one":
+            depths = field_values("depth", self.depth)
             # The depth is none of the question, but for CompleteP.
-            if self.layers or self.against or self.first_step:
-                raise ValueError("--steps must stand without --layers, --against and --first-step.")
-            limit = seconds_of(self.max_time) if self.max_time else None
-            alone = self.parametrization != "completep" and self.depth == type(self).depth
-            try:
-                with counted("stepping") as on_module:
-                    check = coordinate_check(
-                        self.factory,
-                        self.optimizer or "adamw",
-                        widths=widths,
-                        depths=depths[:1] if alone else depths,
-                        seeds=self.seeds,
-                        seed=self.seed,
-                        steps=self.steps,
-                        parametrization=self.parametrization,
-                        learning_rate=self.learning_rate,
-                        device=self.device,
-                        on_module=on_module,
-                        on_price=Priced(limit, plan=self.dry_run),
-                    )
-            except OnlyPricedError as plan:
-                return plan.result
-            return steps_result(check, self.out)
-        if self.optimizer is not None or self.parametrization != type(self).parametrization:
-            raise ValueError("--optimizer must stand with --steps or one module, and --parametrization with --steps.")
-
-        with counted("probing") as on_module:
-            outcome = probe(
-                self.factory,
-                widths=widths,
-                depths=depths,
-                seeds=self.seeds,
-                seed=self.seed,
-                layers=self.layers,
-                against=self.against,
-                first_step=self.first_step,
-                learning_rate=self.learning_rate,
-                device=self.device,
-                on_module=on_module,
-            )
-        return report(outcome, self.out)
-
-    def _check_for_one(self) -> None:
-        """One module has no grid.
-
-        Raises:
-            ValueError: a flag of one is given.
-        """
-        names = ["width", "depth", "first_step", "steps", "parametrization"]
-        names += [] if self.against else ["seeds"]
-        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != getattr(type(self), name)]
-        if given:
-            raise ValueError(
-                f"{', '.join(given)} must stand with a factory of a width and a depth, and {self.factory!r} takes none."
-            )
+            alone = question == "steps" and self.parametrization != "completep" and self.depth == type(self).depth
+            given |= {"widths": field_values("width", self.width), "depths": depths[:1] if alone else depths}
+        return probed(self.factory, given, self.out, self.logged, self.logged_as)

@@ -33,11 +33,10 @@ from simulate.modules.own_changes import (
     own_changes,
     random_state,
 )
-from simulate.modules.predictions import logits_of
 from simulate.modules.scalars import unwatched
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, stepper_of
-from simulate.modules.tensor_sizes import Size, numbers_of, root_mean_squares, size_of_difference
-from simulate.modules.weight_places import ROOT, Owner, PlaceWatcher, WeightPlaces, named_places
+from simulate.modules.tensor_sizes import Size, numbers_of, root_mean_squares
+from simulate.modules.weight_places import Owner, PlaceWatcher, WeightPlaces, named_places
 from simulate.runs.cell import check_device
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
@@ -59,12 +58,11 @@ class Stepped:
             a weight: own (root mean square of what its update makes of the first output), and before the first step
             weight (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root
             mean square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole:
-            loss. Of the module itself: change (root mean square of its logits less those before the first step).
+            loss.
         owners: of every (width, depth), weights where they are used, in the order of the forward pass.
         order: of every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
         steppers: by weight: the class of its optimizer.
-        rules: by weight: what its first step is (`simulate.modules.step_optimizers.first_rule`).
         alarms: what is wrong with the optimizer or a step, each with its (width, depth), kind and names of weights.
         notes: a line each.
         steps: how many were asked for.
@@ -75,7 +73,6 @@ class Stepped:
     owners: Mapping[tuple[int, int], tuple[Owner, ...]]
     order: Mapping[tuple[int, int], Mapping[str, int]]
     steppers: Mapping[str, str]
-    rules: Mapping[str, str]
     alarms: tuple[tuple[tuple[int, int], str, tuple[str, ...], str], ...]
     notes: tuple[str, ...]
     steps: int
@@ -138,7 +135,7 @@ def coordinate_steps(
     rows, notes = list[Row](), dict[str, None]()
     alarms = dict[tuple[tuple[int, int], str, tuple[str, ...], str], None]()
     places: dict[tuple[int, int], WeightPlaces] = {}
-    steppers, rules = dict[str, str](), dict[str, str]()
+    steppers = dict[str, str]()
     for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
         own_seed = module_seed(seed, width, depth, number)
         with seeded(own_seed), named_size(width, depth):
@@ -150,7 +147,6 @@ def coordinate_steps(
         notes |= dict.fromkeys(module.notes)
         places.setdefault((width, depth), module.places())
         steppers |= module.steppers
-        rules |= module.rules
         if on_module is not None:
             on_module(done, len(sizes) * seeds)
     return Stepped(
@@ -158,7 +154,6 @@ def coordinate_steps(
         owners={size: of_size.owners for size, of_size in places.items()},
         order={size: of_size.order for size, of_size in places.items()},
         steppers=steppers,
-        rules=rules,
         alarms=tuple(alarms),
         notes=tuple(notes),
         steps=steps,
@@ -196,7 +191,6 @@ class _Steps:
         self._copies: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._given: list[tuple[tuple[Any, ...], dict[str, Any], RandomState | None]] = []
         self._calls: dict[str, int] = {}
-        self._logits: Tensor | None = None
         self._starts: dict[tuple[str, int], Start] = {}
         self._inside: dict[str, dict[str, Tensor]] = {}
         self._values: dict[tuple[str, str, str], list[Tensor | Size]] = {}
@@ -204,7 +198,6 @@ class _Steps:
         self.alarms: list[tuple[str, tuple[str, ...], str]] = []
         self.notes: list[str] = []
         self.steppers: Mapping[str, str] = {}
-        self.rules: Mapping[str, str] = {}
 
     def take(self, stepper: Stepper, steps: int) -> None:
         """Take steps; the rows are here after.
@@ -226,7 +219,7 @@ class _Steps:
         self.notes += watch.notes
         frozen = [name for name, parameter in self._parameters if not parameter.requires_grad]
         self.notes += [f"frozen: {shortened(frozen)}"] if frozen else []
-        self.steppers, self.rules = watch.steppers, watch.rules
+        self.steppers = watch.steppers
 
     def _take(self, watch: OptimizerWatch, steps: int) -> None:
         for step in range(steps + 1):
@@ -295,11 +288,6 @@ class _Steps:
         if y is None:
             return
         self._put((name, "", "coordinates"), self._mean(y))
-        if name == ROOT and (logits := logits_of(output)) is not None:
-            if self._logits is None:
-                self._logits = self._copy(logits)
-            if self._step:
-                self._put((ROOT, "", "change"), size_of_difference(logits, self._logits))
         if name in self._by_place:
             if not self._step and (x := tensor_of(inputs)) is not None:
                 self._put((name, "", "inputs"), self._mean(x))

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from simulate.modules.step_optimizers import Stepper, first_rule
+from simulate.modules.step_optimizers import Stepper
 from simulate.modules.tensor_sizes import damping, numbers_of, root_mean_squares
 
 _NAMES = 3
@@ -26,7 +26,6 @@ class OptimizerWatch:
         rows: step (0 is the first), weight, quantity and value: rate (of its parameter group) and gradient (root mean
             square entry), and of the first step damping (of Adam and its like: the mean of eps over root v + eps).
         steppers: by weight: the class of its optimizer.
-        rules: by weight: what its first step is (`simulate.modules.step_optimizers.first_rule`).
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class OptimizerWatch:
         self.notes: list[str] = []
         self.rows: list[tuple[int, str, str, float]] = []
         self.steppers: dict[str, str] = {}
-        self.rules: dict[str, str] = {}
         self._hold()
 
     def step(self) -> None:
@@ -83,7 +81,6 @@ class OptimizerWatch:
                 if name in self.steppers:
                     twice.append(name)
                 self.steppers[name] = type(optimizer).__name__
-                self.rules[name] = first_rule(optimizer, group)
                 if parameter.ndim <= 1 and group.get("weight_decay", 0):
                     decayed.append(name)
         if strangers:

@@ -51,16 +51,6 @@ class Stepper:
         return [(optimizer, group) for optimizer in self.optimizers for group in optimizer.param_groups]
 
 
-def first_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
-    """What a group's first step is, as `theory.first_step` calls it ("sgd", "adam", "muon"), or what else, in words."""
-    name = type(optimizer).__name__
-    if group.get("weight_decay"):
-        return f"{name} with weight decay"
-    if name == "SGD":
-        return "SGD with Nesterov's momentum" if group.get("nesterov") else "sgd"
-    return {"Adam": "adam", "AdamW": "adam", "Muon": "muon"}.get(name, name)
-
-
 def optimizer_factory(
     optimizer: str | OptimizerFactory | Any, learning_rate: float | None, *, made: bool = False
 ) -> tuple[str, OptimizerFactory]:

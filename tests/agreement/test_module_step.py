@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from checks.models.module_rates import module_rates
-from simulate.curvature.module_step import ParameterLine, module_direction, module_steps, one_step
+from simulate.curvature.module_step import WHOLE, ParameterLine, module_direction, module_steps, one_step
 from simulate.modules.catalogue import BUILTINS
 from simulate.modules.factories import Made, build, seeded
 from tests.helpers.grid_of_steps import doubled, losses_of_steps
 from tests.helpers.model_families import nano_gpt
 from tests.helpers.probed_modules import as_a_stack
 from theory import Stack
+from theory.first_step.prediction import first_step
 
 
 class Small(nn.Module):
@@ -101,10 +101,12 @@ def test_a_module_that_is_a_stack_has_theory_s_critical_rate():
         return Stack(placement="post", width=width, depth=depth, tokens=16, vocab=512)
 
     steps = module_steps(as_a_stack("post"), ["sgd"], widths=[256], depths=[1], seeds=8)
-    (row,) = module_rates(steps, stack).table.itertuples()
-    noise = np.hypot(row.critical_sem, row.predicted_sem)
-    assert abs(row.critical_rate - row.predicted) < max(0.03 * row.predicted, 4 * noise), row
-    assert not abs(row.critical_rate - 1.2 * row.predicted) < max(0.03 * row.predicted, 4 * noise), row
+    whole = steps[steps["group"] == WHOLE]
+    rate = 2 * whole["gain"].mean() / whole["curvature"].mean()
+    sem = (2 * whole["gain"] - rate * whole["curvature"]).sem() / whole["curvature"].mean()
+    step = first_step(stack(256, 1), "sgd")
+    allowed = max(0.03 * step.critical_rate, 4 * np.hypot(sem, step.critical_rate_sem))
+    assert abs(rate - step.critical_rate) < allowed < abs(rate - 1.2 * step.critical_rate)
 
 
 def test_the_polar_step_of_a_module_is_an_svd_of_each_matrix():

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import ahead, exponents, farther, judged, sizes_of
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import crowded, own_asked
-from checks.models.step_theory import step_theory
 from figures.coordinates import coordinates
 from gradbounds.cli import main
-from simulate.modules.step_optimizers import first_rule, optimizer_factory
-from simulate.modules.step_price import step_price
+from simulate.modules.step_optimizers import optimizer_factory
 from tests.helpers.parametrized_models import BREACHES, HEALTHY, OF_DEPTH, adam, check, perceptron, sgd, transformer
 
 
@@ -119,47 +116,6 @@ def test_a_right_standard_muon_passes():
     head = table.loc["head", "weight"]
     assert (head["asked_low"], head["asked_high"]) == (0.0, 0.5)
     assert 0.2 < head["exponent"] < head["ahead"] < 0.5
-
-
-def test_the_first_step_of_a_stack_stands_beside_theory():
-    """Theory is of matrices at large width; biases and gains, which are stepped too, add a part of order 1/width."""
-    report = gb.probe(
-        "encoder-post", widths=[16, 32, 256], depths=[1], steps=1, optimizer="adam", learning_rate=1e-6, seeds=2,
-        parametrization="sp",
-    )  # fmt: skip
-    table = report.first_step.set_index("width")
-    assert (table["why"] == "").all()
-    assert abs(table.loc[256, "ratio"] - 1) < 0.05 + 4.5 * table.loc[256, "sem"] / table.loc[256, "theory"]
-    assert any(line.endswith(f"{table.loc[256, 'ratio']:7.3f}") for line in report.lines())
-
-
-def test_why_there_is_no_theory_of_a_first_step(healthy):
-    assert "No theory of the first step beside it: the factory has no stack." in healthy.lines()
-    frame = healthy.to_frame().set_index(["width", "seed", "place", "quantity", "step"])["value"]
-    row = healthy.first_step.iloc[0]
-    squares = [frame[32, seed, "(output)", "change", 1] ** 2 for seed in range(3)]
-    assert row["measured"] == pytest.approx(np.mean(squares) ** 0.5)
-    later = tuple((*row[:3], 2, *row[4:7], 9.0) for row in healthy.stepped.rows if "change" in row)
-    assert step_theory(replace(healthy.stepped, rows=healthy.stepped.rows + later), None).equals(healthy.first_step)
-
-    def why(rules, stack=lambda width, depth: gb.Stack(width=width, depth=depth, tokens=4, vocab=8)):
-        return step_theory(replace(healthy.stepped, rules=rules), stack)["why"].iloc[-1]
-
-    names = healthy.stepped.rules
-    assert why(names) == "theory has one rate, and matrices have 2"
-    assert why(names | {"head.weight": "Lion"}).endswith("matrices have Lion, adam")
-    with pytest.raises(ValueError, match="stack must give a Stack at width 32, depth 2, got 3"):
-        why(names, lambda width, depth: 3)
-
-
-def test_what_an_optimizer_does_first():
-    weights = [nn.Parameter(torch.zeros(2, 2))]
-    for made, rule in (
-        (torch.optim.SGD(weights, lr=1, momentum=0.9), "sgd"), (torch.optim.AdamW(weights), "AdamW with weight decay"),
-        (torch.optim.SGD(weights, lr=1, momentum=0.9, nesterov=True), "SGD with Nesterov's momentum"),
-        (torch.optim.Muon(weights, weight_decay=0.0), "muon"), (torch.optim.Adagrad(weights), "Adagrad"),
-    ):  # fmt: skip
-        assert first_rule(made, made.param_groups[0]) == rule
 
 
 def test_the_picture_has_a_panel_for_each_matrix(healthy):
@@ -387,8 +343,8 @@ def test_the_command_judges_and_keeps(folder, capsys):
     (["make", "--steps", "1", "--optimizer", "lion"], "optimizer must be one of sgd, adam, adamw, muon, "),
     (["make", "--steps", "1", "--optimizer", "steps_of_mine.py:fast", "--learning-rate", "1"], "sets its own"),
     (["make", "--steps", "1", "--learning-rate", "-1"], "rate must be a number above 0, got -1.0"),
-    (["make", "--steps", "1", "--first-step", "sgd"], "steps must stand without"),
-    (["make", "--parametrization", "sp"], "must stand with --steps"),
+    (["make", "--steps", "1", "--against", "encoder-pre"], "--against must stand without steps, got steps"),
+    (["make", "--parametrization", "sp"], "--parametrization must stand with steps and "),
     (["one", "--steps", "1"], "steps must stand with a factory"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(folder, capsys, arguments, message):
@@ -409,33 +365,6 @@ def test_bad_input_from_python():
         gb.probe("encoder-pre", widths=[4], depths=[2], steps=1, parametrization="completep")
     with pytest.raises(ValueError, match="optimizer must be a name or a function of a module, got 3"):
         gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, optimizer=3)
-
-
-def two_layers(width, depth):
-    body = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
-    return body, lambda seed: (torch.randn(8, 4), lambda y: y.square().mean())
-
-
-def test_steps_are_priced_before_they_begin(tmp_path, monkeypatch, capsys):
-    """The modules and parameters of all sizes are counted; a limit ends in one line, and a plan takes no steps."""
-    make = optimizer_factory("sgd", 0.1)[1]
-    price = step_price(two_layers, make, widths=[8, 4, 16], depths=[2], steps=4, seeds=3)
-    assert (price.modules, price.parameters) == (9, 5 * 16 + 17 * 3)
-    more = step_price(two_layers, make, widths=[8, 4, 1024], depths=[2], steps=4, seeds=3)
-    assert more.seconds > 5 * price.seconds > 0
-    (tmp_path / "mine.py").write_text(
-        "import torch\nfrom torch import nn\n\n\ndef make(width, depth):\n"
-        "    return nn.Linear(4, width), lambda seed: (torch.randn(8, 4), lambda y: y.square().mean())\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    line = ["probe", "mine.py:make", "--width", "4", "8", "16", "--depth", "1", "--seeds", "2"]
-    assert main([*line, "--steps", "2", "--dry-run", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["modules"], said["parameters"]) == (6, 5 * 16)
-    assert main([*line, "--steps", "2", "--max-time", "0.000001s"]) == 2
-    assert "--max-time must be at least what steps take, got " in capsys.readouterr().err
-    assert main([*line, "--max-time", "1m"]) == 2
-    assert "--dry-run and --max-time must stand with --steps." in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")

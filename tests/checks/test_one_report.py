@@ -148,7 +148,7 @@ def lossless(): return nn.Linear(2, 2), torch.ones(2, 2)
     (["words"], "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got str"),
     (["lossless"], "has no loss of its own: give loss="),
     (["make", "--width", "8"], "--width must stand with a factory of a width and a depth"),
-    (["make", "--parametrization", "sp"], "--parametrization must stand with a factory of a width and a depth"),
+    (["make", "--parametrization", "sp"], "--parametrization must stand with steps and a factory of a width"),
     (["make", "--layers", "blocks.*"], "layers must name modules of 'Sequential'"),
     (["make", "--device", "moon"], "device must"),
 ])  # fmt: skip
@@ -226,7 +226,7 @@ def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsy
     Path("none.jsonl").write_text('{"step": 0, "loss": 3.0}')
     for factory, log, message in (
         ("make", "none.jsonl", "logged must have norms of single gradients"),
-        ("grid", "log.jsonl", "--trained and --logged must stand with a factory of one module"),
+        ("grid", "log.jsonl", "--logged must stand with one module, not with a factory of a width and a depth"),
     ):
         assert main(["probe", f"layered.py:{factory}", "--logged", log]) == 2
         assert message in capsys.readouterr().err
@@ -301,7 +301,7 @@ def test_a_name_is_that_of_the_longest_parameter_in_it():
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"batch": torch.ones(1), "widths": [3]}, "must stand with a factory"),
-    ({"batch": torch.ones(1), "parametrization": "sp"}, "and parametrization with steps"),
+    ({"batch": torch.ones(1), "parametrization": "sp"}, "parametrization must stand with steps"),
     ({"batch": None}, "batch must be a tensor"),
     ({"batch": torch.ones(2, 2), "loss": 3}, "loss must be a function"),
     ({"batch": torch.ones(2, 2), "seed": -1}, "seed must be"),

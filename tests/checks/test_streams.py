@@ -10,10 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from checks.models.classes import classes
 from checks.models.initialization import against_initialization
 from checks.models.module_report import probe
-from checks.models.probe import ROLES, probe_exponents
+from checks.models.probe import ROLES
 from checks.models.reference import Reference, against_reference
 from checks.models.streams import behind_norms, normed_residuals
 from simulate import probe as measured
@@ -118,17 +117,6 @@ def test_layers_that_do_not_follow_the_depth_are_said():
     assert "note: body has 4 layers at depth 2" in report.lines()
     assert not (report.exponents["against"] == "depth").any()
     assert probe(model(), **sizes).alarms == []
-
-
-def test_weak_branches_have_no_class():
-    """The energy stays, as behind a norm, but the output answers to the scale of the input."""
-    (found,) = probe(model(size=0.01), widths=[16], depths=[2, 4, 8], seeds=2).classes
-    assert found.kind == "too weak to tell"
-    assert "answers with 1 to the scale" in found.evidence
-    frame = measured(BUILTINS["encoder-post"].factory, widths=[16], depths=[2, 4, 8], seeds=2).frame
-    (normed,) = classes(frame, probe_exponents(frame))
-    assert normed.kind in ("Post-like", "undecided")
-    assert "does not answer" in normed.evidence
 
 
 def test_one_seed_has_no_error_and_a_word():
@@ -446,13 +434,3 @@ def test_the_layer_that_is_furthest_from_theory_counts(ratios, number):
     table = pd.DataFrame([(32, 3, "body.layers", W1, k, r, 0.02) for k, r in enumerate(ratios, 1)], columns=columns)
     found = against_initialization(frame_with({}, seeds=1), table, BUILTINS["encoder-pre"].stack, ROLES)
     assert [alarm.what for alarm in found] == ([f"|gradient|^2 of {W1} is {number}"] if number else [])
-
-
-@pytest.mark.parametrize(("power", "kind"), [(0.0, "Post-like"), (-1.5, "DeepNorm-like"), (-2.0, "Keel-like")])
-def test_branches_that_weaken_with_the_depth_tell_normed_streams_apart(power, kind):
-    """By the part c of its input in a layer's output: 1/c^2 - 1 is the branch's energy over the stream's."""
-    frame = measured(BUILTINS["encoder-post"].factory, widths=[16], depths=[2, 4, 8], seeds=2).frame
-    kept = (1 + 2 * frame["depth"] ** power) ** -0.5
-    frame["value"] = frame["value"].where(frame["quantity"] != "stream_coefficient", kept)
-    (found,) = classes(frame, probe_exponents(frame))
-    assert found.kind == kind or (power == 0 and found.kind == "undecided")

@@ -90,8 +90,11 @@ BAD = [
         ("sweep", "--preset", "compare", "--out", "new", "--placement", "post", "rezero"),
         "must be above 0 to compare gradients",
     ),
-    (("sweep", "--out", "new", "--target-sem", "0.1"), "--target-sem was removed: more --draws continue a run"),
-    (("sweep", "--cluster=c.toml"), "--cluster was removed: --dask slurm --workers 20 starts jobs of a queue"),
+    (
+        ("sweep", "--out", "new", "--target-sem", "0.1"),
+        "--target-sem of sweep was removed: more --draws continue a run",
+    ),
+    (("sweep", "--cluster=c.toml"), "--cluster of sweep was removed: --dask slurm --workers 20 starts jobs of a queue"),
     (
         ("train", "--width", "64"),
         "train was removed: `python -m studies training` in a checkout of gradbounds does its work.",
