@@ -19,7 +19,7 @@ _ANNOUNCED = re.compile(r"about ([0-9.]+) (s|min)\b")
 
 
 def asked(words: list[str], limit: float = 600.0) -> dict[str, object]:
-    """What `gradbounds predict` answers to words, in seconds of a core.
+    """What `gradbounds predict` answers to words, in seconds of a core, and all seconds that it announces.
 
     Args:
         words: flags.

@@ -48,10 +48,10 @@ def read_parts(file: Path = FOLDER / "parts.toml") -> dict[str, Part]:
 
 def listing(parts: dict[str, Part]) -> Table:
     """A table of the parts."""
-    table = Table("part", "minutes", "writes tests/evidence/*.json", "needs", "about", box=None)
+    table = Table("part", "minutes", "about", box=None)
     for name, part in parts.items():
         minutes = f"{part.minutes:g}" if part.measured else f"{part.minutes:g}, estimated"
-        table.add_row(name, minutes, ", ".join(part.files), part.needs, part.about)
+        table.add_row(name, minutes, part.about + (f" (needs {part.needs})" if part.needs else ""))
     table.add_row("all", f"{sum(part.minutes for part in parts.values()):g}")
     return table
 

@@ -366,10 +366,15 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         deviations, off = networks[0].gain_error, networks[0].curvature_error
     else:
         deviations, off = gains - gain, curvatures - curvature
-    rate = 2 * gain / curvature
     squares, sizes = (_mean([group.updates[k] for group in networks]) for k in (0, 1))
     whole = sum(float(part.sum()) for part in squares.values()) if optimizer == "normalized" else 1.0
     each = {name: np.concatenate([group.each[name] for group in networks]) for name in _EACH}
+    if not each["curvature"].all():
+        raise ValueError(
+            "output_scale or embedding_scale must be smaller for a first step: the softmax gives one word the "
+            f"probability 1 to within rounding, so that u'Gu is 0 there; got output_scale = {stack.output_scale:g}."
+        )
+    rate = 2 * gain / curvature
     return FirstStep(
         stack=stack,
         optimizer=optimizer,

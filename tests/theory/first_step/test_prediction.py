@@ -63,6 +63,13 @@ def test_tangent_kernel_of_the_way_down(placement):
     assert_allclose(tangent(stack), _tangent_kernel(stack)[1], rtol=1e-8)
 
 
+def test_a_softmax_without_curvature_is_refused():
+    """Own words' logits of some 64 leave probabilities that are 1 to within rounding."""
+    stack = Stack(placement="rezero", width=4096, depth=1, tokens=1, vocab=16, embeddings="tied")
+    with pytest.raises(ValueError, match="^output_scale or embedding_scale must be smaller for a first step"):
+        first_step(stack, patterns=2)
+
+
 @pytest.mark.parametrize("fields", RELAXED)
 def test_gain_is_the_squared_gradient(fields):
     """For u = g, by matrix, of the recursion that the way down of this module does not share; ReZero's scalars stay."""
