@@ -51,7 +51,7 @@ def settings() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each setting's name, and a function that gives its numbers."""
     stacks = {f"random {k}": stack for k, stack in enumerate(random_stacks(SEED, 0, STACKS))}
     stacks |= {name: Stack(**{"depth": 3, "width": 256, "tokens": 6, "vocab": 32} | of) for name, of in FIELDS.items()}
-    law, none = TextLaw.zipf(128, 1.0), "distinct"
+    law, none = TextLaw.zipf(1.0, 128), "distinct"
     for name, stack in stacks.items():
         if not gaps(stack, "prediction"):
             yield f"predict {name}", lambda s=stack: dict(predict(s, patterns=8))
