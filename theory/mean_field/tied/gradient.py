@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from theory.mean_field.sublayers import (
     SublayerState,
     TokenMoments,
     of_norm,
-    removed_at,
     scaled_overlaps,
     summed_overlaps,
     with_more,
@@ -40,6 +40,7 @@ from theory.mean_field.tied.attention import below_attention
 from theory.mean_field.tied.experts import below_experts
 from theory.mean_field.tied.loss import embedding_energy, sampled_output
 from theory.mean_field.tied.units import below_units
+from theory.mean_field.tied.walk import held_words, norm_overlaps, norm_root, walk_down
 from theory.stack import Stack
 
 
@@ -94,18 +95,12 @@ class Gradient:
         """The gradient at a place above which a norm divides by these scales; 1 if there is none."""
         if isinstance(scales, float):
             return self
-        root = _root(scales)
-        above = self._above_norm(root)
+        root = norm_root(scales)
+        above = self.above_norm(root)
         taken = np.linalg.diagonal(above.along(place)) / root
         stream = above.stream - (taken / root)[..., :, None] * np.eye(root.shape[-1])
         rows = root[..., :, None]
         return Gradient(self.noise / scales, stream / rows, self.words / rows, above.mean)
-
-    def norm_overlaps(self, place: Place, scales: Number) -> Overlaps[Array]:
-        """What that norm removes along the stream beside what is certain; None if there is none."""
-        if isinstance(scales, float):
-            return None
-        return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, TokenMoments(place.kernel), scales)
 
     def of_norm(self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number) -> SquaredNorms:
         """What that norm's gains and biases have of the gradient above it; nothing if there is none.
@@ -115,15 +110,15 @@ class Gradient:
         """
         if isinstance(scales, float) or not (isinstance(tokens, MatrixLayout) and tokens.apart):
             return {}
-        root = _root(scales)
-        above = replace(self._above_norm(root), mean=self.mean)
+        root = norm_root(scales)
+        above = replace(self.above_norm(root), mean=self.mean)
         along = above.along(place) / root[..., None, :]
         removed = np.linalg.diagonal(along)
         squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
         coherent = tokens.total(removed[..., :, None] * removed[..., None, :] + along * along.mT)
         return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
-    def _above_norm(self, root: Array) -> "Gradient":
+    def above_norm(self, root: Array) -> "Gradient":
         """By the tokens that the norm is given, without what it takes off the mean."""
         return replace(self, stream=self.stream / root[..., None, :], mean=0.0 * self.mean)
 
@@ -142,67 +137,50 @@ def tied_backward(
         generator: of logits, labels and samples of activations.
         mean_labels: as in `sampled_output`.
     """
-    insides = forward.insides
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
-    word_sizes = [np.full(inputs.words.shape, stack.embedding_scale)]
-    for inside, *_ in insides:
-        word_sizes.append(word_sizes[-1] * inside.step.residual / _root(inside.after_scales))
-    scales = forward.output_scales
-    remains = 1.0 / _root(scales)
-    output = sampled_output(stack, inputs, forward.output, word_sizes[-1] * remains, generator, mean_labels=mean_labels)
+    held = held_words(stack, forward, np.ones(inputs.words.shape))
+    last_words = held[-1] / norm_root(forward.output_scales)
+    output = sampled_output(stack, inputs, forward.output, last_words, generator, mean_labels=mean_labels)
     zeros = np.zeros_like(output.own)
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
     at_output = TokenMoments(forward.output, None if stack.composition.final_norm else forward.stream.means)
-    place = _place(at_output, same, word_sizes[-1] * remains)
-    last = _place(forward.stream, same, word_sizes[-1])
-    gradient, overlaps = top.below_norm(last, scales), top.norm_overlaps(last, scales)
-    collected = [top.of_norm(stack, tokens, last, scales)]
-    # What has left the stream on the way down still overlaps with the tokens at the output.
-    across = zeros
-    for branches, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
-        inside = branches[0]  # all branches have the stream and the sum in common
-        alpha = inside.step.residual
-        total = _place(inside.total, same, sizes * alpha)
-        overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
-        of_norms = gradient.of_norm(stack, tokens, total, inside.after_scales)
-        gradient = gradient.below_norm(total, inside.after_scales)
-        rows = _root(inside.after_scales)
-        remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
-        if branches is insides[-1]:
-            at_total = gradient.kernel(total)
-        below = _place(inside.stream, same, sizes)
-        gradient, overlaps, left, energies = _below_sublayer(
-            tokens, gradient, overlaps, total, below, branches, generator
-        )
-        across = alpha * across + left * remains[..., None, :]
-        remains = remains * alpha
-        collected.append(with_more(energies, of_norms))
-    across = across + gradient.along(below) * remains[..., None, :] + gradient.mean[..., None] * place.means
+
+    def below_sublayer(*arrived: Any) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:
+        return _below_sublayer(tokens, generator, *arrived)
+
+    output_place = _place(at_output, same, last_words)
+    down = walk_down(
+        stack, tokens, forward, top, held, lambda stream, sizes: _place(stream, same, sizes), below_sublayer
+    )
+    gradient, below = down.gradient, down.below
+    across = (
+        down.across + gradient.along(below) * down.remains[..., None, :] + gradient.mean[..., None] * output_place.means
+    )
     bottom = gradient.kernel(below)
     return Backward(
         loss=output.loss,
-        output=top.kernel(place),
-        total=at_total,
+        output=top.kernel(output_place),
+        total=down.at_total,
         inputs=bottom,
         embedding=embedding_energy(stack, tokens, inputs, forward.output, output, bottom, across.mT),
-        energies=collected,
+        energies=down.energies,
     )
 
 
 def _below_sublayer(
-    tokens: KernelLayout[Array], gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
-    branches: Sequence[SublayerState[Array]], generator: np.random.Generator,
+    tokens: KernelLayout[Array], generator: np.random.Generator, gradient: Gradient, overlaps: Overlaps[Array],
+    total: Place, below: Place, branches: Sequence[SublayerState[Array]],
 ) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
     """Before a sub-layer: the gradient, and what norms removed of it; g·y/√d of what branches added, y; energies.
 
     Args:
         tokens: layout of the tokens.
+        generator: of the samples of activations.
         gradient: at the residual sum.
         overlaps: what norms above removed of it; only attention with random queries asks for them.
         total: the residual sum.
         below: the stream before it.
         branches: of the sub-layer.
-        generator: of the samples of activations.
     """
     inside = branches[0]
     alpha, kappa, arriving = inside.step.residual, inside.step.input_scale, gradient.kernel(total)
@@ -227,7 +205,7 @@ def _below_sublayer(
     noise, part = reduce(add, noises), reduce(add, parts)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
     energies = with_more(energies, given.of_norm(inside.step.stack, tokens, below, inside.given_scales))
-    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
+    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), norm_overlaps(given, below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     passed = Gradient(
         alpha**2 * direct + given.noise,
@@ -256,7 +234,7 @@ def _below_branch(
     step, tau, empty = inside.step, inside.step.branch, 0.0 * gradient.mean
     part = tau * (tau * gradient.stream)
     arrived, place = Gradient(tau**2 * others, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
-    of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_branch = norm_overlaps(arrived, place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
     of_norms = arrived.of_norm(step.stack, tokens, place, inside.made_scales)
     arrived = arrived.below_norm(place, inside.made_scales)
     if step.kinds == ("units",) and has_experts(step.stack):
@@ -266,8 +244,3 @@ def _below_branch(
     else:
         below_branch = below_attention(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch)
     return *below_branch[:2], with_more(below_branch[2], of_norms)
-
-
-def _root(scales: Number) -> Array:
-    """What a norm divides each token by; 1 if there is none."""
-    return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))

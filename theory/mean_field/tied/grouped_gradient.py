@@ -30,15 +30,14 @@ from theory.mean_field.sublayers import (
     Overlaps,
     SquaredNorms,
     SublayerState,
-    TokenMoments,
     of_norm,
-    removed_at,
     scaled_overlaps,
     summed_overlaps,
     with_more,
 )
 from theory.mean_field.tied.grouped_branches import below_attention, below_units
 from theory.mean_field.tied.grouped_output import grouped_output
+from theory.mean_field.tied.walk import norm_overlaps, norm_root
 from theory.mean_field.token_groups import GroupLayout, TokenMatrix
 from theory.stack import Stack
 
@@ -89,8 +88,8 @@ class Gradient:
         """The gradient at a place above which a norm divides by these scales; 1 if there is none."""
         if isinstance(scales, float):
             return self
-        size = _root(scales)
-        above = self._above_norm(size)
+        size = norm_root(scales)
+        above = self.above_norm(size)
         certain, varying = above.along(place)
         stream = above.stream.plus_diagonal(-certain.diagonal / size**2).rows(1.0 / size)
         own_stream = (above.own_stream - varying / size**2) / size
@@ -98,18 +97,12 @@ class Gradient:
             self.tokens, self.noise / scales, stream, self.words.rows(1.0 / size), own_stream, self.own_words / size
         )
 
-    def norm_overlaps(self, place: Place, scales: Number) -> Overlaps[Array]:
-        """What that norm removes along the stream beside what is certain; None if there is none."""
-        if isinstance(scales, float):
-            return None
-        return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, TokenMoments(place.kernel), scales)
-
     def of_norm(self, stack: Stack, place: Place, scales: Number) -> SquaredNorms:
         """What that norm's gains and biases have of the gradient above it, as in `gradient`."""
         if isinstance(scales, float) or not self.tokens.apart:
             return {}
-        size, tokens = _root(scales), self.tokens
-        above = self._above_norm(size)
+        size, tokens = norm_root(scales), self.tokens
+        above = self.above_norm(size)
         certain, varying = above.along(place)
         along, varying = certain.columns(1.0 / size), varying / size
         removed, crossed = along.diagonal, along.kernel * along.mT.kernel
@@ -118,7 +111,7 @@ class Gradient:
         coherent = tokens.total(removed[..., :, None] * removed[..., None, :] + crossed + itself)
         return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
-    def _above_norm(self, size: Array) -> Gradient:
+    def above_norm(self, size: Array) -> Gradient:
         """By the tokens that the norm is given."""
         stream, own_stream = self.stream.columns(1.0 / size), self.own_stream / size
         return Gradient(self.tokens, self.noise, stream, self.words, own_stream, self.own_words)
@@ -159,9 +152,9 @@ def grouped_tied_backward(
     ones = np.ones(forward.output.shape[:-1])
     word_sizes = [stack.embedding_scale * ones]
     for inside, *_ in insides:
-        word_sizes.append(word_sizes[-1] * inside.step.residual / _root(inside.after_scales))
+        word_sizes.append(word_sizes[-1] * inside.step.residual / norm_root(inside.after_scales))
     scales, sigma = forward.output_scales, stack.output_scale
-    remains = ones / _root(scales)
+    remains = ones / norm_root(scales)
     output = grouped_output(stack, tokens, forward.output, word_sizes[-1] * remains, generator)
     deviation = np.sqrt(output.own)
     zeros = TokenMatrix(tokens.sizes, 0.0 * forward.output, 0.0 * ones)
@@ -170,7 +163,7 @@ def grouped_tied_backward(
         tokens, sigma**2 * (output.errors - known), zeros, sigma * output.words, 0.0 * ones, sigma * deviation
     )
     last = Place(forward.stream.kernel, word_sizes[-1])
-    gradient, overlaps = top.below_norm(last, scales), top.norm_overlaps(last, scales)
+    gradient, overlaps = top.below_norm(last, scales), norm_overlaps(top, last, scales)
     collected = [top.of_norm(stack, last, scales)]
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = _Across(zeros, 0.0 * ones)
@@ -178,10 +171,10 @@ def grouped_tied_backward(
         inside = branches[0]  # all branches have the stream and the sum in common
         alpha = inside.step.residual
         total = Place(inside.total.kernel, sizes * alpha)
-        overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
+        overlaps = norm_overlaps(gradient, total, inside.after_scales) or overlaps
         of_norms = gradient.of_norm(stack, total, inside.after_scales)
         gradient = gradient.below_norm(total, inside.after_scales)
-        size = _root(inside.after_scales)
+        size = norm_root(inside.after_scales)
         remains, across = remains / size, across.rows(1.0 / size)
         if branches is insides[-1]:
             at_total = gradient.kernel(total)
@@ -235,7 +228,7 @@ def _below_sublayer(
     empty = 0.0 * gradient.words
     given = Gradient(tokens, kappa**2 * noise, kappa**2 * part, empty, kappa**2 * own_part, 0.0 * gradient.own_words)
     energies = with_more(energies, given.of_norm(inside.step.stack, below, inside.given_scales))
-    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
+    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), norm_overlaps(given, below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     passed = Gradient(
         tokens,
@@ -259,7 +252,7 @@ def _below_branch(
         tokens, tau**2 * others, tau**2 * gradient.stream, 0.0 * gradient.words, tau**2 * gradient.own_stream, none
     )
     place = Place(inside.made, none)
-    of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_branch = norm_overlaps(arrived, place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
     of_norms = arrived.of_norm(step.stack, place, inside.made_scales)
     arrived = arrived.below_norm(place, inside.made_scales)
     parts = arrived.noise, arrived.stream, arrived.own_stream
@@ -268,8 +261,3 @@ def _below_branch(
     else:
         below_branch = below_attention(step.stack, tokens, *parts, inside, of_branch, generator)
     return *below_branch[:3], with_more(below_branch[3], of_norms)
-
-
-def _root(scales: Number) -> Array:
-    """What a norm divides each token by; 1 if there is none."""
-    return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))

@@ -29,9 +29,7 @@ from theory.mean_field.sublayers import (
     Overlaps,
     SquaredNorms,
     SublayerState,
-    TokenMoments,
     of_norm,
-    removed_at,
     scaled_overlaps,
     summed_overlaps,
     with_more,
@@ -39,6 +37,7 @@ from theory.mean_field.sublayers import (
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.text_branches import below_attention, below_units
 from theory.mean_field.tied.text_output import TextOutput, text_output
+from theory.mean_field.tied.walk import held_words, norm_overlaps, norm_root, walk_down
 from theory.stack import Stack
 
 
@@ -84,25 +83,19 @@ class Gradient:
         """The gradient at a place above which a norm divides by these scales; 1 if there is none."""
         if isinstance(scales, float):
             return self
-        size = _root(scales)
+        size = norm_root(scales)
         stream = self.stream / size
         along = stream * np.linalg.diagonal(place.kernel) + self.words * place.held
         return replace(
             self, noise=self.noise / scales, stream=(stream - along / size**2) / size, words=self.words / size
         )
 
-    def norm_overlaps(self, place: Place, scales: Number) -> Overlaps[Array]:
-        """What that norm removes along the stream beside what is certain; None if there is none."""
-        if isinstance(scales, float):
-            return None
-        return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, TokenMoments(place.kernel), scales)
-
-    def of_norm(self, stack: Stack, place: Place, scales: Number) -> SquaredNorms:
+    def of_norm(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
         """What that norm's gains and biases have of the gradient above it, as in `gradient`."""
-        if isinstance(scales, float) or not self.tokens.apart:
+        if isinstance(scales, float) or not tokens.apart:
             return {}
-        size, tokens = _root(scales), self.tokens
-        above = self._above_norm(size)
+        size = norm_root(scales)
+        above = self.above_norm(size)
         along = above.along(place) / size[..., None, :]
         removed = np.linalg.diagonal(along)
         squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
@@ -116,7 +109,7 @@ class Gradient:
         coherent = tokens.total(self.output.own * (_products(removed, removed) + along * along.mT) + of_words)
         return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
-    def _above_norm(self, size: Array) -> Gradient:
+    def above_norm(self, size: Array) -> Gradient:
         """By the tokens that the norm is given."""
         return replace(self, stream=self.stream / size)
 
@@ -130,39 +123,17 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
         same_label: the chance that two labels agree, (batch, 2 R, 2 R).
         forward: the way up, of kernels (batch, 2 R, 2 R).
     """
-    insides = forward.insides
-    ones = np.ones(forward.output.shape[:-1])
-    word_sizes = [stack.embedding_scale * ones]
-    for inside, *_ in insides:
-        word_sizes.append(word_sizes[-1] * inside.step.residual / _root(inside.after_scales))
-    scales, sigma = forward.output_scales, stack.output_scale
-    remains = ones / _root(scales)
-    last_words = word_sizes[-1] * remains
+    ones, sigma = np.ones(forward.output.shape[:-1]), stack.output_scale
+    held = held_words(stack, forward, ones)
+    last_words = held[-1] / norm_root(forward.output_scales)
     output = text_output(stack, tokens, forward.output, last_words, same_label)
     noise = sigma**2 * (output.errors - tokens.one_word * output.own)
     top = Gradient(tokens, output, noise, 0.0 * ones, sigma * ones)
-    last = Place(forward.stream.kernel, word_sizes[-1])
-    gradient, overlaps = top.below_norm(last, scales), top.norm_overlaps(last, scales)
-    collected = [top.of_norm(stack, last, scales)]
-    # What has left the stream on the way down still overlaps with the tokens at the output.
-    across = 0.0 * forward.output
-    for branches, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
-        inside = branches[0]  # all branches have the stream and the sum in common
-        alpha = inside.step.residual
-        total = Place(inside.total.kernel, sizes * alpha)
-        overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
-        of_norms = gradient.of_norm(stack, total, inside.after_scales)
-        gradient = gradient.below_norm(total, inside.after_scales)
-        size = _root(inside.after_scales)
-        remains, across = remains / size, across / np.reshape(size, (*np.shape(size), 1))
-        if branches is insides[-1]:
-            at_total = gradient.kernel(total)
-        below = Place(inside.stream.kernel, sizes)
-        gradient, overlaps, left, energies = _below_sublayer(gradient, overlaps, total, below, branches)
-        across = across * alpha + left * remains[..., None, :]
-        remains = remains * alpha
-        collected.append(with_more(energies, of_norms))
-    across = across + gradient.along(below) * remains[..., None, :]
+    down = walk_down(
+        stack, tokens, forward, top, held, lambda stream, sizes: Place(stream.kernel, sizes), _below_sublayer
+    )
+    gradient, below = down.gradient, down.below
+    across = down.across + gradient.along(below) * down.remains[..., None, :]
     bottom = gradient.kernel(below)
     into = stack.embedding_scale / sigma
     # In the column of a word: its errors, and the gradients of the inputs that hold it.
@@ -172,10 +143,10 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
     return Backward(
         loss=output.loss,
         output=sigma**2 * output.errors,
-        total=at_total,
+        total=down.at_total,
         inputs=bottom,
         embedding=embedding + into**2 * tokens.total(tokens.one_word * bottom),
-        energies=collected,
+        energies=down.energies,
         loss_variance=_loss_variance(stack, tokens, forward.output, last_words, same_label) if tokens.apart else None,
     )
 
@@ -205,8 +176,8 @@ def _below_sublayer(
         energies["scalar"] = tokens.total(kernels * arriving) / inside.step.stack.width
     noise, part = reduce(add, noises), reduce(add, parts)
     given = replace(gradient, noise=kappa**2 * noise, stream=kappa**2 * part, words=0.0 * part)
-    energies = with_more(energies, given.of_norm(inside.step.stack, below, inside.given_scales))
-    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
+    energies = with_more(energies, given.of_norm(inside.step.stack, tokens, below, inside.given_scales))
+    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), norm_overlaps(given, below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     passed = replace(
         gradient,
@@ -224,8 +195,8 @@ def _below_branch(
     step, tau, none = inside.step, inside.step.branch, 0.0 * gradient.words
     arrived = replace(gradient, noise=tau**2 * others, stream=tau**2 * gradient.stream, words=none)
     place = Place(inside.made, none)
-    of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
-    of_norms = arrived.of_norm(step.stack, place, inside.made_scales)
+    of_branch = norm_overlaps(arrived, place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_norms = arrived.of_norm(step.stack, gradient.tokens, place, inside.made_scales)
     arrived = arrived.below_norm(place, inside.made_scales)
     errors = gradient.output.own
     if step.kinds == ("units",):
@@ -246,8 +217,3 @@ def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: 
 def _products(first: Array, other: Array) -> Array:
     """f_i h_j."""
     return first[..., :, None] * other[..., None, :]
-
-
-def _root(scales: Number) -> Array:
-    """What a norm divides each token by; 1 if there is none."""
-    return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))
