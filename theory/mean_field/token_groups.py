@@ -96,15 +96,14 @@ class GroupLayout(MatrixLayout):
         rows, each = np.arange(len(self.sizes)), len(self.sizes) // self.sequences
         return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
 
-    def of_places(self, kernel: Array, positions: str) -> Array:
+    def of_places(self, kernel: Array) -> Array:
         """The share of what one token adds to K_ii that the one at its place in another sequence has too, (..., S r).
 
-        All sequences have one table of positions, so that tokens of one place are more alike than others. Without a
-        table the share is 0: what sampled patterns differ by would be clipped to a mean above it.
+        All sequences have one table of positions, so that tokens of one place are more alike than others.
         """
         smooth, added = self.split(kernel)
         common = np.zeros_like(added)
-        for place, same in self.same_places()[:1] if positions != "none" else []:
+        for place, same in self.same_places()[:1]:
             common = np.clip(kernel[..., place, same] - smooth[..., place, same], 0.0, added)
         return np.divide(common, added, out=np.zeros_like(added), where=added > 0)
 

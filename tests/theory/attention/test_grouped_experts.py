@@ -124,16 +124,6 @@ def test_what_pairs_vary_by_joins_what_few_coordinates_do(rotary):
     np.testing.assert_allclose(twice, 2.0 * once)
 
 
-@pytest.mark.quick
-def test_only_a_table_of_positions_makes_places_alike():
-    """What sampled kernels of two sequences differ by is no share in common."""
-    layout = token_groups(24, causal=True).repeated(2)
-    noise = np.random.default_rng(0).standard_normal((len(layout.sizes),) * 2)
-    kernel = 10.0 * np.eye(len(noise)) + noise + noise.T
-    assert layout.of_places(kernel, "learned").max() > 0.01
-    assert not layout.of_places(kernel, "none").any()
-
-
 def test_loads_vary_as_those_of_all_tokens():
     """Of independent tokens squared deviations are (E/k - 1)/n; with shares of 5.5/6 a token they were 2.8% less.
 

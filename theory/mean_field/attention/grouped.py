@@ -210,9 +210,7 @@ class GroupedAttention:
         else:
             common = root(smooth)[:, None] @ self.generator.standard_normal(shape)
         alone = self.generator.standard_normal(shape)
-        alone = spread * tokens.shared_by_place(
-            alone, tokens.of_places(values, self.stack.positions)[:, None, :, None], self.generator
-        )
+        alone = spread * tokens.shared_by_place(alone, tokens.of_places(values)[:, None, :, None], self.generator)
         common, alone = (numbers(drawn.mT, sequences)[..., None, :] for drawn in (common, alone))
         # What differs within a group adds up as one token's times the root of their number.
         many = layout.seen / np.sqrt(layout.sizes) * patterns.own * alone

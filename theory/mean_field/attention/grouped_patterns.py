@@ -121,7 +121,7 @@ def grouped_patterns(
     queries = factor[:, None, None] @ generator.standard_normal((*shape[:3], of_rows.shape[-1], shape[-1]))
     mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
     deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
-    of_places = tokens.of_places(kernel, stack.positions)
+    of_places = tokens.of_places(kernel)
     if isinstance(tokens, TextLayout):
         # Those of probes are of words.
         of_places[..., tokens.probes] = 0.0
