@@ -97,7 +97,7 @@ def error_of_samples(samples: Samples) -> float:
 
 
 def report() -> dict[str, object]:
-    """Sampled patterns, twice and four times as many, the closed form, zero queries and keys, and networks."""
+    """Sampled patterns, twice and four times as many, zero queries and keys, and networks."""
     patterns = {count: measured(f"predict(STACK, patterns={count})") for count in (PATTERNS, 4 * PATTERNS)}
     networks = measured(f"sample(STACK, draws={DRAWS}, seed=0)")
     predicted = error_of_prediction(predict(STACK, patterns=PATTERNS))
@@ -105,7 +105,6 @@ def report() -> dict[str, object]:
     # Errors fall like one over the root of the count.
     seconds = networks["seconds"] * (sampled / predicted) ** 2
     return {f"{count} patterns": cost for count, cost in patterns.items()} | {
-        "closed form": measured("predict(STACK, annealed=True)"),
         "s = 0": measured("predict(replace(STACK, query_key_scale=0.0))"),
         f"{DRAWS} networks, d = {STACK.width}": networks,
         "relative errors of W^Q, layer 1": {"patterns": round(predicted, 4), "networks": round(sampled, 4)},

@@ -12,7 +12,7 @@ from simulate.free_memory import free_memory
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
-from theory.mean_field.cost import Cost, cheaper_rules, prediction_cost, quick_patterns
+from theory.mean_field.cost import Cost, has_cheaper_groups, prediction_cost, quick_patterns
 from theory.mean_field.gaussian import LARGEST_SCALE
 
 _SHARE = 0.25
@@ -23,12 +23,7 @@ SOON = 10.0
 
 _FEWEST = 2
 
-_RULES = {
-    "grouped": "a few tokens stand for groups of their neighbours (docs/queries.md)",
-    "annealed": "the closed form, with means in place of products of attention weights; with one head it is off by up "
-    "to 2% at query_key_scale 1 and 11% at 1.5, with more heads by less (at 4 and 16 tokens, docs/queries.md)",
-}
-"""What is said of each rule of `theory.mean_field.cost.cheaper_rules`."""
+_GROUPED = "a few tokens stand for groups of their neighbours (docs/queries.md)"
 
 
 class OverBudgetError(ValueError):
@@ -125,7 +120,7 @@ class Way:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """The way to predict a network: as asked for, or by groups of its tokens, or with fewer patterns, or annealed.
+    """The way to predict a network: as asked for, or by groups of its tokens, or with fewer patterns.
 
     Args:
         stack: the network.
@@ -155,23 +150,21 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
     def by(words: str, **arguments: Any) -> Way:
         return Way(stack, arguments, prediction_cost(stack, **arguments), words)
 
-    rules = cheaper_rules(stack)
+    grouped = has_cheaper_groups(stack)
     if not (is_fluctuating(stack) or holds_words(stack)):
-        return [by("", grouped=False), *(by(_RULES[rule], **{rule: True}) for rule in rules)]
+        return [by("", grouped=False), *([by(_GROUPED, grouped=True)] if grouped else [])]
     asked = patterns or quick_patterns(stack)
     ways = [by(f"{count} sampled patterns in place of {asked}" * (count < asked), patterns=count)
             for count in _halves(asked)]  # fmt: skip
-    if "grouped" in rules:
+    if grouped:
         most = patterns or quick_patterns(stack, grouped=True)
         fewer = {count: f" in place of {patterns}" if patterns and count < patterns else "" for count in _halves(most)}
-        groups = [by(f"{_RULES['grouped']}, in {count} sampled patterns{less}", grouped=True, patterns=count)
+        groups = [by(f"{_GROUPED}, in {count} sampled patterns{less}", grouped=True, patterns=count)
                   for count, less in fewer.items()]  # fmt: skip
         # What representatives leave out is less than what fewer patterns than theirs scatter.
         chosen = next((each for each in groups if budget.holds(each.cost)), groups[-1])
         better = max(1, sum(count >= chosen.arguments["patterns"] for count in _halves(asked)))
         ways.insert(better, chosen)
-    if "annealed" in rules:
-        ways.append(by(_RULES["annealed"], annealed=True))
     return ways
 
 

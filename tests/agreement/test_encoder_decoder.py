@@ -131,8 +131,6 @@ def test_what_has_no_rule_is_refused():
         predict(Stack(source_tokens=4, embeddings="tied"))
     with pytest.raises(NoRuleError, match="^stack must have query_key 'untied', or attention_scale 'linear'"):
         predict(Stack(source_tokens=4, query_key="tied", query_key_scale=1.0))
-    with pytest.raises(ValueError, match="^stack must have query_key_scale > 0 with untied matrices"):
-        predict(Stack(source_tokens=4, query_key_scale=1.0), annealed=True)
     with pytest.raises(ValueError, match="^source_tokens must be an integer of at least 0, got -1"):
         Stack(source_tokens=-1)
     with pytest.raises(ValueError, match=r"^input_correlation must be at least -1/\(source_tokens - 1\) = -0.25"):

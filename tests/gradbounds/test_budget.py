@@ -98,17 +98,6 @@ def test_fixed_attention_of_many_tokens_is_grouped():
     assert way(Stack(tokens=10**6), None, ENOUGH).arguments == {"grouped": False}, "two numbers are a kernel"
 
 
-def test_the_closed_form_comes_last():
-    """Where neither patterns of all tokens nor those of representatives are within the budget."""
-    stack = replace(CAUSAL, tokens=512, depth=24, mask="none", heads=1)
-    assert way(stack, None, ENOUGH).arguments["grouped"]
-    least = prediction_cost(stack, patterns=2, grouped=True)
-    one = way(stack, None, Budget(0.9 * least.seconds, 4e9))
-    assert one.arguments == {"annealed": True}
-    assert one.said.startswith("the closed form, with means in place of products of attention weights")
-    assert way(stack, 2, Budget(3600.0, 4e9)).arguments == {"patterns": 2}
-
-
 def test_two_patterns_are_waited_for_where_nothing_is_cheaper(monkeypatch):
     monkeypatch.setattr(asked, "SOON", 1e-6)
     assert way(LAST, None, ENOUGH).arguments == {"patterns": quick_patterns(LAST)}

@@ -9,9 +9,8 @@ import pytest
 from tests.helpers.counted_operations import counted, peak_bytes
 from theory import Stack, predict
 from theory.configurations import PUBLISHED, stack_from_config
-from theory.coverage import gaps
 from theory.mean_field import cost, prediction
-from theory.mean_field.cost import Cost, cheaper_rules, is_grouped, prediction_cost, quick_patterns
+from theory.mean_field.cost import Cost, has_cheaper_groups, is_grouped, prediction_cost, quick_patterns
 from theory.mean_field.text_law import TextLaw
 
 BASE = Stack(placement="pre", width=512, vocab=64, depth=2)
@@ -231,23 +230,21 @@ def test_no_patterns_are_as_many_as_take_some_seconds():
     assert all(np.array_equal(aimed[name], precise[name]) for name in aimed)
 
 
-def test_cheaper_rules_are_arguments_of_predict():
+def test_groups_are_cheaper():
     exchangeable = replace(QUERIES, tokens=40)
-    assert cheaper_rules(exchangeable) == ["grouped", "annealed"]
-    for rule in cheaper_rules(exchangeable):
-        assert not gaps(exchangeable, rule)
-        assert predict(exchangeable, **{rule: True})["loss"] > 0
-        assert prediction_cost(replace(exchangeable, tokens=4096), **{rule: True}).seconds < 10
-    assert cheaper_rules(replace(exchangeable, mask="causal")) == ["grouped"]
-    assert cheaper_rules(replace(exchangeable, loss_on="last")) == []
-    assert cheaper_rules(replace(BASE, tokens=4096)) == [], "two numbers are a kernel"
+    assert has_cheaper_groups(exchangeable)
+    assert predict(exchangeable, grouped=True)["loss"] > 0
+    assert prediction_cost(replace(exchangeable, tokens=4096), grouped=True).seconds < 10
+    assert has_cheaper_groups(replace(exchangeable, mask="causal"))
+    assert not has_cheaper_groups(replace(exchangeable, loss_on="last"))
+    assert not has_cheaper_groups(replace(BASE, tokens=4096)), "two numbers are a kernel"
 
 
 @pytest.mark.quick
 def test_tokens_that_stand_for_themselves_are_no_groups():
     """The first twelve under a causal mask: with no more tokens nothing is left out, and nothing saved."""
-    assert cheaper_rules(replace(QUERIES, tokens=12, mask="causal")) == []
-    assert cheaper_rules(replace(QUERIES, tokens=17, mask="causal")) == ["grouped"]
+    assert not has_cheaper_groups(replace(QUERIES, tokens=12, mask="causal"))
+    assert has_cheaper_groups(replace(QUERIES, tokens=17, mask="causal"))
     deep = replace(QUERIES, tokens=12, mask="causal", depth=1000, heads=64, rotary=1.0)
     assert prediction_cost(deep).seconds > 10
     assert not is_grouped(deep)

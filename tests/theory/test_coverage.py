@@ -24,7 +24,6 @@ NORMED_STREAMS = gb.Composition(
 TIED = {"embeddings": "tied", "vocab": 128}
 CALLS = {
     "prediction": lambda stack: predict(stack, patterns=2),
-    "annealed": lambda stack: predict(stack, annealed=True),
     "grouped": lambda stack: predict(stack, grouped=True),
     "finite_width": lambda stack: predict(stack, finite_width=True),
     "first_step": first_step,
@@ -99,7 +98,7 @@ def test_every_gap_is_refused_in_its_words(gap, own_names):
                 CALLS[subject](stack)
 
 
-def test_the_papers_network_lacks_nothing_but_queries():
-    assert [subject for subject in SUBJECTS if gaps(Stack(), subject)] == ["annealed"]
+def test_the_papers_network_lacks_nothing():
+    assert [subject for subject in SUBJECTS if gaps(Stack(), subject)] == []
     with pytest.raises(ValueError, match="^subject must be one of prediction, "):
         gaps(Stack(), "everything")

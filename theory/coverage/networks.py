@@ -1,7 +1,5 @@
 """Kinds of networks that rules ask for, or do not reach."""
 
-from dataclasses import replace
-
 from theory.stack import Stack
 from theory.stack.stack import BY_LAYER
 
@@ -68,14 +66,6 @@ def keeps_means(stack: Stack) -> bool:
     composition = stack.composition
     centred = stack.normalization == "layer" and composition.input_norm and composition.final_norm
     return stack.positions == "sinusoidal" and stack.normalization != "rms" and not centred
-
-
-def is_annealable(stack: Stack) -> bool:
-    """Whether random queries and keys have a closed form."""
-    without = replace(stack, query_key_scale=0.0, query_key_norm="none")
-    usual = (stack.query_key, stack.attention_scale, stack.query_key_norm) == ("untied", "sqrt", "none")
-    usual = usual and stack.query_key_scale > 0.0 and not stack.source_tokens and not stack.logit_softcap
-    return usual and is_exchangeable(without)
 
 
 def sees_overlaps(stack: Stack) -> bool:

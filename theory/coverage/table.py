@@ -12,7 +12,6 @@ from theory.coverage.networks import (
     has_unlike_layers,
     has_zero_matrices,
     holds_words,
-    is_annealable,
     is_approximate,
     is_exchangeable,
     is_known_at_finite_width,
@@ -34,14 +33,10 @@ NARROWEST_GROUPED_WINDOW = 32
 FEWEST_GROUPED_WORDS = 2.0
 """Tokens over √d from which groups with tied embeddings and random queries are taken: what they leave out falls like
 d/n², from W^Q 12% too large at 1 (Post-LN, no mask; 2% with a causal mask at 3)."""
-NARROWEST_ANNEALED_HEAD = 16
-"""Here W^Q is off by 2.3% (s = 1) or 2.8% (s = 1.5) in the closed form, whose heads are wide: as much as by its means.
-"""
 
 SUBJECTS = {
     "prediction": "a prediction",
     "queries": "what W^Q and W^K receive",
-    "annealed": "a prediction in closed form",
     "grouped": "a prediction by groups of its tokens",
     "finite_width": "corrections for finite width",
     "first_step": "a prediction of its first step",
@@ -298,22 +293,6 @@ GAPS = (
         "exchangeable tokens",
         "the spectrum is reduced to a pair of numbers",
         lambda stack: not is_exchangeable(stack),
-    ),
-    Gap(
-        ("annealed",),
-        "fixed attention, queries that are the keys, logits over d_k, normalized queries and keys, a soft cap, a "
-        "source, or tokens that something else tells apart",
-        "query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and exchangeable tokens (no mask, source, "
-        "positions, text, ...)",
-        "a pair of numbers has to say all of a kernel",
-        lambda stack: not is_annealable(stack),
-    ),
-    Gap(
-        ("annealed",),
-        f"heads of fewer than {NARROWEST_ANNEALED_HEAD} coordinates",
-        f"heads of at least {NARROWEST_ANNEALED_HEAD} coordinates each",
-        "logits are taken as Gaussian",
-        lambda stack: stack.key_width < NARROWEST_ANNEALED_HEAD,
     ),
     Gap(
         ("grouped",),

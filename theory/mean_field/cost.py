@@ -88,7 +88,7 @@ class Cost:
 
 
 def prediction_cost(
-    stack: Stack, windows: int = 0, *, patterns: int | None = None, annealed: bool = False, grouped: bool = False,
+    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False,
     text: bool = False,
 ) -> Cost:  # fmt: skip
     """What `theory.predict` takes for a network, within a factor of three, and its memory within one of two.
@@ -97,14 +97,13 @@ def prediction_cost(
         stack: the network.
         windows: of text; 0 without one.
         patterns: as in `predict`.
-        annealed: likewise.
-        grouped: likewise; whether, and not None.
+        grouped: as in `predict`; whether, and not None.
         text: whether words follow a law of text, by groups of tokens.
     """
     if grouped:
         return _of_groups(stack, patterns or quick_patterns(stack, grouped=True, text=text), text=text)
-    if annealed or (windows == 0 and is_exchangeable(stack)):
-        return _of_pairs(stack, annealed)
+    if windows == 0 and is_exchangeable(stack):
+        return _of_pairs(stack)
     entries = max(1, windows // stack.sequences)
     tied, sampled = holds_words(stack), is_fluctuating(stack) or holds_words(stack)
     each = repeats(stack, patterns or quick_patterns(stack), entries) if sampled else 1
@@ -163,16 +162,15 @@ def repeats(stack: Stack, patterns: int, entries: int) -> int:
 
 def is_grouped(stack: Stack) -> bool:
     """Whether groups of tokens are predicted where nothing is asked for: all tokens would take long."""
-    if "grouped" not in cheaper_rules(stack):
+    if not has_cheaper_groups(stack):
         return False
     seconds = prediction_cost(stack).seconds
     return seconds > _LONG_SECONDS and prediction_cost(stack, grouped=True).seconds < seconds
 
 
-def cheaper_rules(stack: Stack) -> list[str]:
-    """Keywords of `predict` that may give with less what it gives by default, the more precise first."""
-    grouped = not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
-    return ["grouped"] * grouped + ["annealed"] * (not gaps(stack, "annealed"))
+def has_cheaper_groups(stack: Stack) -> bool:
+    """Whether groups of tokens may be predicted with less than all tokens take."""
+    return not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
 
 
 def representatives(stack: Stack) -> GroupLayout:
@@ -219,15 +217,13 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
     return at_once, max(1, TIED_CUBES // (at_once * stack.rows**3))
 
 
-def _of_pairs(stack: Stack, annealed: bool) -> Cost:
+def _of_pairs(stack: Stack) -> Cost:
     """Kernels of two numbers each."""
     layers = sum(part.depth for part in stack.parts)
     smooth = sum(part.depth * 4 * _MOMENT for part in stack.parts if part.activation not in _FORMULAS)
-    spread = stack.query_key_scale**4 if annealed else 0.0
-    curve = 21 * _overlap(spread) / 10 if annealed else 0.0
     loss = 3 * _overlap(stack.output_scale**2)
-    peak = _quadrature_bytes(max(stack.output_scale**2, spread))
-    return Cost(calls=40.0 * layers, slow=smooth + layers * curve + loss, bytes=peak)
+    peak = _quadrature_bytes(stack.output_scale**2)
+    return Cost(calls=40.0 * layers, slow=smooth + loss, bytes=peak)
 
 
 def _overlap(variance: float) -> float:

@@ -93,7 +93,6 @@ def predict(
     finite_width: bool = False,
     patterns: int | None = None,
     target: float | None = None,
-    annealed: bool = False,
     grouped: bool | None = None,
     text: TextLaw | None = None,
     max_time: float | None = None,
@@ -114,9 +113,6 @@ def predict(
             many as take some seconds, from 4 to 4096, or 4096 if there is a target.
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
-        annealed: give random queries and keys the closed form of `theory.mean_field.attention.annealed` instead of
-            sampling: fast at any n, exact in one layer and for many heads, all of them wide, but for what norms remove
-            (how far off it is else: docs/queries.md). For exchangeable tokens, logits over √d_k and d_k of at least 16.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
             some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
             of all tokens would take longer than that.
@@ -128,8 +124,8 @@ def predict(
         memory: most bytes it may hold, as estimated likewise; None for what the machine has.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of words' ids, or stand with `annealed` or `grouped`, which stand
-            without each other; `finite_width` without Post-LN or one token of Pre-LN; patterns, target, max_time or
+        ValueError: windows do not have n + 1 columns of words' ids, or stand with `grouped`;
+            `finite_width` without Post-LN or one token of Pre-LN; patterns, target, max_time or
             memory are not positive; or the prediction would take more time or memory than it may.
         NoRuleError: there is no rule for the network (`theory.coverage`).
 
@@ -140,7 +136,7 @@ def predict(
     [1.5, 1.5, 1.5]
     """
     check_stack(stack)
-    for name, value in (("finite_width", finite_width), ("annealed", annealed), ("grouped", grouped)):
+    for name, value in (("finite_width", finite_width), ("grouped", grouped)):
         if not isinstance(value, bool | np.bool_) and (name, value) != ("grouped", None):
             raise ValueError(f"{name} must be True or False, got {value!r}.")
     if finite_width:
@@ -148,34 +144,31 @@ def predict(
 
         factors = corrections(stack)
         large = predict(
-            stack, windows, patterns=patterns, target=target, annealed=annealed, grouped=grouped, text=text,
+            stack, windows, patterns=patterns, target=target, grouped=grouped, text=text,
             max_time=max_time, memory=memory,
         )  # fmt: skip
         return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
-    for name, value in (("annealed", annealed), ("grouped", grouped)):
-        if value and windows is not None:
-            raise ValueError(f"{name} must be False with windows: its tokens are independent.")
-    if annealed and grouped:
-        raise ValueError("grouped must be False with annealed: each is a rule of its own.")
+    if grouped and windows is not None:
+        raise ValueError("grouped must be False with windows: its tokens are independent.")
     _check_sampling(patterns, target)
     ids = None if windows is None else checked_windows(stack, windows)
     if text is not None:
-        _check_text(stack, text, windows, grouped=grouped, annealed=annealed)
+        _check_text(stack, text, windows, grouped=grouped)
         grouped = True
     if grouped is None:
-        grouped = not annealed and ids is None and is_grouped(stack)
+        grouped = ids is None and is_grouped(stack)
     require(stack, "prediction")
-    if annealed or grouped:
-        require(stack, "annealed" if annealed else "grouped")
+    if grouped:
+        require(stack, "grouped")
     precise = patterns is not None or target is not None
     of_text = text is not None
     if patterns is None:
         quick = quick_patterns(stack, grouped=grouped, text=of_text)
         patterns = _PRECISE if target is not None and not grouped else quick
     count = 0 if ids is None else len(ids)
-    cost = prediction_cost(stack, count, patterns=patterns, annealed=annealed, grouped=grouped, text=of_text)
+    cost = prediction_cost(stack, count, patterns=patterns, grouped=grouped, text=of_text)
     _check_cost(cost, _LONG if max_time is None and not precise else max_time, memory)
-    if annealed or (ids is None and not grouped and is_exchangeable(stack)):
+    if ids is None and not grouped and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
     inputs, tokens = _laid_out(stack, ids, text, grouped=grouped)
@@ -371,7 +364,7 @@ def _machine_memory() -> float:
         return math.inf
 
 
-def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool | None, annealed: bool = False) -> None:
+def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool | None) -> None:
     """Refuse a law of text that is none, or for a network that has no rule for it.
 
     Raises:
@@ -379,9 +372,9 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
     """
     if not isinstance(text, TextLaw):
         raise ValueError(f"text must be a TextLaw or None, got {text!r}.")
-    if windows is not None or annealed or grouped is False:
+    if windows is not None or grouped is False:
         raise ValueError(
-            "text must stand without windows, annealed and grouped=False: its law is predicted by groups of tokens; "
+            "text must stand without windows and grouped=False: its law is predicted by groups of tokens; "
             "windows=text.windows(...) predicts texts that are given."
         )
     if has_experts(stack):

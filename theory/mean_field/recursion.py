@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.coverage import attends_randomly, has_experts, holds_words
-from theory.mean_field.attention.annealed import annealed_attention
 from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
@@ -27,7 +26,7 @@ from theory.mean_field.averaged_units import averaged_units
 from theory.mean_field.experts import experts
 from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count, same_word
-from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
+from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.mean_field.outputs import expected_loss, loss_variance, output_gradient, transformed, word_energy
 from theory.mean_field.overlap_variance import passed_variance
 from theory.mean_field.passes import Backward, Forward
@@ -233,7 +232,7 @@ def _branch(
     kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
     variance: Array, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
-    """The rule of one branch; attention with random weights is annealed where a pair of numbers is a kernel."""
+    """The rule of one branch."""
     if kind == "units":
         if has_experts(stack):
             return cast(Branch[Any], experts(stack, generator))
@@ -256,8 +255,6 @@ def _branch(
         return cast(Branch[Any], grouped)
     if isinstance(tokens, MemberLayout):
         return of_groups(uniform_attention(stack))
-    if isinstance(tokens, PairLayout) and stack.query_key_scale:
-        return annealed_attention(stack)
     allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None
     return random_attention(stack, allowed, generator) if sampled else uniform_attention(stack)
 

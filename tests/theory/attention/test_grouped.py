@@ -226,8 +226,6 @@ def test_thousands_of_tokens_are_grouped_unasked():
 def test_refusals():
     with pytest.raises(ValueError, match="grouped must be False with windows"):
         predict(WIDE, np.zeros((2, 11), dtype=int), grouped=True)
-    with pytest.raises(ValueError, match="grouped must be False with annealed"):
-        predict(WIDE, grouped=True, annealed=True)
     with pytest.raises(ValueError, match="grouped must be True or False"):
         predict(WIDE, grouped="yes")
     for fields in (
