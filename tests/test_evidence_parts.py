@@ -54,7 +54,7 @@ def test_no_part_is_long():
 def test_the_list_has_every_part(capsys):
     assert main(["--list"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said and all(file in said for file in part.files) for name, part in PARTS.items())
+    assert all(name in said for name in PARTS)
 
 
 def test_no_such_part(capsys):

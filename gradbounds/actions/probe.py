@@ -39,10 +39,10 @@ def probed(
     # A log that cannot be read is said before the module is measured.
     norms = None if logged is None else logged_norms(logged, logged_as)
     with counted("probing" if given.get("steps") is None else "stepping") as on_module:
-        found = probe(factory, **given, on_module=on_module)
-    if isinstance(found, OneReport):
-        return one_result(found, out, norms)
-    return steps_result(found, out) if isinstance(found, CoordinateReport) else report(found, out)
+        answer = probe(factory, **given, on_module=on_module)
+    if isinstance(answer, OneReport):
+        return one_result(answer, out, norms)
+    return steps_result(answer, out) if isinstance(answer, CoordinateReport) else report(answer, out)
 
 
 def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:

@@ -138,8 +138,8 @@ def tied_backward(
         mean_labels: as in `sampled_output`.
     """
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
-    held = held_words(stack, forward, np.ones(inputs.words.shape))
-    last_words = held[-1] / norm_root(forward.output_scales)
+    word_sizes = held_words(stack, forward, np.ones(inputs.words.shape))
+    last_words = word_sizes[-1] / norm_root(forward.output_scales)
     output = sampled_output(stack, inputs, forward.output, last_words, generator, mean_labels=mean_labels)
     zeros = np.zeros_like(output.own)
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
@@ -150,7 +150,7 @@ def tied_backward(
 
     output_place = _place(at_output, same, last_words)
     down = walk_down(
-        stack, tokens, forward, top, held, lambda stream, sizes: _place(stream, same, sizes), below_sublayer
+        stack, tokens, forward, top, word_sizes, lambda stream, sizes: _place(stream, same, sizes), below_sublayer
     )
     gradient, below = down.gradient, down.below
     across = (
