@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import gradbounds as gb
 from simulate import sample
+from studies.training.train import train
 from tests.helpers.agreement import off
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
@@ -81,7 +81,7 @@ def test_matrices_of_zeros_take_the_gradient_below_them(zeros, fields, engine):
 def test_what_stands_below_moves_from_the_second_step_on():
     sizes = {"width": 16, "depth": 2, "tokens": 3, "vocab": 8}
     stack = Stack(placement="pre", output_projection="random", projection_gain=0.0, down_gain=0.0, **sizes)
-    trained = gb.train(stack, steps=2, learning_rate=0.1, draws=1, seed=0)
+    trained = train(stack, steps=2, learning_rate=0.1, draws=1, seed=0)
     for role in ("WV", "W1"):
         squares = np.asarray(trained[f"grad_sq_{role}"])[0]
         assert not np.any(squares[0]) and (squares[1] > 0).all(), role
