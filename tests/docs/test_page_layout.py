@@ -132,3 +132,10 @@ def test_a_verdict_has_a_colour_and_a_claim_its_words():
     words = [word["classes"] for word in page.findall(nodes.strong)]
     assert words == [[], ["verdict", "corrected"], ["verdict", "fails"]]
     assert section.astext() == "L1: half is kept"
+
+
+def test_every_script_of_the_gallery_has_its_place():
+    """Without one the site is not built."""
+    assert sorted(page_layout.SCRIPTS) == sorted(
+        path.stem for path in (Path(__file__).parents[2] / "examples").glob("*.py")
+    )
