@@ -7,6 +7,7 @@ drawn alike for every η. Derivatives are backward passes alone, which more oper
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -71,10 +72,12 @@ def module_steps(
         if name not in MODULE_OPTIMIZERS:
             raise ValueError(f"first_step must name some of {', '.join(MODULE_OPTIMIZERS)}, got {name!r}.")
 
-    def measure(module: Made, own_seed: int, depth: int, _: int) -> list[dict[str, Any]]:
-        return one_step(module, optimizers, own_seed, layers, depth)
+    def measure(module: Made, own_seed: int, size: tuple[int, int], _: int) -> list[dict[str, Any]]:
+        return one_step(module, optimizers, own_seed, layers, size[1])
 
-    every = of_every_module(measure, factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module)
+    every = of_every_module(
+        measure, factory, product(widths, depths), seeds, seed=seed, device=device, on_module=on_module
+    )
     rows = [
         {"width": width, "depth": depth, "seed": number} | row
         for (width, depth, number), of_module in every for row in of_module
