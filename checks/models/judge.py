@@ -32,7 +32,7 @@ from checks.models.streams import learning_later, no_residual_anywhere, normed_r
 from checks.models.whole_model import ends_of, entry_notes, loss_alarms, of_the_whole, parts_of, profile
 from simulate import Probed
 from simulate import probe as probe_sizes
-from simulate.modules.catalogue import BUILTINS, known, load_factory, made_one, makes_one
+from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory, name_of
 from simulate.modules.one_module import batch_and_loss, is_module, one_module
@@ -79,17 +79,16 @@ def probe(
         on_module: called with how many modules are done, and of how many, after each; of one module with its parts.
 
     Raises:
-        ValueError: an argument belongs to another question (`checks.models.questions`), something cannot be found, or
-            as `simulate.modules.one_module.one_module`, `simulate.probe`, `against_reference` and
-            `simulate.modules.coordinates.coordinate_steps`.
+        ValueError: an argument belongs to another question (`checks.models.questions`), is outside its range, or
+            something cannot be found.
     """
     alone = batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory))
     question: Question = "one" if alone else "grid" if steps is None else "steps"
     objects = {"loss": loss, "stack": stack, "against": against, "steps": steps, "optimizer": optimizer,
                "learning_rate": learning_rate, "trained": trained or None, "widths": widths or None,
-               "depths": depths or None, "layers": layers or None}  # fmt: skip
-    given = [name for name, value in objects.items() if value is not None]
-    check_question(question, given if parametrization == "mup" else [*given, "parametrization"])
+               "depths": depths or None, "layers": layers or None,
+               "parametrization": None if parametrization == "mup" else parametrization}  # fmt: skip
+    check_question(question, [name for name, value in objects.items() if value is not None])
     if steps is not None:
         return _judged_steps(
             factory, optimizer or "adamw", learning_rate, parametrization, widths=widths, depths=depths, steps=steps,
@@ -99,21 +98,27 @@ def probe(
     if not alone:
         sizes = sampling | {"widths": widths, "depths": depths}
         return _judged_sizes(factory, sizes, seed, stack, against, on_module)
-    differences, notes = list[Alarm](), list[str]()
-    if against is not None:
-        differences, notes = one_against_one(factory, against, seed=seed, **sampling)
-    name = "" if is_module(factory) else name_of(factory)
-    if batch is None and not is_module(factory):
-        maker = load_factory(factory) if isinstance(factory, str) else factory
-        stack = getattr(maker, "stack", None) if stack is None else stack
-        factory, batch, loss = made_one(factory, seed, device)
-    single = judged_module(
-        factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name, optimizer=optimizer,
+    return _judged_alone(
+        factory, batch, loss, against, sampling, seed=seed, trained=trained, optimizer=optimizer,
         learning_rate=learning_rate, stack=stack, on_part=on_module,
     )  # fmt: skip
-    return replace(
-        single, alarms=[*single.alarms, *differences], notes=[*notes, *single.notes], compared=against is not None
-    )
+
+
+def _judged_alone(
+    factory: Any, batch: Any, loss: Any, against: Any, sampling: dict[str, Any], *, seed: int, stack: Any, **rest: Any
+) -> ProbeReport:
+    """Measure and judge one module, or what a function without arguments makes, and hold it against another's."""
+    differences, notes, name = list[Alarm](), list[str](), ""
+    if against is not None:
+        differences, notes = one_against_one(factory, against, seed=seed, **sampling)
+    if not is_module(factory):
+        name = name_of(factory)
+        if batch is None:
+            stack = known(factory).stack if stack is None else stack
+            factory, batch, loss = made_one(factory, seed, sampling["device"])
+    single = judged_module(factory, batch, loss, seed=seed, layers=sampling["layers"], name=name, stack=stack, **rest)
+    single.alarms.extend(differences)
+    return replace(single, notes=[*notes, *single.notes], compared=against is not None)
 
 
 def judged_module(
