@@ -149,25 +149,16 @@ class Sweep(OfModel):
         Raises:
             ValueError: as the action.
         """
-        grid = given(self.grid)
-        all_fields = self.description.grid(grid)
-        # A model's placement is one of those that are compared.
-        if "placement" not in grid:
-            all_fields.pop("placement", None)
-        grid = all_fields
-        sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
+        grid = self.description.grid(given(self.grid))
+        if "placement" not in given(self.grid):  # a model's own is one of those that are compared
+            grid.pop("placement", None)
+        options: dict[str, Any] = {"draws": self.draws, "seed": self.seed, "workers": self.workers, "out": self.out}
+        options = {name: value for name, value in options.items() if value is not None} | {"plan": self.dry_run}
+        from gradbounds.actions.sweep_tables import compare, relax
+
         if self.preset == "compare":
-            from gradbounds.actions.compare import compare
-
-            sampling["draws"] = 128 if self.draws is None else self.draws
-            return compare(grid, out=self.out, plan=self.dry_run, **sampling)
-        from gradbounds.actions.relax import relax
-
-        if self.out is None and not self.dry_run:
-            raise ValueError("out must be given: --out FOLDER says where the draws go.")
-        steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
-        sampling["draws"] = 64 if self.draws is None else self.draws
-        return relax(grid, out=self.out, plan=self.dry_run, **steps, **sampling)
+            return compare(grid, **options)
+        return relax(grid, along=field_name(self.along), values=self.values, **options)
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
         """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
