@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
+from checks.trust import Trust
 from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
@@ -98,7 +98,7 @@ def predict_stack(
     values: dict[str, Any] = {
         "stack": stack,
         "no_rule": reason or None,
-        "not_judged": why_not_judged(stack) or None,
+        "not_judged": Trust.of(stack).why or None,
         "notes": notes,
         "drawn_by": drawn_by(notes),
         "cheaper": (chosen.said if chosen is not None else "") or None,
