@@ -30,6 +30,7 @@ class TextLaw:
         same_word_labels: the chance that labels of two positions of the same word agree.
         other_word_labels: the same of two words.
         own_labels: the chance that the label of a word is that word, (words,); its frequency, where None.
+        independent_labels: whether labels are drawn independently of all words; else a label is the next word.
     """
 
     frequencies: Array
@@ -38,6 +39,7 @@ class TextLaw:
     same_word_labels: float
     other_word_labels: float
     own_labels: Array | None = None
+    independent_labels: bool = False
 
     def __post_init__(self) -> None:
         law = np.asarray(self.frequencies, dtype=float)
@@ -102,6 +104,18 @@ class TextLaw:
         if words < 1:
             raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
         return cls.of_counts(np.arange(1.0, words + 1.0) ** -float(exponent))
+
+    @classmethod
+    def distinct(cls, words: int) -> TextLaw:
+        """The law of words that never repeat, each of which is as often a label as any other.
+
+        Raises:
+            ValueError: there is no word.
+        """
+        if words < 1:
+            raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
+        law = np.full(words, 1.0 / words)
+        return cls(law, 0.0, 0.0, 1.0 / words, 1.0 / words, independent_labels=True)
 
     @classmethod
     def of_text(cls, words: Sequence[object] | NDArray[np.integer], tokens: int) -> TextLaw:
