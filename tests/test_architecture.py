@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "bench": {
         "theory", "simulate", "checks", "figures", "matplotlib", "numpy", "pandas", "torch", "distributed",
-        "threadpoolctl",
+        "threadpoolctl", "bs4", "rdata", "tiktoken", "tiktoken_ext", "tokenizers",
     },
 }  # fmt: skip
 
