@@ -262,8 +262,8 @@ def _judged_sizes(
     first = sizes["widths"][0], sizes["depths"][0]
     wrong = [*layer_alarms(frame), *(replace(of, where=(first,)) for of in [*exact, *loss_alarms(probed.tests)])]
     if stack is not None:
-        _check_batch(frame, stack(*first))
         theory = against_theory(frame, stack, roles)
+        _check_batch(frame, stack(*first))
         wrong += against_initialization(frame, theory, stack, roles)
     if reference is not None:
         wrong += against_reference(reference_of(name, frame, probed.tests), reference)
