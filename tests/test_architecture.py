@@ -25,7 +25,7 @@ MAY_IMPORT = {
         "theory", "simulate", "checks", "figures", "numpy", "scipy", "pandas", "pyarrow", "torch", "matplotlib", "tyro",
         "rich", "sympy", "pytest", "dask", "dask_jobqueue", "distributed",
     },
-    "tools": {"checks", "gradbounds", "simulate", "theory", "numpy"},
+    "tools": {"checks", "gradbounds", "simulate", "theory", "numpy", "jinja2"},
     "tests": None,
     "studies": {
         "theory", "simulate", "checks", "figures", "gradbounds", "numpy", "scipy", "pandas", "torch", "matplotlib",
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "bench": {
         "theory", "simulate", "checks", "figures", "matplotlib", "numpy", "pandas", "torch", "distributed",
-        "threadpoolctl",
+        "threadpoolctl", "bs4", "rdata", "tiktoken", "tiktoken_ext", "tokenizers",
     },
 }  # fmt: skip
 
@@ -110,8 +110,8 @@ ARROWS = {
         "table_cache": "",
         "recipe": "grid",
         "clusters": "recipe shadowing",
-        "network_text": "",
-        "network_comparison": "network_text",
+        "network_text": "plain_text",
+        "network_comparison": "network_text plain_text",
         "described_network": "grid",
         "json_output": "",
         "run_inspection": "grid units result",
