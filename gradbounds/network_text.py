@@ -1,14 +1,15 @@
 """One network as text: theory's norms layer by layer, samples over theory, and what differs between layers."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from checks.large_width import family, why_not_judged
 from checks.stacks.gradients_by_layer import matrices
+from checks.trust import Trust
 from gradbounds.plain_text import table_lines
 from theory import Stack
 from theory.configurations import Note, drawn_by, model_type
@@ -55,7 +56,7 @@ def network_lines(
         table: its `layer_table`.
         reason: why theory has no rule; "" if it has one.
         every_layer: whether every layer is printed, or those that double, and the last.
-        evidence: what is known of theory for such networks; "" for what `checks.large_width` knows.
+        evidence: what is known of theory for such networks; "" for what `checks.trust` knows.
     """
     has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
     table = with_cosines(table)
@@ -178,11 +179,11 @@ def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
 
 def trust_lines(stack: Stack, evidence: str) -> list[str]:
     """How far theory can be trusted for a network, where it is not judged."""
-    why = why_not_judged(stack)
+    why = Trust.of(stack).why
     unknown = why.removeprefix("no coefficient: ")
     lines = [evidence] if evidence else []
     if unknown == why:
-        reason = why.replace(f"stacks of the family '{family(stack)}'", "networks of this kind")
+        reason = re.sub("stacks of the family '.*?'", "networks of this kind", why)
         lines += [f"Theory may be off by more than 3% here ({reason}; d is the width)."] if why else []
     elif not evidence:
         lines += [

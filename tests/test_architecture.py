@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "bench": {
         "theory", "simulate", "checks", "figures", "matplotlib", "numpy", "pandas", "torch", "distributed",
-        "threadpoolctl",
+        "threadpoolctl", "bs4", "rdata", "tiktoken", "tiktoken_ext", "tokenizers",
     },
 }  # fmt: skip
 
@@ -60,15 +60,14 @@ ARROWS = {
         "remedy": "",
         "verdict": "statistics",
         "fits": "statistics",
-        "large_width": "statistics",
-        "step_errors": "large_width",
-        "first_step": "step_errors",
-        "theory_and_samples": "statistics large_width",
+        "trust": "statistics",
+        "first_step": "trust",
+        "theory_and_samples": "statistics trust",
         "series": "fits",
         "results": "statistics verdict",
         "report": "results verdict",
-        "stacks": "statistics verdict fits theory_and_samples large_width series",
-        "models": "statistics verdict fits large_width remedy",
+        "stacks": "statistics verdict fits theory_and_samples trust series",
+        "models": "statistics verdict fits trust remedy",
     },
     "figures": {
         "registry": "", "looks": "", "style": "looks",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
+from checks.trust import Trust
 from gradbounds.actions.remedies import remedy
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, variants
@@ -94,7 +94,7 @@ def predict_stack(
         about=title(stack),
         tables={"prediction": table},
         values={
-            "stack": stack, "no_rule": reason or None, "not_judged": why_not_judged(stack) or None, "notes": notes,
+            "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
             "sentences": sentences, "exponents": slopes, "evened_by": evener,
             "compared": [{"stack": others[changes], "prediction": beside[changes]} for changes in others],
