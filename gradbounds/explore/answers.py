@@ -118,8 +118,8 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
     shown = with_cosines(result.to_frame())
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
-    more = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
-    return sentences | (more if further else {}) | {
+    printed = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
+    return sentences | (printed if further else {}) | {
         "title": result.about,
         "name": TITLES[stack.placement],
         "stack": stack,
