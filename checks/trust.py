@@ -115,7 +115,7 @@ def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
     """
     if stack.encoder_depth:  # coefficients were measured with parts of one depth
         stack = replace(stack, depth=stack.most_layers, encoder_depth=0)
-    worst, why = max(_corrections(stack, kind), key=lambda one: one.size), ""
+    worst, why = max(_corrections(stack, kind), key=lambda correction: correction.size), ""
     error, times = worst.size / stack.width, worst.size / (ALLOWED * stack.width)
     if missing := gaps(stack, "queries"):
         why = f"no rule: {missing[0].because}"
@@ -203,8 +203,8 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
         size = _family_size(stack, row, kind)
         inner.append(Correction(size, f"stacks of the family '{family(stack)}'", "d", width))
     if inner:  # these are of the same numbers, and add up; the largest is named
-        worst = max(inner, key=lambda one: one.size)
-        corrections.append(worst._replace(size=sum(one.size for one in inner)))
+        worst = max(inner, key=lambda correction: correction.size)
+        corrections.append(worst._replace(size=sum(correction.size for correction in inner)))
     return corrections
 
 
@@ -389,12 +389,14 @@ def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
     # Polar factors were measured at eight tokens, Newton-Schulz steps not at all.
     spread *= max(0, stack.rows - TOKENS) if optimizer in MEASURED else stack.rows
     reference = step_reference(stack.placement, stack.ffn, "queries" if stack.query_key_scale else "uniform")
-    inside, usual = ([one.size for one in _inside_branches(network)] or [0.0] * 2 for network in (stack, reference))
+    inside, usual = (
+        [correction.size for correction in _inside_branches(network)] or [0.0] * 2 for network in (stack, reference)
+    )
     units, few_values = (max(0.0, inside[k] - usual[k]) for k in range(2))
     inner, values, known = SQUARED * (units + few_values), 0.0, 0.0
     if stack.placement != "post":  # branches stand by themselves in a norm
         inner = SQUARED * units
-        values, known = (one.width / (one.key_heads * one.key_width) for one in (stack, reference))
+        values, known = (network.width / (network.key_heads * network.key_width) for network in (stack, reference))
         if optimizer != "sgd":  # steps that do not grow with gradients may follow them less
             values, known = max(0.0, values - known), 0.0
     scale = stack.query_key_scale and (1.0 if stack.query_key_norm != "none" else stack.query_key_scale)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch, zipf_lines
+from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, format_cost, scale_of_batch, zipf_lines
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
@@ -144,7 +144,7 @@ def predict_batch(
     cost, grouped = cost_of_batch(stack, law, patterns)
     if plan:
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-        takes = f"{said_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
+        takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
         lines = [takes, *(zipf_lines(stack) if asked.is_zipf else [])]
         return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
     try:
@@ -176,7 +176,7 @@ def predict_batch(
             f"Norms of the matrices' gradients, of the batch of {batch}",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
             *_error_of_words(stack, law), *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"), "",
-            _said_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
+            _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
     )  # fmt: skip
@@ -190,7 +190,7 @@ def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
     return table.assign(share=[square / whole if whole else 0.0 for square in squares.values()])
 
 
-def _said_noise_scale(sequences: float, law: TextLaw | None) -> str:
+def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     """The noise scale, or what it means that there is none."""
     if math.isfinite(sequences):
         return f"Noise scale of the matrices: {sequences:.4g} sequences."

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.described_network import variants
-from gradbounds.flags import LOGGED_AS, Flag, OfModel, check_together, given, network, optional
+from gradbounds.flags import LOGGED_AS, Flag, ModelFlags, check_together, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
@@ -26,7 +26,7 @@ _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(OfModel):
+class Predict(ModelFlags):
     """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples.
 
     The network is that of the flags, of a model's config.json, or of a published model; of the latter two, flags that

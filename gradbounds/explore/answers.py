@@ -10,7 +10,7 @@ import pandas as pd
 
 from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
-from gradbounds.actions.first_line import cost_of_batch, said_cost
+from gradbounds.actions.first_line import cost_of_batch, format_cost
 from gradbounds.actions.predict import predict_stack
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.explore.questions import MOST_LAYERS, MOST_SECONDS, Question
@@ -118,8 +118,8 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
     shown = with_cosines(result.to_frame())
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
-    printed = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
-    return sentences | (printed if further else {}) | {
+    of_further = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
+    return sentences | (of_further if further else {}) | {
         "title": result.about,
         "name": TITLES[stack.placement],
         "stack": stack,
@@ -224,7 +224,7 @@ def _longer_log(question: Question, asked: Asked) -> str:
     budget = _budget(question)
     if budget.holds(cost) or longer.given == asked.given:
         return ""
-    return f"At {longer.given['tokens']} tokens {said_cost(cost, grouped)}, more than {budget.exceeded(cost)}."
+    return f"At {longer.given['tokens']} tokens {format_cost(cost, grouped)}, more than {budget.exceeded(cost)}."
 
 
 def _first_step(question: Question) -> dict[str, Any]:
