@@ -138,7 +138,7 @@ class WithJson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfModel(WithJson):
+class ModelFlags(WithJson):
     """Flags of commands that take the network of a model."""
 
     config: Annotated[
