@@ -24,7 +24,7 @@ import numpy as np
 
 from theory.coverage import has_experts
 from theory.mean_field.inputs import Inputs
-from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout, Number
+from theory.mean_field.kernels import Array, KernelLayout, Number
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Overlaps,
@@ -108,7 +108,7 @@ class Gradient:
         With A_ij = g_i·x_j/√d of the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji beside Σ_ij G_ij Q_ij: the
         coordinates of x are Gaussian.
         """
-        if isinstance(scales, float) or not (isinstance(tokens, MatrixLayout) and tokens.apart):
+        if isinstance(scales, float) or not tokens.apart:
             return {}
         root = norm_root(scales)
         above = replace(self.above_norm(root), mean=self.mean)
