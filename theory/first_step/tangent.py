@@ -45,7 +45,7 @@ from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_deviation, sign_r
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.first_step.tied_attention import TiedRandomAttention
 from theory.first_step.units import FeedForward, OutputTransform, TiedFeedForward
-from theory.mean_field.inputs import Inputs, attention_pattern, gaussian_inputs, same_word
+from theory.mean_field.inputs import Inputs, attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Array, MatrixLayout, Number
 from theory.mean_field.passes import Forward
 from theory.mean_field.recursion import forward_pass
@@ -171,7 +171,7 @@ class TwoPassSolution:
             branches.append(tuple(_branch(inside, tokens, k, samples) for inside in insides))
             factors.append(insides[0].step.residual / roots(insides[0].after_scales) * ones)
         factors.append(ones / roots(forward.output_scales))
-        embeddings, transform = Embeddings(stack, scales, same_word(inputs, stack.rows)), None
+        embeddings, transform = Embeddings(stack, scales, MatrixLayout(stack.rows).same_word(inputs.words)), None
         if stack.output_transform == "added":
             read, _ = normed(stack, tokens, forward.stream, stack.composition.final_norm)
             transform = OutputTransform(stack, tokens, read.kernel, (seed + 1) * len(forward.insides) + 2**20, samples)
