@@ -52,7 +52,7 @@ def test_deviations_are_those_of_the_rule(name):
 
 
 @pytest.mark.parametrize(("name", "architecture"), [
-    ("neox", Architecture(parallel=True, rms=False, rotary=0.25)), ("torchtitan", Architecture()),
+    ("neox", Architecture(parallel=True, rms=False, rotary=0.25)),
     ("completep:64:2", Architecture(attention_scale=-1.0, logits=0.5, branches=2 / 3)),
 ])  # fmt: skip
 def test_the_stream_is_that_of_a_plain_module(name, architecture):
