@@ -345,10 +345,10 @@ def test_pairs_and_control_variates_change_no_mean(case, less, monkeypatch):
     About 50 numbers of each case, false alarm 6e-7 each: 1e-4 in all. Variances of W^Q and W^K are smaller as stated.
     """
     stack = Stack(**{"width": 64, "depth": 2, "tokens": 4, "vocab": 16} | case)
-    paired = predict(stack, patterns=4096)
+    paired = predict(stack, patterns=2048)
     monkeypatch.setattr(cost, "is_mirrored", lambda _: False)
     monkeypatch.setattr(prediction, "is_mirrored", lambda _: False)
-    plain = predict(stack, patterns=16384)
+    plain = predict(stack, patterns=8192)
     for name, value in plain.items():
         error = np.hypot(paired.errors[name], plain.errors[name])
         assert (np.abs(paired[name] - value) <= 5 * error + 1e-9 * np.abs(value)).all(), name

@@ -21,10 +21,6 @@ HOLDS = Verdict(
 PRE = Subject(placement="pre", quantity="bound")
 
 
-def at(width):
-    return Setting(ranges=(("d", width, width),))
-
-
 def page(*verdicts, command="a command", render=markdown):
     return render([Results(command, list(verdicts), [])])
 
