@@ -20,7 +20,7 @@ from checks.verdict import DECIDING, Subject
 from figures.registry import run_figure, run_figures
 from simulate import sample
 from theory import CLAIMS, Stack
-from tools.paper_page import PAGES, markdown
+from tools.paper_page import PAGES
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_results_survive_a_round_trip(tmp_path, small_grid):
     (tmp_path / "r.json").write_text(results(found, small_grid, "a command"))
     again = load_results(tmp_path / "r.json")
     assert changed_verdicts(again.verdicts, found) == []
-    assert markdown([again]) == markdown([Results("a command", found, again.cells)])
+    assert PAGES["paper_checks.md"]([again]) == PAGES["paper_checks.md"]([Results("a command", found, again.cells)])
 
 
 # What a family of rows is about: the quantity, at the last layer, that its cells are sampled again for.
@@ -55,7 +55,7 @@ def numbers_of(stack):
 def cells_by_family():
     """A random cell of every family of rows in every file; the results' size is the seed, so that nobody chooses them.
 
-    Up to d = 4096, and of the half with fewer numbers to sample: others take long.
+    Up to d = 4096, and of the quarter with the fewest numbers to sample: others take long.
     """
     chosen: dict[str, tuple[dict, set[str]]] = {}
     rng = np.random.default_rng(len(COMMITTED.read_bytes()))
@@ -65,7 +65,7 @@ def cells_by_family():
             behind = {name for v in one.verdicts if v.claim == family for name in v.cells}
             narrow = [name for name in behind if cells[name]["stack"].get("width", 512) <= 2**12]
             names = sorted(narrow, key=lambda name: (numbers_of(Stack(**cells[name]["stack"])), name))
-            names = names[: (len(names) + 1) // 2]
+            names = names[: (len(names) + 3) // 4]
             for name in rng.choice(names, min(1, len(names)), replace=False):
                 chosen.setdefault(name, (cells[name], set()))[1].add(quantity)
     return list(chosen.values())

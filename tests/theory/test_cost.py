@@ -62,14 +62,15 @@ GROUPED = {
         ), 2,
     ),
     "no mask, 1000 tokens": (replace(QUERIES, tokens=1000), 16),
-    "tied, 400 tokens": (replace(TIED, tokens=400, vocab=1024, mask="causal", query_key_scale=1.0, heads=4), 4),
     "tied, rotary, gated, 600 tokens": (
         replace(
             TIED, tokens=600, vocab=5000, mask="causal", query_key_scale=1.0, heads=8, kv_heads=2, rotary=1.0,
-            ffn="gated", activation="silu", output_projection="random",
+            ffn="gated", activation="silu", output_projection="random", output_scale=0.02,
         ), 4,
     ),
-    "tied, causal, GELU, 2000 tokens": (replace(TIED, tokens=2000, vocab=4096, mask="causal", activation="gelu"), 4),
+    "tied, causal, GELU, 2000 tokens": (
+        replace(TIED, tokens=2000, vocab=4096, mask="causal", activation="gelu", output_scale=0.02), 4,
+    ),
 }  # fmt: skip
 
 TEXTS = {

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is_exchangeable, is_fluctuating
-from theory.mean_field.attention.grouped_patterns import SAMPLES, sampled_heads
+from theory.mean_field.attention.grouped_patterns import SAMPLES
 from theory.mean_field.experts import COUNTED
 from theory.mean_field.group_members import MEMBERS, MemberLayout
-from theory.mean_field.tied.grouped_branches import POINTS as GROUPED_POINTS
-from theory.mean_field.tied.grouped_output import LARGEST_GROUPED_TABLE
+from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
 from theory.mean_field.token_groups import GroupLayout, representative_count, token_groups
@@ -123,8 +122,10 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
     at least 2.
     """
     if grouped:
-        sampled, least = _is_sampled(stack, text), 4 if stack.sequences == 1 else 2
-        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1, text=text).seconds, least, 64)) if sampled else 1
+        if not is_fluctuating(stack):
+            return 1
+        least = 4 if stack.sequences == 1 else 2
+        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1, text=text).seconds, least, 64))
     dropped = stack.attention_dropout or stack.source_tokens
     if stack.tokens == 1 and not (dropped or stack.experts or holds_words(stack)):
         return 2 * (1 + is_mirrored(stack))
@@ -132,11 +133,6 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
     return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4 * (1 + is_mirrored(stack)), 4096))
-
-
-def _is_sampled(stack: Stack, text: bool) -> bool:
-    """Whether anything is sampled by groups of tokens: of tied embeddings it is their logits, but of a text by law."""
-    return is_fluctuating(stack) or (holds_words(stack) and not text)
 
 
 def is_mirrored(stack: Stack) -> bool:
@@ -197,7 +193,7 @@ def chunk(stack: Stack) -> int:
 
 def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
     """The same where representatives stand for groups; of one text both ends of how often words repeat at once."""
-    return _at_once(stack, _of_groups(stack, 1, text=text).bytes, text=text)
+    return _at_once(stack, _of_groups(stack, 1, text=text).bytes, text=text or holds_words(stack))
 
 
 def _at_once(stack: Stack, each: float, *, text: bool) -> int:
@@ -254,12 +250,14 @@ def _of_entries(stack: Stack, count: int, size: int) -> Cost:
 
 
 def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
-    """Representatives of groups of tokens; of text there are twice as many."""
-    r, heads, width = _representatives(stack) * (1 + text), sampled_heads(stack, text=text), stack.key_width
+    """Representatives of groups of tokens; of text there are twice as many, and of tied embeddings by the same rule."""
+    text = text or holds_words(stack)
+    r, width = _representatives(stack) * (1 + text), stack.key_width
+    heads = min(stack.heads, (TextLayout if text else GroupLayout).most_heads)
     square, rows, cube = float(r * r), float(r * width), float(r) ** 3
     followed = float(_representatives(stack, MEMBERS)) ** 2 if has_experts(stack) else square
     # Of one text nothing of which is sampled, both ends of how often words repeat; pairs of two have both.
-    patterns = patterns if _is_sampled(stack, text) or not text else 1 + (stack.sequences != 2)
+    patterns = patterns if is_fluctuating(stack) or not text else 1 + (stack.sequences != 2)
     # Of patterns, what each sequence has with itself.
     blocks, deep = square / stack.sequences, cube / stack.sequences
     smooth = 280.0 * (stack.activation not in _FORMULAS) * followed
@@ -304,12 +302,9 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
             products=5.0 * followed * stack.experts + 8.0 * followed * r, matrices=40,
         )  # fmt: skip
         kept, passing = kept + 4.0 * each + 8.0 * followed, passing + 6.0 * (each + counted)
-    if holds_words(stack) and text:
+    if holds_words(stack):
         # Entry by entry, with points of what a token's own logit is.
         layer, words = layer + Cost(entries=270.0 * square), Cost(entries=170.0 * square)
-    elif holds_words(stack):
-        of_layer, words, numbers = _of_grouped_words(stack, r)
-        layer, passing = layer + of_layer, passing + numbers
     each = _NUMBER * (kept * stack.depth + passing)
     at_once = min(patterns, _at_once(stack, each, text=text))
     once, of_chunk = _quadratures(replace(stack, tokens=1, sequences=1, mask="none", rotary=0.0, window=0))
@@ -318,28 +313,6 @@ def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
     )
     whole = layer.times(stack.depth) + words + Cost(entries=105.0 * followed, matrices=8)
     return whole.times(patterns) + chunks + once + Cost(bytes=at_once * each)
-
-
-def _of_grouped_words(stack: Stack, r: int) -> tuple[Cost, Cost, float]:
-    """What representatives add with tied embeddings: in a layer, once for the logits, and the numbers they hold."""
-    heads, width, gated = sampled_heads(stack, text=False), stack.key_width, 1 + (stack.ffn == "gated")
-    square, rows, cube, points = float(r * r), float(r * width), float(r) ** 3, float(GROUPED_POINTS * r)
-    layer = Cost(
-        entries=280.0 * square + 45.0 * points * gated, slow=60.0 * points, products=24.0 * cube
-        + 6.0 * GROUPED_POINTS * square * gated, matrices=40,
-    )  # fmt: skip
-    numbers = 7.0 * points * gated
-    if stack.query_key_scale:
-        samples = float(heads * SAMPLES)
-        layer += Cost(
-            entries=samples * (100.0 * square + 60.0 * rows), products=samples * (20.0 * cube + 8.0 * square * width),
-            matrices=30.0 * samples,
-        )  # fmt: skip
-        numbers += samples * (4.0 * square + 2.0 * rows)
-    words = float(r) * stack.vocab
-    nodes = 45.0 * square
-    logits = Cost(entries=8.0 * words + 4.0 * nodes, slow=2.0 * words + nodes, products=2.0 * r * words, matrices=4)
-    return layer, logits, numbers + 3.0 * nodes + 4.0 * min(words, LARGEST_GROUPED_TABLE)
 
 
 def _layer(stack: Stack) -> tuple[Cost, float, float]:

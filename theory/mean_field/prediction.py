@@ -5,7 +5,7 @@ import os
 import warnings
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from theory.mean_field.cost import (
     own_chunk,
     prediction_cost,
     quick_patterns,
-    repeats,
     representatives,
     word_chunks,
 )
@@ -115,10 +114,10 @@ def predict(
             met, or until there are 2^18.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
             some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
-            of all tokens would take longer than that.
+            of all tokens would take longer than that. With tied embeddings, where a position's own word has a mean
+            probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
-            labels agree as the law says. Always by groups of tokens; with tied embeddings, where a position's own word
-            has a probability of at most 1/4 (`theory.mean_field.tied.text_output`).
+            labels agree as the law says. Always by groups of tokens.
         max_time: most seconds it may take, as estimated beforehand for one core (`theory.mean_field.cost`); None for
             a minute if neither patterns nor a target say that more is wanted, and then for any number, with a warning.
         memory: most bytes it may hold, as estimated likewise; None for what the machine has.
@@ -217,14 +216,15 @@ def predict_sequences(
 
 def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
     """The layout whose sums tell pairs within a sequence from all others."""
-    assert isinstance(tokens, MatrixLayout), "of two sequences"
-    return replace(tokens, apart=True)
+    return replace(cast(MatrixLayout, tokens), apart=True)
 
 
 def _laid_out(
     stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
     """What enters, and the layout of the tokens: of all, or of those that stand for groups."""
+    if grouped and text is None and holds_words(stack):
+        text = TextLaw.distinct(stack.vocab)
     if text is not None:
         of_text = TextLayout.of(representatives(stack), text)
         return text_inputs(stack, of_text, text), of_text
@@ -248,28 +248,24 @@ def _averaged(
     """
     patterns, target, max_time, cost = wanted
     generator = np.random.default_rng(0)
-    # Of one text both ends of how often words repeat come together, and of sampled logits both signs.
-    of_text = isinstance(tokens, TextLayout)
-    together = 1 + (tokens.mirrored or (of_text and tokens.sequences != 2))
-    if not is_fluctuating(stack) and (not holds_words(stack) or of_text):
+    together, grouped = tokens.entries_together, isinstance(tokens, GroupLayout)
+    if not is_fluctuating(stack) and (grouped or not holds_words(stack)):
         quantities = _batch(stack, inputs.repeated(together), tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     count = len(inputs.kernel)
-    each = repeats(stack, patterns, count)
-    if isinstance(tokens, GroupLayout):
-        each = max(2, -(-patterns // (count * together))) * together
+    each = together * max(2, -(-patterns // (count * together)))
     values: Arrays = {}
     spent = 0.0
     while True:
         spent += cost.seconds
-        if holds_words(stack) and not isinstance(tokens, GroupLayout):
+        if holds_words(stack) and not grouped:
             batch = _tied_batch(stack, inputs, tokens, each, generator)
         else:
             batch = _batch(stack, inputs.repeated(each), tokens, generator)
             batch = {name: value.reshape(*value.shape[:-1], count, each) for name, value in batch.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
-        if isinstance(tokens, GroupLayout) and not tokens.apart:
+        if grouped and not tokens.apart:
             # Of one pattern a squared gradient is a difference, which may be negative.
             means = {
                 name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()

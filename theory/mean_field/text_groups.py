@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from theory.mean_field.kernels import Array
+from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.sequence_blocks import whole
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 
@@ -72,6 +72,7 @@ class TextLayout(GroupLayout):
         repeats: κ of the places of two probes, (r sequences, r sequences).
         frequencies: of every word, of sum 1.
         own_labels: the chance that its label is that word, of every word.
+        independent_labels: whether labels are drawn independently of all words; else a label is the next word.
     """
 
     neighbours: Array
@@ -80,6 +81,10 @@ class TextLayout(GroupLayout):
     repeats: Array
     frequencies: Array
     own_labels: Array
+    independent_labels: bool
+
+    most_heads: ClassVar[int] = 8
+    """Fewer than of tokens that differ, since the deviation of a text is larger."""
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False) -> TextLayout:
@@ -110,6 +115,7 @@ class TextLayout(GroupLayout):
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
             seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
             frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
+            independent_labels=law.independent_labels,
         )  # fmt: skip
 
     @property
@@ -142,6 +148,15 @@ class TextLayout(GroupLayout):
         return self.to_probes(share)[..., self.of_probe]
 
     @property
+    def entries_together(self) -> int:
+        """Of one text both ends of how often words repeat; two sequences have both in one entry."""
+        return 1 + (self.sequences != 2)
+
+    def same_word(self, words: None) -> Array:
+        """As `one_word`: a law has no ids of words."""
+        return self.one_word
+
+    @property
     def one_word(self) -> Array:
         """1 where two representatives hold one word: each with itself, and probes, (2 R, 2 R)."""
         probes = self.to_probes(np.ones(len(self.probes)))
@@ -161,7 +176,7 @@ class TextLayout(GroupLayout):
         others = square * np.divide(1.0 - repeated, 1.0 - law, out=np.zeros_like(law), where=law < 1.0)
         crossed = max(0.0, float(others.sum() ** 2 - (others**2).sum())) / differ
         hit_twice = float((square * repeated * (1.0 - repeated)).sum()) / differ
-        following = self._following()
+        following = 0.0 * probes if self.independent_labels else self._following()
         adjacent = following + following.T
         alone = max(0.0, float(single - square.sum() * twice)) / differ
         of_two = alone * (1.0 - following) * (1.0 - itself) + single * itself
@@ -209,6 +224,8 @@ class TextLayout(GroupLayout):
         square, and how often each sequence holds it.
         """
         length, law = self.count // self.sequences, self.frequencies
+        if not self.repeats.any():
+            return (np.zeros((*shape, len(self.sizes), 1)),) * 2
         rows = np.repeat(np.arange(self.sequences), len(self.sizes) // self.sequences)
         drawn = []
         for power in (1, 2):
@@ -247,7 +264,7 @@ class TextLayout(GroupLayout):
         with_diagonal(excess, (2.0 * (seen - 1.0) / seen**2)[:, 0] * (word - same))
         kappa, out = self.repeats, np.ones(shape)
         out[np.ix_(self.probes, self.probes)] += excess / np.maximum(kappa, 1e-300) * (kappa > 0)
-        fewer = excess / np.maximum(1.0 - kappa, 1e-300) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
+        fewer = excess / np.maximum(1.0 - kappa, 1e-300) * (kappa > 0) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
         out[np.ix_(self.beside, self.beside)] -= np.minimum(fewer, 1.0)
         return out
 
@@ -256,6 +273,8 @@ class TextLayout(GroupLayout):
         """κ of independent words, τ, and what is left of every pair, of which `text_counts` makes Var κ̂."""
         law = self.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
+        if not self.repeats.any():
+            return same, 0.0, 0.0
         first = max(triple - same**2, 0.0)
         return same, first, max(same - same**2 - 2.0 * first, 0.0)
 
@@ -303,6 +322,40 @@ class TextLayout(GroupLayout):
         out = np.zeros((*numbers.shape[:-1], len(self.sizes)))
         out[..., self.probes] = numbers
         return out
+
+    def root(self, kernel: Array) -> Array:
+        """As without text; the mixture of words has made the kernel slightly indefinite."""
+        return eigen_root(kernel)
+
+    def keys(
+        self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """As without text; probes have the key of their word, and what a token has beside it is left out."""
+        shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
+        (mean, extra), (added, beside_word), probes = parts, self.of_words(kernel), self.probes
+        keys = mean + np.sqrt(extra)[:, None, None, :, None] * shared
+        keys[..., probes, :] = mean[..., probes, :] + eigen_root(added)[:, None, None] @ shared[..., probes, :]
+        return keys, self.to_probes(beside_word)[:, None, None]
+
+    def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+        """As without text, of eigenvectors, each as often as due.
+
+        What is quadratic in them has its mean, and varies less than of Gaussian ones.
+        """
+        batch, heads, _, samples = shape
+        values, vectors = np.linalg.eigh(kernel)
+        shares = np.cumsum(np.maximum(values, 0.0), -1)
+        steps = (np.arange(heads * samples) + generator.random((batch, 1))) / (heads * samples) * shares[:, -1:]
+        at = generator.permuted((shares[:, None, :] < steps[..., None]).sum(-1), axis=1)
+        signs = np.where(generator.random(at.shape) < 0.5, -1.0, 1.0) * np.sqrt(shares[:, -1:])
+        drawn = np.take_along_axis(vectors, np.minimum(at, len(vectors[0]) - 1)[:, None], -1) * signs[:, None]
+        return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
+
+    def key_places(self, kernel: Array) -> Array:
+        """As without text; the keys of probes are their words'."""
+        shares = self.of_places(kernel)
+        shares[..., self.probes] = 0.0
+        return shares
 
     def split(self, kernel: Array) -> tuple[Array, Array]:
         """What tokens of other words have in common, and what one adds to it: its word's, and its own."""

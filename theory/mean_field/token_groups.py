@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout, cholesky, eigen_root
 from theory.mean_field.sequence_blocks import numbers, whole, within
 
 # Of Gauss and Legendre's rule of two nodes on [0, 1], each of which stands for its half.
@@ -57,6 +57,47 @@ class GroupLayout(MatrixLayout):
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
         )  # fmt: skip
 
+    most_heads: ClassVar[int] = 16
+    """Heads that are sampled at most; what more of them average out does not matter among many tokens."""
+
+    def same_word(self, words: None) -> Array:
+        return np.eye(len(self.sizes))
+
+    def root(self, kernel: Array) -> Array:
+        """A square root of a kernel of the tokens that attend."""
+        return cholesky(kernel)
+
+    def keys(
+        self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """The key of one token of each group, (batch, heads, samples, r, d_k), and what of its variance is left out.
+
+        Args:
+            kernel: of what keys are made of, (batch, r, r).
+            parts: keys that groups have in common, (batch, heads, 1, r, d_k), and the variance of a token beside them.
+            normals: independent, (batch, heads, samples, r, d_k).
+            generator: of what tokens of one place have in common.
+        """
+        mean, extra = parts
+        shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
+        return np.asarray(mean + np.sqrt(extra)[:, None, None, :, None] * shared), np.zeros(())
+
+    def key_places(self, kernel: Array) -> Array:
+        """The share of a key's own part that the key at its place in another sequence has too, (..., S r)."""
+        return self.of_places(kernel)
+
+    def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+        """Vectors with the second moments of a kernel, (batch, heads, rows, samples)."""
+        return np.asarray(eigen_root(kernel)[:, None] @ generator.standard_normal(shape))
+
+    def ends(self, entries: int) -> Array:
+        """1 or -1 in texts that share more words than others, or fewer; 0 where all words differ."""
+        return np.zeros(())
+
+    def over_ends(self, kernels: Array) -> Array:
+        """The mean over how often texts share words, (entries, r, r)."""
+        return kernels
+
     @property
     def row_places(self) -> Array:
         """Places of the tokens that attend."""
@@ -78,10 +119,6 @@ class GroupLayout(MatrixLayout):
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
         """The same of sums over tokens, of which some may hold one word."""
         return self.split(kernel)
-
-    def matrix(self, kernel: Array) -> TokenMatrix:
-        """A kernel, or a matrix laid out as one, in sums over tokens."""
-        return TokenMatrix(self.sizes, *self.split(kernel))
 
     def differing(self, kernel: Array) -> Array:
         """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""
@@ -227,64 +264,6 @@ class GroupLayout(MatrixLayout):
             return np.full(kernel.shape[:-2], np.nan)
         same = np.linalg.diagonal(kernel) @ self.sizes
         return np.asarray((self.of_sequences(kernel * self.pairs)[0] - same) / (self.count * (length - 1)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenMatrix:
-    """A matrix over all n tokens by representatives: B_ij + b_i δ_ij, where B has one entry for every two groups.
-
-    Sums over the tokens between two factors hold B as often as a group has tokens, and b once, so that products are
-    such matrices again: B S B' + b B' + B b' and b b', with S the numbers of tokens.
-
-    Attributes:
-        sizes: how many tokens each representative stands for, (r,).
-        smooth: B, (..., r, r).
-        alone: b, (..., r).
-    """
-
-    sizes: Array
-    smooth: Array
-    alone: Array
-
-    @property
-    def mT(self) -> TokenMatrix:
-        """The transpose."""
-        return TokenMatrix(self.sizes, self.smooth.mT, self.alone)
-
-    @property
-    def diagonal(self) -> Array:
-        """The entries of one token, (..., r)."""
-        return np.asarray(np.linalg.diagonal(self.smooth) + self.alone)
-
-    @property
-    def kernel(self) -> Array:
-        """The same as a kernel of `GroupLayout`."""
-        return with_diagonal(self.smooth + 0.0, self.diagonal)
-
-    def rows(self, factors: Array) -> TokenMatrix:
-        """Each row times a factor, (..., r)."""
-        return TokenMatrix(self.sizes, self.smooth * factors[..., :, None], self.alone * factors)
-
-    def columns(self, factors: Array) -> TokenMatrix:
-        """Each column times a factor, (..., r)."""
-        return TokenMatrix(self.sizes, self.smooth * factors[..., None, :], self.alone * factors)
-
-    def plus_diagonal(self, added: Array) -> TokenMatrix:
-        """With more of every token with itself, (..., r)."""
-        return TokenMatrix(self.sizes, self.smooth, self.alone + added)
-
-    def __mul__(self, factor: float) -> TokenMatrix:
-        return TokenMatrix(self.sizes, self.smooth * factor, self.alone * factor)
-
-    __rmul__ = __mul__
-
-    def __add__(self, other: TokenMatrix) -> TokenMatrix:
-        return TokenMatrix(self.sizes, self.smooth + other.smooth, self.alone + other.alone)
-
-    def __matmul__(self, other: TokenMatrix) -> TokenMatrix:
-        smooth = (self.smooth * self.sizes) @ other.smooth
-        smooth = smooth + self.alone[..., :, None] * other.smooth + self.smooth * other.alone[..., None, :]
-        return TokenMatrix(self.sizes, smooth, self.alone * other.alone)
 
 
 def with_diagonal(kernel: Array, diagonal: Array) -> Array:

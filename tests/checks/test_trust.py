@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 
 from checks.first_step import first_step
-from checks.large_width import (
-    ALLOWED,
-    TABLE,
-    coefficients,
-    family,
-    implied_error,
-    in_large_width,
-    reference_stacks,
-    why_not_judged,
-)
-from checks.step_errors import SQUARED as SQUARED_ENERGIES
+from checks.trust import ALLOWED, COEFFICIENTS, Trust, coefficients, family
+from checks.trust import SQUARED as SQUARED_ENERGIES
 from tests.helpers.random_stacks import CALIBRATED, EXPLORED, random_stacks
+from tests.helpers.width_families import reference_stacks
 from theory import Stack, register_activation
 from theory.stack import Experts, Matrices
 
@@ -32,7 +24,7 @@ def test_every_family_is_measured():
     missing = sorted(set(names) ^ set(coefficients()))
     assert not missing, f"measure {', '.join(missing)}: make evidence PART=width-families"
     assert all(one["error"] > 0 for row in coefficients().values() for one in row.values())
-    assert json.loads(TABLE.read_text(encoding="utf-8"))["widths"] == [128, 256]
+    assert json.loads(COEFFICIENTS.read_text(encoding="utf-8"))["widths"] == [128, 256]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +39,9 @@ def test_every_family_is_measured():
 def test_what_once_differed_asks_for_width(fields, name, narrow, wide):
     """Stacks in which the sampler was seen to differ by 3% to 14% from its prediction at the narrow width."""
     stack = Stack(**{**USUAL, **fields, "width": narrow})
-    assert why_not_judged(stack, name).startswith("not wide enough: stacks of the family ")
-    assert implied_error(stack, name) > ALLOWED
-    assert in_large_width(dataclasses.replace(stack, width=wide), name)
+    assert Trust.of(stack, name).why.startswith("not wide enough: stacks of the family ")
+    assert Trust.of(stack, name).error > ALLOWED
+    assert not Trust.of(dataclasses.replace(stack, width=wide), name).why
 
 
 NONE = {"placement": "pre", "normalization": "none", "tokens": 2}
@@ -76,15 +68,15 @@ SWIGLU = {"ffn": "gated", "activation": "silu"}
 def test_what_is_inside_branches_asks_for_width(fields, why, least):
     """Stacks that were off by `least` in an independent sampler, less one standard error, and were judged."""
     stack = Stack(**({"width": 512, "depth": 3 if "width" in fields else 2, "tokens": 3, "vocab": 16} | fields))
-    assert why_not_judged(stack).startswith(f"not wide enough: {why}")
-    assert implied_error(stack) >= least
+    assert Trust.of(stack).why.startswith(f"not wide enough: {why}")
+    assert Trust.of(stack).error >= least
 
 
 @pytest.mark.parametrize(
     "fields", [{"dropout": 0.1}, FAN_IN | {"ffn_ratio": 0.25}, PROJECTED | {"heads": 8}, {"ffn_ratio": 4.0}]
 )
 def test_what_is_usual_inside_branches_is_judged(fields):
-    assert in_large_width(Stack(width=512, depth=2, tokens=3, vocab=16, **fields))
+    assert not Trust.of(Stack(width=512, depth=2, tokens=3, vocab=16, **fields)).why
 
 
 def test_the_fourth_moment_of_any_activation_counts(own_names):
@@ -95,9 +87,9 @@ def test_the_fourth_moment_of_any_activation_counts(own_names):
             Stack(width=512, depth=2, tokens=3, activation=name, **fields)
             for name in ("fourth.squared", "relu_squared")
         ]
-        errors = [implied_error(stack) for stack in stacks]
+        errors = [Trust.of(stack).error for stack in stacks]
         assert errors[0] == pytest.approx(errors[1], rel=1e-9)
-        assert errors[0] > implied_error(dataclasses.replace(stacks[0], activation="relu"))
+        assert errors[0] > Trust.of(dataclasses.replace(stacks[0], activation="relu")).error
 
 
 def test_the_worst_reason_is_named():
@@ -105,16 +97,16 @@ def test_the_worst_reason_is_named():
     multi_query = {"width": 320, "heads": 320, "kv_heads": 1, "placement": "output", "query_key_scale": 1.0, **USUAL}
     other = {"embedding_scale": 0.5}
     named = "not wide enough: values of 1 coordinate, which heads share, need k d_k >= "
-    assert why_not_judged(Stack(**multi_query, **other)).startswith(named)
-    assert why_not_judged(Stack(**{**multi_query, "normalization": "none"}, **other)).startswith("no rule: ")
-    assert why_not_judged(Stack(width=64, **USUAL, **other)).startswith("no coefficient: standard deviations")
+    assert Trust.of(Stack(**multi_query, **other)).why.startswith(named)
+    assert Trust.of(Stack(**{**multi_query, "normalization": "none"}, **other)).why.startswith("no rule: ")
+    assert Trust.of(Stack(width=64, **USUAL, **other)).why.startswith("no coefficient: standard deviations")
 
 
 def test_a_step_says_how_far_networks_may_be():
     """Adam's step of Keel with gated units at d = 256 was off by 5.2%; what has no coefficient says so."""
     keel = Stack(placement="keel", width=256, depth=2, tokens=3, vocab=17, ffn_ratio=0.25, **SWIGLU)
     step = first_step(keel)
-    assert step.implied_error == SQUARED_ENERGIES * implied_error(keel) > 0.052
+    assert step.implied_error == SQUARED_ENERGIES * Trust.of(keel).error > 0.052
     assert step.no_coefficient == ""
     assert first_step(Stack(width=32, depth=1, tokens=1, vocab=8, embedding_scale=2.0)).no_coefficient.startswith(
         "standard deviations"
@@ -123,16 +115,16 @@ def test_a_step_says_how_far_networks_may_be():
 
 def test_the_width_that_is_asked_for_is_enough():
     stack = Stack(placement="peri", ffn="gated", width=64, **USUAL)
-    least = int(why_not_judged(stack).rpartition(" ")[2])
-    assert in_large_width(dataclasses.replace(stack, width=least))
-    assert not in_large_width(dataclasses.replace(stack, width=least - 1))
+    least = int(Trust.of(stack).why.rpartition(" ")[2])
+    assert not Trust.of(dataclasses.replace(stack, width=least)).why
+    assert Trust.of(dataclasses.replace(stack, width=least - 1)).why
 
 
 def test_queries_of_a_source_ask_for_more_than_the_rest():
     stack = Stack(width=1024, source_tokens=4, query_key_scale=1.5, heads=4, **USUAL)
-    assert in_large_width(stack, "grad_sq_W1")
-    assert not in_large_width(stack, "grad_sq_XQ")
-    assert not in_large_width(stack, "encoder_grad_sq_WK")
+    assert not Trust.of(stack, "grad_sq_W1").why
+    assert Trust.of(stack, "grad_sq_XQ").why
+    assert Trust.of(stack, "encoder_grad_sq_WK").why
 
 
 @pytest.mark.parametrize(
@@ -147,7 +139,7 @@ def test_queries_of_a_source_ask_for_more_than_the_rest():
 )
 def test_a_missing_rule_is_not_called_narrow(fields, why):
     """However wide the stack is."""
-    assert why_not_judged(Stack(width=2**20, **USUAL, **fields)).startswith(why)
+    assert Trust.of(Stack(width=2**20, **USUAL, **fields)).why.startswith(why)
 
 
 def test_families():
@@ -200,6 +192,6 @@ def test_random_stacks_have_all_fields():
 def test_spread_targets_ask_for_width():
     """Stacks that differed by 3.6% to 6% at the output, where almost nothing is left of the gradient but p."""
     smoothed = {"placement": "scaled", "depth": 1, "tokens": 5, "vocab": 104, "label_smoothing": 0.737}
-    assert why_not_judged(Stack(width=256, **smoothed)).startswith("not wide enough: the logits need d >= ")
-    assert in_large_width(Stack(width=256, **smoothed | {"label_smoothing": 0.1}))
-    assert in_large_width(Stack(width=2048, **smoothed))
+    assert Trust.of(Stack(width=256, **smoothed)).why.startswith("not wide enough: the logits need d >= ")
+    assert not Trust.of(Stack(width=256, **smoothed | {"label_smoothing": 0.1})).why
+    assert not Trust.of(Stack(width=2048, **smoothed)).why
