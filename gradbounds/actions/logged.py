@@ -1,5 +1,6 @@
 """`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -251,10 +252,9 @@ def _judged(
     causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, theory.batch)]
     share = (printed.loss or math.inf) / math.log(stack.vocab)
     if share < _TRAINED and not any(cause.explains(printed) for cause in causes):
-        words = f"The loss is {share:.2g} of ln V: the weights are trained. Their initialization is not judged."
-        return _Verdict(
-            None, [words, f"In no other unit is it that of fresh weights, of {len(causes)} that were tried."], causes
-        )
+        trained = f"The loss is {share:.2g} of ln V, as of trained weights: their initialization is not judged."
+        units = f"No usual unit makes it the loss of fresh weights, of {len(causes)} causes that were tried."
+        return _Verdict(None, [trained, units], causes)
     texts, far = [], list[str]()
     if known is not None:
         try:
@@ -269,8 +269,10 @@ def _judged(
             texts = [] if far else texts
     causes += theory.others(given, missing)
     ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
-    doubts = ["without --text FILE"] * bool((texts or _ANOTHER_TEXT in missing) and not far)
-    if printed.step is None and healthy.offs(printed)[0] < -_BEYOND:
+    off = healthy.offs(printed)[0]
+    is_missing = _ANOTHER_TEXT in missing and abs(off) <= _BEYOND  # no text moves the loss further
+    doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
+    if printed.step is None and off < -_BEYOND:
         doubts += ["as the log gives no step, and later ones have a smaller loss"]
     lines = [*_said(healthy, printed, ranked, doubts), *far]
     if missing:
@@ -392,16 +394,16 @@ def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Ite
         yield Cause("the loss is a mean, and the gradient of a sum", times(1.0 / positions, 1.0))
         yield Cause("the loss is a sum, and the gradient of a mean", times(1.0, 1.0 / positions))
     divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
-    added, divided = "added up over {} accumulation steps or devices", "divided once too often, by {}"
-    for of_loss, of_norm, words in (
-        (1, 1, f"loss and gradient are {added}"), (1, 0, f"the loss is {added}"),
-        (0, 1, f"the gradient is {added}"), (0, -1, f"the gradient is {divided}"),
-    ):  # fmt: skip
-        pairs = [(printed.loss, line.loss)] * of_loss or [(printed.norm, line.norm)]
-        if divisors and not (printed.norm is None and of_norm) and None not in pairs[0]:
-            steps = math.log(pairs[0][0] / pairs[0][1]) * (of_loss or of_norm)  # type: ignore[operator]
-            k = float(min(divisors, key=lambda k, steps=steps: abs(math.log(k) - steps)))  # type: ignore[misc]
-            yield Cause(words.format(int(k)), times(k**of_loss, k**of_norm), len(divisors))
+    ways = ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}"))
+    parts = (("loss and gradient are", 1, 1), ("the loss is", 1, 0), ("the gradient is", 0, 1))
+    for (power, way), (part, of_loss, of_norm) in itertools.product(ways, parts):
+        value, theory = (printed.loss, line.loss) if of_loss else (printed.norm, line.norm)
+        if divisors and value is not None and not (printed.norm is None and of_norm):
+            wanted = power * math.log(value / theory)
+            k = float(min(divisors, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
+            yield Cause(
+                f"{part} {way.format(int(k))}", times(k ** (power * of_loss), k ** (power * of_norm)), len(divisors)
+            )
     if printed.norm is None:
         return
     squared = replace(line, norm=line.norm**2, norm_deviation=2.0 * line.norm * line.norm_deviation)

@@ -76,6 +76,7 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
         (1.0, 12, "the gradient is added up over 12 accumulation steps or devices"),
         (12, 12, "loss and gradient are added up over 12 accumulation steps or devices"),
         (12, 1.0, "the loss is added up over 12 accumulation steps or devices"),
+        (1 / 6, 1.0, "the loss is divided once too often, by 6"),
         (1.0, 1 / 6, "the gradient is divided once too often, by 6"),
         (1 / math.log(2), 1.0, "the loss is in bits"),
     ],
@@ -106,7 +107,7 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
     assert said(f"loss: {1.2 * healthy.loss}")[:2] == (False, True)
     tuned = said(f"step: 1 loss: {0.4 * math.log(1000)} norm: {healthy.norm}")
     assert tuned[:2] == (None, False)
-    assert "The loss is 0.4 of ln V: the weights are trained." in tuned[2]
+    assert "The loss is 0.4 of ln V, as of trained weights: " in tuned[2]
 
 
 def test_planted_networks(tmp_path, healthy):
