@@ -153,7 +153,7 @@ def family(stack: Stack) -> str:
 
 @lru_cache(maxsize=2)
 def coefficients(file: Path = COEFFICIENTS) -> dict[str, Any]:
-    """By family; then by kind of quantity "c" and its "error", or by optimizer and number the pair of both.
+    """Coefficients by family; then by kind of quantity "c" and its "error", or by optimizer and number both.
 
     Networks are off by c/d, relatively, at the reference.
     """
@@ -209,7 +209,7 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
 
 
 def _inside_branches(stack: Stack) -> list[Correction]:
-    """What few or heavy-tailed coordinates inside branches add to the family's correction, where a norm is on the way.
+    """Corrections by few or heavy-tailed coordinates inside branches, besides the family's, where a norm is on the way.
 
     Only in a stream that is normalized corrections multiply from layer to layer (docs/finite_width.md). Elsewhere
     branches add up, and the sub-layer of most counts.
@@ -269,7 +269,7 @@ def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass
 
 
 def _is_bare(stack: Stack) -> bool:
-    """Whether branches are given a stream, and add to it, that no norm touches."""
+    """Tell whether the stream meets no norm on its way into, through and behind branches."""
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
     return not normed and not stack.is_idle
@@ -300,7 +300,7 @@ def _stream_scale(stack: Stack) -> float:
 
 
 def unmeasured(stack: Stack) -> str:
-    """What makes a stack unlike those of its family that were measured; "" if nothing does.
+    """The reason why a stack is unlike the measured ones of its family; "" if it is like them.
 
     A gated unit squares the energy of its input. Without a norm on its way energies feed on themselves, and so do their
     fluctuations: the coefficient depends on every gain, and grows exponentially with the depth.
@@ -410,7 +410,7 @@ def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
 
 
 def _unmeasured_step(stack: Stack) -> str:
-    """What makes a stack unlike those whose coefficients its errors are made of; "" if nothing does.
+    """The reason why a stack is unlike those that first steps were measured with; "" if it is like them.
 
     Queries and keys that are turned or normalized, or shared by heads, count by the scale of their logits and the
     number of values; matrices drawn with deviations of their own by the energy of the inputs.

@@ -197,12 +197,12 @@ def test_a_model_has_its_context_and_words_of_a_text():
     assert law_of(STACK, "distinct") is None
 
 
-@pytest.mark.parametrize(("config", "batch"), [(GPT2, "4096"), (LLAMA, "1"), (LLAMA, "4096")])
+@pytest.mark.parametrize(("config", "batch"), [(GPT2, "4096"), (LLAMA, "1")])
 def test_norms_at_other_exponents_of_zipf_s_law_are_about_theory_s(tmp_path, capsys, config, batch):
     """Within a tenth of what theory has where it is asked for them; of a law that was given there are none."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
-    line = ["predict", "--config", str(file), "--tokens", "32", "--batch", batch, "--patterns", "4"]
+    line = ["predict", "--config", str(file), "--tokens", "16", "--batch", batch, "--patterns", "4"]
     assert main(line) == 0
     said = capsys.readouterr().out
     about = re.search(
