@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch, zipf_lines
+from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, format_cost, scale_of_batch, zipf_lines
 from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
+from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.text import TEXTS
 from theory import Stack
-from theory.configurations import Note, drawn_by, model_type
+from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
-from theory.coverage import require
+from theory.coverage import gaps, has_experts, require
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 
 DISTINCT = "distinct"
 """The name of no law: words that all differ."""
+
+ZIPF = "zipf:1"
+"""The law of text that is taken of a model."""
 
 _NAMES = {
     "Wemb": "output matrix",
@@ -53,15 +58,75 @@ _NOT_TEXT = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A network and a text, and in words what of it nobody gave.
+
+    Attributes:
+        given: fields of the network.
+        text: as `law_of` takes it.
+        of_tokens: whose number of tokens that is; "" where it was given, or is the default of every network.
+        is_zipf: whether words have Zipf's law, as nobody gave another.
+    """
+
+    given: Mapping[str, Any]
+    text: str | None
+    of_tokens: str = ""
+    is_zipf: bool = False
+
+
+def resolve_batch(
+    given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str,
+    memory: str | None = None,
+) -> Asked:  # fmt: skip
+    """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.
+
+    Raises:
+        ValueError: the configuration or a law cannot be read.
+    """
+    if not of.is_model:
+        return Asked(given, text)
+    fields, of_tokens = dict(given), ""
+    if "tokens" not in given and (longest := context(of.read(given)[1])) is not None:
+        tokens = _within(longest, given, of, text, patterns, Budget.of(max_time, memory))
+        if tokens is not None:
+            fields["tokens"] = tokens
+            most = f"the most within --max-time and --memory of the configuration's context of {longest}"
+            of_tokens = ", the context of the configuration" if tokens == longest else f", {most}"
+    stack, _ = of.read(fields)
+    law = _law(stack, text)
+    return Asked(fields, law, of_tokens, is_zipf=text is None and law is not None)
+
+
+def _law(stack: Stack, text: str | None) -> str | None:
+    """The law that was given, or the one of a model, where theory has a rule for text."""
+    refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
+    return ZIPF if text is None and not refused else text
+
+
+def _within(
+    longest: int, given: Mapping[str, Any], of: Description, text: str | None, patterns: int | None, budget: Budget
+) -> int | None:
+    """The most tokens, by halves, whose batch is within the budget; None if there are none."""
+    tokens = longest
+    while tokens > 1:
+        try:
+            stack, _ = of.read({**given, "tokens": tokens})
+            if budget.holds(cost_of_batch(stack, law_of(stack, _law(stack, text)), patterns)[0]):
+                return tokens
+        except ValueError:  # a mask of its own asks for its number of tokens, or words are fewer
+            pass
+        tokens //= 2
+    return None
+
+
 def predict_batch(
-    given: Mapping[str, Any], batch: int, of: Description, *, text: str | None = None,
-    patterns: int | None, max_time: str, memory: str | None = None, plan: bool = False,
-    every_layer: bool = False, of_tokens: str = "", is_zipf: bool = False,
+    asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str, memory: str | None = None,
+    plan: bool = False, every_layer: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
 
     Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
-    Who chose the number of tokens or the law unasked says so in words, as `batch_defaults.Asked` has them.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -72,73 +137,60 @@ def predict_batch(
     check_count("batch", batch, 1)
     if patterns is not None:
         check_count("patterns", patterns, 2)
-    stack, notes = of.read(given)
+    stack, notes = of.read(asked.given)
     require(stack, "prediction")
     require(stack, "noise_scale")
-    law = law_of(stack, text)
+    law = law_of(stack, asked.text)
     cost, grouped = cost_of_batch(stack, law, patterns)
     if plan:
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-        takes = [f"{said_cost(cost, grouped)}, at {stack.tokens} tokens{of_tokens}."]
-        takes += zipf_lines(stack) if is_zipf else []
-        return Result(about="what the gradient of a batch takes", values=numbers, lines=takes)
+        takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
+        lines = [takes, *(zipf_lines(stack) if asked.is_zipf else [])]
+        return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
     try:
         scale = scale_of_batch(stack, law, patterns, budget)
-    except OverBudgetError:
-        raise
     except ValueError as error:
-        raise ValueError(f"{error} --text {DISTINCT} has no word twice." if is_zipf else str(error)) from error
+        if isinstance(error, OverBudgetError) or not asked.is_zipf:
+            raise
+        raise ValueError(f"{error} --text {DISTINCT} has no word twice.") from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
-    squares, line = scale.squares(batch, vectors), first_line(scale, batch, vectors, law)
-    names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
-    whole = sum(squares.values())
-    table = pd.DataFrame({
-        "parameter": list(squares), "name": names, "grad_sq": list(squares.values()),
-        "share": [square / whole if whole else 0.0 for square in squares.values()],
-    })  # fmt: skip
+    table, line = _shares(scale.squares(batch, vectors)), first_line(scale, batch, vectors, law)
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     lost = set(layers["quantity"][layers["predicted"].isna()])
-    width = max(map(len, names))
     shown = table.sort_values("share", ascending=False, kind="stable")
-    lines = [
-        title(stack),
-        *drawn_lines(notes),
-        "",
-        f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
-        *(zipf_lines(stack, line) if is_zipf else []),
-        *(_NOT_TEXT if law is None else _of_law(law)),
-        *said_deviations(line),
-        "",
-        "Shares of the squared norm:",
-        *(f"  {row.name_:<{width}} {row.share:z7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
-        "",
-        f"Norms of the matrices' gradients, of the batch of {batch}",
-        *gradient_lines(stack, layers, every_layer=every_layer),
-        *([_LOST] if lost else []),
-        *_error_of_words(stack, law),
-        *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"),
-        "",
-        _said_noise_scale(scale.whole, law),
-        *(_words_that_differ(stack, batch) if law is None else []),
-        _included(stack.embeddings, family, vectors),
-        *note_lines(notes),
-    ]
     return Result(
-        about=title(stack),
-        tables={"batch": table, "layers": layers},
+        about=title(stack), tables={"batch": table, "layers": layers},
         values={
-            "stack": stack, "batch": batch, "loss": scale.loss,
+            "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
-            "gradient_norm": line.norm, "gradient_norm_sem": scale.norm(batch, vectors)[1],
-            "gradient_norm_deviation": line.norm_deviation,
+            "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "noise_scale": scale.whole, "notes": notes, "drawn_by": drawn_by(notes),
         },
-        lines=lines,
+        lines=[
+            title(stack), *drawn_lines(notes), "",
+            f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
+            *(zipf_lines(stack, line) if asked.is_zipf else []), *(_NOT_TEXT if law is None else _of_law(law)),
+            *said_deviations(line), "", "Shares of the squared norm:",
+            *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
+            f"Norms of the matrices' gradients, of the batch of {batch}",
+            *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
+            *_error_of_words(stack, law), *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"), "",
+            _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
+            _included(stack.embeddings, family, vectors), *note_lines(notes),
+        ],
     )  # fmt: skip
 
 
-def _said_noise_scale(sequences: float, law: TextLaw | None) -> str:
+def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
+    """The share of every kind of parameter in the squared norm."""
+    names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
+    table = pd.DataFrame({"parameter": list(squares), "name": names, "grad_sq": list(squares.values())})
+    whole = sum(squares.values())
+    return table.assign(share=[square / whole if whole else 0.0 for square in squares.values()])
+
+
+def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     """The noise scale, or what it means that there is none."""
     if math.isfinite(sequences):
         return f"Noise scale of the matrices: {sequences:.4g} sequences."

@@ -105,7 +105,7 @@ def scale_of_batch(
     cost, grouped = cost_of_batch(stack, law, patterns)
     if not budget.holds(cost):
         raise OverBudgetError(
-            f"{said_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
+            f"{format_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
         )
 
     def scale() -> NoiseScale:
@@ -119,7 +119,7 @@ def scale_of_batch(
     return once((stack, patterns, None if law is None else law.key), scale)
 
 
-def said_cost(cost: Cost, grouped: bool) -> str:
+def format_cost(cost: Cost, grouped: bool) -> str:
     """What it takes, in words."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"

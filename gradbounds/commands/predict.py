@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.described_network import variants
-from gradbounds.flags import LOGGED_AS, Flag, OfModel, check_together, given, network, optional
+from gradbounds.flags import LOGGED_AS, Flag, ModelFlags, check_together, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
@@ -26,7 +26,7 @@ _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(OfModel):
+class Predict(ModelFlags):
     """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples.
 
     The network is that of the flags, of a model's config.json, or of a published model; of the latter two, flags that
@@ -146,19 +146,15 @@ class Predict(OfModel):
 
     def _of_batch(self, changes: dict[str, Any], batch: int, limits: dict[str, Any]) -> "Result":
         """The gradient of a batch."""
-        from gradbounds.actions.batch_defaults import batch_asked
+        from gradbounds.actions.batch import predict_batch, resolve_batch
 
-        asked_of = batch_asked(changes, self.description, text=self.text, **limits)
-        if self.logged is not None:
-            from gradbounds.actions.logged import predict_logged
+        asked = resolve_batch(changes, self.description, text=self.text, **limits)
+        if self.logged is None:
+            limits |= {"plan": self.dry_run, "every_layer": self.all}
+            return predict_batch(asked, batch, self.description, **limits)
+        from gradbounds.actions.logged import predict_logged
 
-            return predict_logged(
-                asked_of.given, batch, self.description, self.logged, logged_as=self.logged_as,
-                text=asked_of.text, of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
-            )  # fmt: skip
-        from gradbounds.actions.batch import predict_batch
-
-        return predict_batch(
-            asked_of.given, batch, self.description, text=asked_of.text, plan=self.dry_run,
-            every_layer=self.all, of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
+        return predict_logged(
+            asked.given, batch, self.description, self.logged, logged_as=self.logged_as,
+            text=asked.text, of_tokens=asked.of_tokens, is_zipf=asked.is_zipf, **limits,
         )  # fmt: skip

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is_exchangeable, is_fluctuating
-from theory.mean_field.attention.grouped_patterns import SAMPLES, sampled_heads
+from theory.mean_field.attention.grouped_patterns import SAMPLES
 from theory.mean_field.experts import COUNTED
 from theory.mean_field.group_members import MEMBERS, MemberLayout
+from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
 from theory.mean_field.token_groups import GroupLayout, representative_count, token_groups
@@ -251,7 +252,8 @@ def _of_entries(stack: Stack, count: int, size: int) -> Cost:
 def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
     """Representatives of groups of tokens; of text there are twice as many, and of tied embeddings by the same rule."""
     text = text or holds_words(stack)
-    r, heads, width = _representatives(stack) * (1 + text), sampled_heads(stack, text=text), stack.key_width
+    r, width = _representatives(stack) * (1 + text), stack.key_width
+    heads = min(stack.heads, (TextLayout if text else GroupLayout).most_heads)
     square, rows, cube = float(r * r), float(r * width), float(r) ** 3
     followed = float(_representatives(stack, MEMBERS)) ** 2 if has_experts(stack) else square
     # Of one text nothing of which is sampled, both ends of how often words repeat; pairs of two have both.

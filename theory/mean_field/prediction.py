@@ -5,7 +5,7 @@ import os
 import warnings
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from theory.mean_field.cost import (
     own_chunk,
     prediction_cost,
     quick_patterns,
-    repeats,
     representatives,
     word_chunks,
 )
@@ -217,8 +216,7 @@ def predict_sequences(
 
 def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
     """The layout whose sums tell pairs within a sequence from all others."""
-    assert isinstance(tokens, MatrixLayout), "of two sequences"
-    return replace(tokens, apart=True)
+    return replace(cast(MatrixLayout, tokens), apart=True)
 
 
 def _laid_out(
@@ -250,28 +248,24 @@ def _averaged(
     """
     patterns, target, max_time, cost = wanted
     generator = np.random.default_rng(0)
-    # Of one text both ends of how often words repeat come together, and of sampled logits both signs.
-    of_text = isinstance(tokens, TextLayout)
-    together = 1 + (tokens.mirrored or (of_text and tokens.sequences != 2))
-    if not is_fluctuating(stack) and (not holds_words(stack) or of_text):
+    together, grouped = tokens.entries_together, isinstance(tokens, GroupLayout)
+    if not is_fluctuating(stack) and (grouped or not holds_words(stack)):
         quantities = _batch(stack, inputs.repeated(together), tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     count = len(inputs.kernel)
-    each = repeats(stack, patterns, count)
-    if isinstance(tokens, GroupLayout):
-        each = max(2, -(-patterns // (count * together))) * together
+    each = together * max(2, -(-patterns // (count * together)))
     values: Arrays = {}
     spent = 0.0
     while True:
         spent += cost.seconds
-        if holds_words(stack) and not isinstance(tokens, GroupLayout):
+        if holds_words(stack) and not grouped:
             batch = _tied_batch(stack, inputs, tokens, each, generator)
         else:
             batch = _batch(stack, inputs.repeated(each), tokens, generator)
             batch = {name: value.reshape(*value.shape[:-1], count, each) for name, value in batch.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
-        if isinstance(tokens, GroupLayout) and not tokens.apart:
+        if grouped and not tokens.apart:
             # Of one pattern a squared gradient is a difference, which may be negative.
             means = {
                 name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gradbounds.actions import batch
-from gradbounds.actions.batch import _by_layer, law_of
-from gradbounds.actions.batch_defaults import batch_asked
+from gradbounds.actions.batch import _by_layer, law_of, resolve_batch
 from gradbounds.actions.first_line import first_line
 from gradbounds.cli import main
 from gradbounds.described_network import Description
@@ -178,21 +177,23 @@ def test_a_model_has_its_context_and_words_of_a_text():
     """Or the half, quarter, ... that is within the time, and words that differ where theory has no rule for text."""
     limits = {"patterns": None, "memory": "64GB"}
     llama = Description(like="llama-3-8b")
-    asked = batch_asked({}, llama, text=None, max_time="10m", **limits)
+    asked = resolve_batch({}, llama, text=None, max_time="10m", **limits)
     assert asked.given == {"tokens": 8192}
     assert asked.text == "zipf:1"
     assert asked.of_tokens == ", the context of the configuration"
     assert asked.is_zipf
-    less = batch_asked({}, llama, text=None, max_time="20s", **limits)
+    less = resolve_batch({}, llama, text=None, max_time="20s", **limits)
     assert 16 < less.given["tokens"] < 8192
     assert "of the configuration's context of 8192" in less.of_tokens
-    given = batch_asked({"tokens": 64}, llama, text="distinct", max_time="10m", **limits)
+    given = resolve_batch({"tokens": 64}, llama, text="distinct", max_time="10m", **limits)
     assert (given.given, given.text, given.of_tokens, given.is_zipf) == ({"tokens": 64}, "distinct", "", False)
-    experts = batch_asked({}, Description(like="mixtral-8x7b"), text=None, max_time="10m", **limits)
+    experts = resolve_batch({}, Description(like="mixtral-8x7b"), text=None, max_time="10m", **limits)
     assert (experts.text, experts.is_zipf) == (None, False)
     # Its file has 514: two of a table's rows are of no place in a sequence.
-    assert batch_asked({}, Description(like="roberta-base"), text=None, max_time="10m", **limits).given["tokens"] == 512
-    assert batch_asked({}, Description(), text=None, max_time="10m", **limits).given == {}
+    assert (
+        resolve_batch({}, Description(like="roberta-base"), text=None, max_time="10m", **limits).given["tokens"] == 512
+    )
+    assert resolve_batch({}, Description(), text=None, max_time="10m", **limits).given == {}
     assert law_of(STACK, "distinct") is None
 
 

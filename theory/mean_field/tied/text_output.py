@@ -115,10 +115,11 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
 
 def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:
     """Why a softmax that gives positions' own words this probability is refused, and the way out."""
-    given, way_out = "a text", "windows=text.windows(...) predicts texts that are given"
+    given, rule, way_out = "a text", "a law of text reaches", "windows=text.windows(...) predicts texts that are given"
     if not tokens.repeats.any():
-        given, way_out = "groups of tokens", "fewer tokens, or grouped=False, predict every token by itself"
+        given, rule = "groups of tokens", "groups reach"
+        way_out = "fewer tokens, or grouped=False, predict every token by itself"
     return (
         f"output_scale must be smaller for {given} with tied embeddings, got {scale:g}: the softmax gives a position's "
-        f"own word the probability {chance:.2g}, and the rule reaches {LARGEST_OWN_PROBABILITY:g}; {way_out}."
+        f"own word the probability {chance:.2g}, and {rule} {LARGEST_OWN_PROBABILITY:g}; {way_out}."
     )
