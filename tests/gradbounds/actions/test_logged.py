@@ -171,7 +171,7 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
             "[rank0]:[titan] 2025-10-15 10:37:01,390 - root - INFO - step:  1  loss: 11.0  grad_norm:  2.5  mfu: 0.5%",
             LogLine(11.0, 2.5, 1),
         ),
-        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5)),
+        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5, 1)),
         ("s:0 tel:11.2\ns:0 trl:11.0 norm:2.5 lr:1e-6\n", LogLine(11.0, 2.5, 0)),
     ],
 )

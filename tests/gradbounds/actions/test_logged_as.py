@@ -7,7 +7,7 @@ import pytest
 from gradbounds.actions import logged
 from gradbounds.actions.first_line import first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
-from gradbounds.actions.log_records import bare, is_clipped, is_squared
+from gradbounds.actions.log_names import bare, is_clipped, is_squared
 from gradbounds.actions.logged import predict_logged
 from gradbounds.cli import main
 from gradbounds.described_network import Description
