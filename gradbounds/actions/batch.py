@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch, zipf_lines
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.actions.first_line import (
+    FirstLine,
+    cost_of_batch,
+    first_line,
+    measured_batch,
+    said_cost,
+    scale_of_batch,
+    zipf_lines,
+)
+from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
 from gradbounds.progress import LONG
@@ -55,7 +63,7 @@ _NOT_TEXT = (
 
 def predict_batch(
     given: Mapping[str, Any], batch: int, of: Description, *, text: str | None = None,
-    patterns: int | None, max_time: str, memory: str | None = None, plan: bool = False,
+    patterns: int | None, max_time: str | None, memory: str | None = None, plan: bool = False,
     every_layer: bool = False, of_tokens: str = "", is_zipf: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
@@ -76,11 +84,11 @@ def predict_batch(
     require(stack, "prediction")
     require(stack, "noise_scale")
     law = law_of(stack, text)
-    cost, grouped = cost_of_batch(stack, law, patterns)
     if plan:
+        cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
         takes = [f"{said_cost(cost, grouped)}, at {stack.tokens} tokens{of_tokens}."]
-        takes += zipf_lines(stack) if is_zipf else []
+        takes += [BY_CLOCK, *(zipf_lines(stack) if is_zipf else [])]
         return Result(about="what the gradient of a batch takes", values=numbers, lines=takes)
     try:
         scale = scale_of_batch(stack, law, patterns, budget)

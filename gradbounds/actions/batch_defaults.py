@@ -34,7 +34,7 @@ class Asked:
 
 
 def batch_asked(
-    given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str,
+    given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
     """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.

@@ -13,7 +13,7 @@ from gradbounds.actions.batch_defaults import Asked, batch_asked
 from gradbounds.actions.first_line import cost_of_batch, said_cost
 from gradbounds.actions.predict import known_of, predict_stack
 from gradbounds.actions.remedies import EVENED, remedy
-from gradbounds.budget import Budget, OverBudgetError, Way, way
+from gradbounds.budget import Budget, OverBudgetError, Way, by_estimates, way
 from gradbounds.explore.questions import MOST_LAYERS, MOST_SECONDS, Question
 from gradbounds.network_comparison import comparison_lines, comparison_words
 from gradbounds.network_text import (
@@ -64,6 +64,7 @@ class NobodyWaitsError(Exception):
     """Who asked has hung up."""
 
 
+@by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
     """The answer to a question.
 
@@ -84,6 +85,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     return ANSWERS[kind](question)
 
 
+@by_estimates()
 def seconds_of_answer(kind: str, asked: Any) -> float:
     """What an answer takes on one core, by an estimate; 0 of what is refused, and of what looks up in between.
 
@@ -111,6 +113,7 @@ def _budget(question: Question | None = None) -> Budget:
     return Budget.of(f"{seconds or SECONDS:g}s", _MEMORY)
 
 
+@by_estimates()
 def answer_with_lines(asked: Any) -> dict[str, Any]:
     """The answers to "predict", "lines" and "evened" in one, of one prediction.
 
@@ -175,7 +178,7 @@ def _evened(question: Question) -> dict[str, Any]:
     if (table := _tables.get(stack)) is None:
         table = layer_table(chosen.predicted(), None)
         _keep(stack, table)
-    return {"evened": remedy(stack, table, _budget(question), chosen.cost.seconds)[1]}
+    return {"evened": remedy(stack, table, _budget(question), chosen)[1]}
 
 
 def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
