@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from checks.step_errors import HEADS, Number, not_measured, step_errors
+from checks.trust import HEADS, NUMBERS, Number, Trust
 from theory import Stack
 from theory.first_step.prediction import FirstStep as LargeWidthStep
 from theory.first_step.prediction import first_step as large_width_step
@@ -67,8 +67,9 @@ def first_step(
     step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows)
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
     left_out = left_out_of_few_heads(step)
-    errors = {name: error + left_out[name] for name, error in step_errors(stack, optimizer).items()}
-    return FirstStep(**of_theory, implied_errors=errors, no_coefficient=not_measured(stack))
+    trust = {name: Trust.of(stack, name, optimizer) for name in NUMBERS}
+    errors = {name: trust[name].error + left_out[name] for name in NUMBERS}
+    return FirstStep(**of_theory, implied_errors=errors, no_coefficient=trust["gain"].why)
 
 
 def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:

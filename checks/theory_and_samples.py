@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.large_width import class_of, why_not_judged
 from checks.statistics import Estimate, agreement, estimate, log_variance
+from checks.trust import Trust
 from simulate import Samples
 from theory import NoRuleError, Prediction, predict
 from theory.mean_field.cost import is_grouped
@@ -85,7 +85,7 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
         - `predicted`: the large-width mean, NaN where a quantity has none or the network no rule.
         - `agreement`: "agrees", "undecided" or "differs" up to a margin of 3% (`checks.statistics.agreement`, with
           the prediction's own sampling error); "beyond" where the prediction is only shown; "" where there is none.
-        - `reason`: why it is only shown, as `why_not_judged` has it: a network that is not wide enough, most often.
+        - `reason`: why it is only shown, as `Trust.of` has it: a network that is not wide enough, most often.
 
         A quantity that is NaN in every draw has no rows.
 
@@ -99,15 +99,12 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
     fields = pd.DataFrame([cell_fields(samples) for samples in cells])
     for number, samples in enumerate(cells):
         prediction = prediction_of(samples, patterns)
-        reasons: dict[str, str] = {}  # the same for all quantities of a class, and slow
         for name, values in samples.items():
             if np.isnan(values).all():
                 continue
             measured = estimate(values)
             known = name in prediction
-            if known and class_of(name) not in reasons:
-                reasons[class_of(name)] = why_not_judged(samples.stack, name)
-            reason = reasons[class_of(name)] if known else ""
+            reason = Trust.of(samples.stack, name).why if known else ""
             predicted = prediction[name] if known else np.full_like(measured.mean, np.nan)
             verdict = (
                 agreement(_with_error(measured, prediction, name), predicted)

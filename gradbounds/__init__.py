@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from checks.first_step import FirstStep, first_step
     from checks.models.module_report import ModuleReport, probe
     from checks.models.one_report import OneReport
-    from gradbounds.actions.compare import compare
-    from gradbounds.actions.relax import relax
+    from gradbounds.actions.sweep_tables import compare, relax
     from gradbounds.actions.verify import check
     from gradbounds.result import Result
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
@@ -85,8 +84,8 @@ else:
         "power_law": "checks",
         "estimate": "checks",
         "check": "gradbounds.actions.verify",
-        "compare": "gradbounds.actions.compare",
-        "relax": "gradbounds.actions.relax",
+        "compare": "gradbounds.actions.sweep_tables",
+        "relax": "gradbounds.actions.sweep_tables",
         "Result": "gradbounds.result",
         "probe": "checks.models.module_report",
         "ModuleReport": "checks.models.module_report",

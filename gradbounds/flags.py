@@ -1,8 +1,8 @@
 """How a flag is declared."""
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -97,6 +97,37 @@ def given(flags: Any) -> dict[str, Any]:
     """The fields of a Stack that flags give, as they were typed."""
     named = {name: value for group in vars(flags).values() for name, value in vars(group).items() if value is not None}
     return {name: None if value == OWN_WORD and name in OWN else value for name, value in named.items()}
+
+
+def check_together(
+    command: Any,
+    *,
+    needs: Mapping[str, str] = {},
+    excludes: Mapping[str, tuple[Sequence[str], str]] = {},
+    also: Mapping[str, bool] = {},
+) -> None:
+    """Refuse flags that would be ignored beside others.
+
+    Args:
+        command: the flags; those that are not at their defaults are given.
+        needs: by the name of a flag another one that it goes with.
+        excludes: by the name of a flag those that it does not go with, and why.
+        also: further names for the tables, and whether they are given.
+
+    Raises:
+        ValueError: some do not go together.
+    """
+    values = {each.name: getattr(command, each.name) for each in fields(command) if each.default is not MISSING}
+    flags = {name: value for name, value in values.items() if value != getattr(type(command), name)}
+    flags |= {name: name for name, is_given in also.items() if is_given}
+    for name, other in needs.items():
+        if name in flags and other not in flags:
+            value = flags[name]
+            shown = " ".join(value) if isinstance(value, tuple) else str(value)
+            raise ValueError(f"{name} must stand with {other}, got {shown!r} without.")
+    for name, (others, why) in excludes.items():
+        if name in flags and (beside := [other for other in others if other in flags]):
+            raise ValueError(f"{name} must stand without {', '.join(beside)}{why}")
 
 
 @dataclass(frozen=True, kw_only=True)

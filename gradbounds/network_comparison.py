@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from checks.stacks.gradients_by_layer import matrices
 from checks.statistics import agreement_text
@@ -18,6 +17,7 @@ from gradbounds.network_text import (
     ratio_text,
     with_cosines,
 )
+from gradbounds.plain_text import table_lines
 from theory import Stack
 from theory.stack.quantities import QUANTITIES
 
@@ -36,12 +36,12 @@ def comparison_lines(
     value = "predicted" if table["predicted"].notna().any() else "mean"
     at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens beside {tokens[0]}"
     table, other = with_cosines(table), with_cosines(other)
-    heads = [("first over last layer", ("here", "changed")), ("last layer", ("here", "changed"))]
-    rows = {}
+    heads = ["", "first over last layer", "changed", "last layer", "changed"]
+    rows = []
     for name in dict.fromkeys([*matrices(table), *matrices(other), *STREAM]):
         both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
-        rows[matrix_name(name)] = [*_end_texts(both, ratio=True), *_end_texts(both, ratio=False)]
-    return ["", f"With {', '.join(changes)}, by theory, {at}", *_columns(heads, rows)]
+        rows.append([matrix_name(name), *_end_texts(both, ratio=True), *_end_texts(both, ratio=False)])
+    return ["", f"With {', '.join(changes)}, by theory, {at}", *table_lines(heads, rows)]
 
 
 def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
@@ -82,13 +82,13 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     ends = {name: [ends_of_layers(table, name, "predicted") for table in tables.values()] for name in names}
     lines = []
     for head, ratio in (("First over last layer, by large-width theory", True), ("Last layer", False)):
-        rows = {matrix_name(name): _end_texts(ends[name], ratio=ratio) for name in names}
-        lines += ["", head, *_columns([("", [f"n = {tokens}" for tokens in tables])], rows)]
+        rows = [[matrix_name(name), *_end_texts(ends[name], ratio=ratio)] for name in names]
+        lines += ["", head, *table_lines(["", *(f"n = {tokens}" for tokens in tables)], rows)]
     return lines
 
 
-def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
-    """What samples have of one network beside theory: of every quantity the first layer and the last.
+def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
+    """A table of what samples have of one network beside theory: of every quantity the first layer and the last.
 
     Gradients are root mean squares of norms; what is judged is the mean square, whose word stands at the end.
 
@@ -96,27 +96,20 @@ def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
         stack: the network.
         rows: its rows of `checks.comparison`; those without theory are left out, unless all are.
     """
-    table = Table("quantity", box=None)
-    for head in ("layer", "measured", "error", "theory", "ratio"):
-        table.add_column(head, justify="right")
-    table.add_column("")
     if rows["predicted"].notna().any():
         rows = rows[rows["predicted"].notna()]
     of_encoder = [name in QUANTITIES and QUANTITIES[name].of_encoder for name in rows["quantity"]]
     last = np.where(of_encoder, stack.encoder_depth or stack.depth, stack.depth)
+    lines = []
     for row in rows[rows["layer"].isin([0, 1]) | (rows["layer"] == last)].itertuples():
         mean, error, theory, name = row.mean, row.sem, row.predicted, str(row.quantity)
         if "grad_sq_" in name and mean > 0:
             mean, error, theory = mean**0.5, error / (2 * mean**0.5), theory**0.5
             name = name.replace("grad_sq_", "grad_")
         numbers = (f"{mean:.4g}", f"{error:.2g}", f"{theory:.4g}", f"{mean / theory:.3f}" if theory else "")
-        table.add_row(
-            matrix_name(name),
-            str(row.layer or ""),
-            *("" if text == "nan" else text for text in numbers),
-            agreement_text(row.agreement),
-        )
-    return table
+        known = ("" if text == "nan" else text for text in numbers)
+        lines.append([matrix_name(name), str(row.layer or ""), *known, agreement_text(row.agreement)])
+    return table_lines(["quantity", "layer", "measured", "error", "theory", "ratio", ""], lines)
 
 
 def _end_texts(ends: Sequence[tuple[float, float, float, float] | None], *, ratio: bool) -> list[str]:
@@ -124,19 +117,3 @@ def _end_texts(ends: Sequence[tuple[float, float, float, float] | None], *, rati
     return [
         "-" if end is None else ratio_text(*end[:2]) if ratio else number_text(*end[2:], least=SEEN) for end in ends
     ]
-
-
-def _columns(heads: Sequence[tuple[str, Sequence[str]]], rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """A table with a name for each row, below heads that each stand over some columns."""
-    names = [name for _, under in heads for name in under]
-    widths = [max(map(len, (name, *column))) + 2 for name, *column in zip(names, *rows.values(), strict=True)]
-    first = max(map(len, rows)) + 2
-    above, at = "", 0
-    for head, under in heads:
-        widths[at] += max(0, len(head) + 2 - sum(widths[at : at + len(under)]))
-        above += f"{head:>{sum(widths[at : at + len(under)])}}"
-        at += len(under)
-    lines = [f"  {'':<{first}}{above}"] if above.strip() else []
-    for name, cells in {"": names, **rows}.items():
-        lines.append(f"  {name:<{first}}" + "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)))
-    return lines

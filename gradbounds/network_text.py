@@ -1,14 +1,16 @@
 """One network as text: theory's norms layer by layer, samples over theory, and what differs between layers."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from checks.large_width import family, why_not_judged
 from checks.stacks.gradients_by_layer import matrices
+from checks.trust import Trust
+from gradbounds.plain_text import table_lines
 from theory import Stack
 from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.family import DEPTH, HEADS, WIDTH
@@ -54,7 +56,7 @@ def network_lines(
         table: its `layer_table`.
         reason: why theory has no rule; "" if it has one.
         every_layer: whether every layer is printed, or those that double, and the last.
-        evidence: what is known of theory for such networks; "" for what `checks.large_width` knows.
+        evidence: what is known of theory for such networks; "" for what `checks.trust` knows.
     """
     has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
     table = with_cosines(table)
@@ -177,11 +179,11 @@ def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
 
 def trust_lines(stack: Stack, evidence: str) -> list[str]:
     """How far theory can be trusted for a network, where it is not judged."""
-    why = why_not_judged(stack)
+    why = Trust.of(stack).why
     unknown = why.removeprefix("no coefficient: ")
     lines = [evidence] if evidence else []
     if unknown == why:
-        reason = why.replace(f"stacks of the family '{family(stack)}'", "networks of this kind")
+        reason = re.sub("stacks of the family '.*?'", "networks of this kind", why)
         lines += [f"Theory may be off by more than 3% here ({reason}; d is the width)."] if why else []
     elif not evidence:
         lines += [
@@ -217,33 +219,19 @@ def _block(
         least: relative error from which on it is shown.
     """
     lines = []
+    present = table[table[value].notna()]
+    texts = [number_text(*both, least) for both in zip(present[value], present[error], strict=True)]
+    cells = dict(zip(zip(present["quantity"], present["layer"], strict=True), texts, strict=True))
     for prefix in ("encoder_", ""):
         wanted = [prefix + name for name in STREAM]
         wanted += [name for name in matrices(table) if name.startswith("encoder_") == bool(prefix)]
-        rows = table[table["quantity"].isin(wanted) & (table["layer"] > 0) & table[value].notna()]
-        rows = rows if layers is None else rows[rows["layer"].isin(layers)]
-        if rows.empty:
-            continue
-        columns = [name for name in wanted if name in set(rows["quantity"])]
-        texts = [number_text(*both, least) for both in zip(rows[value], rows[error], strict=True)]
-        cells = dict(zip(zip(rows["quantity"], rows["layer"], strict=True), texts, strict=True))
-        widths = {
-            name: max(len(matrix_name(name)), *(len(text) for (of, _), text in cells.items() if of == name)) + 2
-            for name in columns
-        }
-        heads = "".join(f"{matrix_name(name):>{widths[name]}}" for name in columns)
-        lines += ["encoder"] if prefix else []
-        lines.append("  layer" + heads)
-        for layer in sorted({layer for _, layer in cells}):
-            lines.append(
-                f"{layer:>7}" + "".join(f"{cells.get((name, layer), '-'):>{widths[name]}}" for name in columns)
-            )
-    whole = table[(table["layer"] == 0) & table[value].notna()].set_index("quantity")
-    outside = [
-        f"{head} {number_text(whole.loc[name, value], whole.loc[name, error], least)}"
-        for name, head in (("grad_WH", "dL/dW_H"), ("grad_Wemb", "dL/dW_emb"), ("loss", "loss"))
-        if name in whole.index
-    ]
+        here = sorted({at for name, at in cells if name in wanted and at > 0 and (layers is None or at in layers)})
+        columns = [name for name in wanted if any((name, at) in cells for at in here)]
+        if columns:
+            rows = [[str(at), *(cells.get((name, at), "-") for name in columns)] for at in here]
+            lines += [*["encoder"] * bool(prefix), *table_lines(["layer", *map(matrix_name, columns)], rows)]
+    whole = {"grad_WH": "dL/dW_H", "grad_Wemb": "dL/dW_emb", "loss": "loss"}
+    outside = [f"{head} {cells[name, 0]}" for name, head in whole.items() if (name, 0) in cells]
     return [*lines, "  " + ",  ".join(outside)]
 
 

@@ -4,10 +4,8 @@ import contextlib
 import io
 import os
 import re
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
 
 # C0 and C1, which move the cursor or worse, what turns the direction of text around, and halves of characters.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -87,8 +85,20 @@ def write_no_more(stream: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def console() -> "Console":
-    """Where tables are printed on stdout: without colours, also where FORCE_COLOR asks for them."""
-    from rich.console import Console  # late: most commands print none
+def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table as lines: names in the first column start at the left, and everything else ends at the right.
 
-    return Console(force_terminal=False, color_system=None)
+    >>> print(*table_lines(["layer", "norm"], [["1", "0.25"], ["12", "3"]]), sep=chr(10))
+      layer  norm
+          1  0.25
+         12     3
+    """
+    table = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  " + "  ".join(
+            cell.ljust(width) if not column and not cell.isdigit() else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in table
+    ]  # fmt: skip

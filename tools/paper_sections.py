@@ -1,9 +1,11 @@
 """Sections of `paper_checks.md`: a claim's rows, and its notes with what several of them say said once."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from string import Formatter
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from checks.experiment import PAPER_WIDTH
 from checks.results import Results
 from checks.statistics import agreement_text
 from checks.verdict import Sentence, Subject, Verdict, significant
-from theory import CLAIMS, Claim, Stack, predict
+from theory import CLAIMS, Stack, predict
 from theory.paper.theorem1 import bound_value
 from theory.stack import PAPER, TITLES
 
@@ -20,21 +22,6 @@ _LONG = 30
 
 
 _HEADS = ("part", "number", "setting", "paper", "theory", "samples", "verdict", "note")
-
-
-class Listed:
-    """Texts that are listed once, numbered in the order in which they are asked for."""
-
-    def __init__(self) -> None:
-        self._texts = dict[str, int]()
-
-    def number(self, text: str) -> int:
-        """The text's number."""
-        return self._texts.setdefault(text, len(self._texts) + 1)
-
-    def lines(self) -> list[str]:
-        """A numbered line for each text."""
-        return [f"{number}. {text}" for text, number in self._texts.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,47 +51,34 @@ def largest_rows(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
 
 
 def section(
-    rows: Sequence[Shown], settings: Listed, commands: Listed, *, digits: int, below: Sequence[str] = ()
-) -> list[str]:
-    """A claim's rows, what stands below them, and its notes.
+    rows: Sequence[Shown], *, settings: dict[str, int], commands: dict[str, int], digits: int
+) -> dict[str, Any]:
+    """A claim's rows and its notes, as a template shows them.
 
     Args:
         rows: in the order in which they are shown.
-        settings: of the page; new ones are added.
-        commands: of the page; new ones are added.
+        settings: numbers by the texts of the page; new ones are added.
+        commands: likewise.
         digits: of numbers.
-        below: lines between rows and notes.
+
+    Returns:
+        The rows' cells by column; the table of them, without columns in which rows do not differ; the notes, and
+        whether rows differ in them.
     """
     marks, notes = merged([shown.verdict.note for shown in rows])
-    noted = len(notes) > 1 or len(set(marks)) > 1
-    numbers = [setting_numbers(shown, settings, commands) for shown in rows]
-    rows_cells = [_cells(shown, number, digits) for shown, number in zip(rows, numbers, strict=True)]
-    if len(rows) == 1 and not below:
-        return [_told(rows_cells[0], notes[0])]
-    # What all rows have in common is said once, below them.
-    one_setting, no_theory = len(set(numbers)) == 1, not any(np.isfinite(shown.verdict.predicted) for shown in rows)
-    nouns = {cells["number"] for cells in rows_cells}
-    left_out = {"number": len(nouns) == 1, "setting": one_setting, "theory": no_theory, "note": not noted}
-    heads = [head for head in _HEADS if not left_out.get(head)]
-    lines = [row(heads), "|-" * len(heads) + "|"]
-    above = dict.fromkeys(_HEADS, "")
-    for cells, mark in zip(rows_cells, marks, strict=True):
-        part = after(above["part"], cells["part"])
-        noun = after(above["number"], cells["number"]) if cells["number"] else ""
-        named = cells | {"part": part + cells["others"], "number": noun, "note": mark}
-        lines.append(row([named[head] for head in heads]))
-        above = cells
-    lines += ["", *below]
-    of_all = [f"Numbers: {noun}." for noun in nouns if noun and len(nouns) == 1]
-    of_all += [_numbered(numbers[0])] if one_setting else []
-    of_all += ["No theory stands beside these rows."] if no_theory else []
-    if noted:
-        return [
-            *lines,
-            *(f"{k}. {note}" for k, note in enumerate(notes, start=1)),
-            *["", " ".join(of_all)] * bool(of_all),
-        ]
-    return [*lines, " ".join([*notes, *of_all])]
+    cells = [
+        _cells(shown, _setting_numbers(shown, settings, commands), digits) | {"note": mark}
+        for shown, mark in zip(rows, marks, strict=True)
+    ]
+    noted, has_theory = len(notes) > 1 or len(set(marks)) > 1, any(np.isfinite(s.verdict.predicted) for s in rows)
+    differ = {name: len({each[name] for each in cells}) > 1 for name in ("number", "setting")}
+    heads = [head for head in _HEADS if ({"note": noted, "theory": has_theory} | differ).get(head, True)]
+    below = [
+        each | {name: after(above[name], each[name]) for name in ("part", "number")}
+        for above, each in pairwise([dict.fromkeys(_HEADS, ""), *cells])
+    ]  # fmt: skip
+    table = [heads, *([each[head] + each["others"] * (head == "part") for head in heads] for each in below)]
+    return {"rows": cells, "table": table, "notes": notes, "noted": noted}
 
 
 def _cells(shown: Shown, number: str, digits: int) -> dict[str, str]:
@@ -123,35 +97,18 @@ def _cells(shown: Shown, number: str, digits: int) -> dict[str, str]:
     }
 
 
-def _told(cells: Mapping[str, str], note: str) -> str:
-    """A row that stands alone, in words."""
-    theory = "" if cells["theory"] == "-" else f"theory {cells['theory']}; "
-    numbers = f"claimed {cells['paper']}; {theory}samples {cells['samples']}: **{cells['verdict']}**"
-    noun = f", {cells['number']}" if cells["number"] else ""
-    return f"{_capital(cells['part'])}{cells['others']}{noun}: {numbers}. {note} {_numbered(cells['setting'])}"
-
-
-def _numbered(settings: str) -> str:
-    return f"Setting{'s' * (',' in settings)} {settings}."
-
-
-def heading(claim: Claim) -> list[str]:
-    """A claim's name, its statement and formula, and where it is attained."""
-    text = with_links(f"{_capital(claim.statement)}. {claim.tight}")
-    return [f"\n## {claim.id}\n", f"{text}\n", f"$${claim.latex}$$\n"]
-
-
 def with_links(text: str) -> str:
     """The text with a link for each page that it names by its path."""
     return re.sub(r"docs/\w+\.md", r"[\g<0>](\g<0>)", text)
 
 
-def setting_numbers(shown: Shown, settings: Listed, commands: Listed) -> str:
+def _setting_numbers(shown: Shown, settings: dict[str, int], commands: dict[str, int]) -> str:
     """The numbers of a row's setting and of those behind it."""
     numbers = []
     for v, command in [(shown.verdict, shown.command), *shown.smaller]:
-        made_by = commands.number(shown_command(command))
-        numbers.append(settings.number(_beside(v) + (f" (command {made_by})" if made_by > 1 else "")))
+        made_by = commands.setdefault(shown_command(command), len(commands) + 1)
+        text = _beside(v) + (f" (command {made_by})" if made_by > 1 else "")
+        numbers.append(settings.setdefault(text, len(settings) + 1))
     return ", ".join(dict.fromkeys(map(str, numbers)))
 
 
@@ -172,7 +129,7 @@ def merged(notes: Sequence[Sentence]) -> tuple[list[str], list[str]]:
     for number, same in enumerate(kinds.values(), start=1):
         for letter, note in zip("abcdefghijklmnopqrstuvwxyz", same, strict=False):
             marks[note] = f"{number}{letter if len(same) > 1 else ''}"
-        texts.append(f"{_capital(_together(same))}.")
+        texts.append(f"{capital(_together(same))}.")
     return [marks[note] for note in notes], texts
 
 
@@ -208,8 +165,8 @@ def looseness(stack: Stack) -> float:
     return float(bound_value(stack).value) / float(np.sqrt(predict(stack)["grad_sq_W2"][-1]))
 
 
-def bound_by_width(committed: Sequence[Results]) -> list[str]:
-    """Theorem 1's bound over the norm against the width, by theory and by the committed cells of V = d.
+def bound_by_width(committed: Sequence[Results]) -> list[list[str]]:
+    """Rows of Theorem 1's bound over the norm against the width, by theory and by the committed cells of V = d.
 
     The bound is the one with its tail bound of ‖W_emb‖₂. At the paper's own width theory stands alone.
     """
@@ -222,15 +179,15 @@ def bound_by_width(committed: Sequence[Results]) -> list[str]:
     if not factors:
         return []
     widths = sorted({width for _, width in factors} | {PAPER_WIDTH})
-    shape = bound_stack("post", PAPER_WIDTH)
-    lines = [f"Bound over norm at L = {shape.depth}, n = {shape.tokens}, V = d:\n", row(["d", *map(str, widths)])]
-    lines.append("|-" * (len(widths) + 1) + "|")
+    rows = [["d", *map(str, widths)]]
     for placement in PAPER:
-        theory = [significant(looseness(bound_stack(placement, width))) for width in widths]
-        lines.append(row([f"{TITLES[placement]}, theory", *theory]))
-        sampled = [factors.get((placement, width)) for width in widths]
-        lines.append(row([f"{TITLES[placement]}, samples", *("-" if k is None else significant(k) for k in sampled)]))
-    return [*lines, ""]
+        theory = (significant(looseness(bound_stack(placement, width))) for width in widths)
+        sampled = (factors.get((placement, width)) for width in widths)
+        rows += [
+            [f"{TITLES[placement]}, theory", *theory],
+            [f"{TITLES[placement]}, samples", *("-" if k is None else significant(k) for k in sampled)],
+        ]
+    return rows
 
 
 def _kind(v: Verdict) -> tuple[Subject, str]:
@@ -275,7 +232,7 @@ def _beside(v: Verdict) -> str:
 def after(above: str, part: str) -> str:
     """A part's name below another row's, without the long beginning, or the whole, that both have."""
     if part == above:
-        return "..."
+        return "..." if part else ""
     words, others = part.split(", "), above.split(", ")
     same = next((k for k, (a, b) in enumerate(zip(words, others, strict=False)) if a != b), 0)
     return f"... {', '.join(words[same:])}" if len(", ".join(words[:same])) >= _LONG else part
@@ -291,5 +248,6 @@ def row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The text with a large first letter, unless it is a norm."""
     return text if text.startswith("||") else text[:1].upper() + text[1:]

@@ -7,8 +7,8 @@ import pandas as pd
 from scipy import stats
 
 from checks.fits import LEAST_POINTS, pooled_exponent, slope_weights
-from checks.large_width import in_large_width
 from checks.statistics import Estimate, agreement_word, standard_error
+from checks.trust import Trust
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.cost import quick_patterns
 
@@ -177,7 +177,7 @@ def against_theory(
             noise = float(np.hypot(sem, sum(theirs))) / predicted if predicted else 0.0
             name = parameter or quantity
             ratio = mean / predicted if predicted else float("inf") if mean else 1.0
-            judged = all(in_large_width(network, q) for q in errors or ["hidden_energy"])
+            judged = not any(Trust.of(network, q).why for q in errors or ["hidden_energy"])
             word = _word(ratio, noise, len(measured), judged=judged)
             rows.append((width, depth, part, layer, name, predicted, mean, sem, ratio, noise, len(measured), word))
     columns = ["width", "depth", "part", "layer", "quantity", "predicted", "measured", "sem", "ratio", "noise", "seeds"]

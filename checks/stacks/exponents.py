@@ -7,12 +7,12 @@ from functools import lru_cache, partial
 import numpy as np
 
 from checks.fits import LEAST_POINTS, PowerLaw, model_choice, power_law
-from checks.large_width import output_correction
 from checks.series import Against
 from checks.stacks.proof_chain import RECORDED, factor_exponents
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, Agreement, estimate, scalar_agreement
 from checks.theory_and_samples import prediction_of
+from checks.trust import output_correction
 from checks.verdict import (
     EXPONENT_MARGIN,
     LOOSE,

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checks.fits import power_law
-from checks.large_width import in_large_width
 from checks.statistics import (
     MARGIN,
     Agreement,
@@ -19,6 +18,7 @@ from checks.statistics import (
     pooled,
 )
 from checks.theory_and_samples import prediction_of
+from checks.trust import Trust
 from checks.verdict import Setting, Subject, Verdict, Word, interval_of, names, sentence, setting
 from simulate import Samples, jacobian_norms
 from theory.paper.claims import CLAIMS
@@ -93,7 +93,9 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
     predicted_broken = max(
         _leading(np.append(1.0, p)[:-1] < band[0]) for p, band in zip(predictions, bands, strict=True)
     )
-    deepest = max(range(len(pre)), key=lambda i: (in_large_width(pre[i].stack), pre[i].stack.depth, pre[i].stack.width))
+    deepest = max(
+        range(len(pre)), key=lambda i: (not Trust.of(pre[i].stack).why, pre[i].stack.depth, pre[i].stack.width)
+    )
     depth, energy = pre[deepest].stack.depth, energies[deepest]
     last = Estimate(energy.mean[-1], energy.sem[-1], energy.draws)
     predicted_last = float(predictions[deepest][-1])
@@ -129,7 +131,7 @@ def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
     outside, word = _band(energies, [(least, most)] * len(post), "holds")
     # The layer with the largest prediction: picking the largest measurement would pick its error too.
     predictions = [prediction_of(s)["attention_energy"] for s in post]
-    top = max(range(len(post)), key=lambda i: (in_large_width(post[i].stack), float(predictions[i].max())))
+    top = max(range(len(post)), key=lambda i: (not Trust.of(post[i].stack).why, float(predictions[i].max())))
     layer = int(predictions[top].argmax())
     energy = Estimate(energies[top].mean[layer], energies[top].sem[layer], energies[top].draws)
     predicted = float(predictions[top][layer])
@@ -155,7 +157,7 @@ def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def _judged(samples: Samples, measured: Estimate, predicted: float) -> Agreement:
-    return agreement_word(measured, predicted) if in_large_width(samples.stack) else "beyond"
+    return "beyond" if Trust.of(samples.stack).why else agreement_word(measured, predicted)
 
 
 def _band(energies: Sequence[Estimate], bands: Sequence[tuple[Any, Any]], kept: Word) -> tuple[int, Word]:

@@ -9,7 +9,6 @@ from checks.fits import LEAST_POINTS, power_law
 from checks.statistics import estimate
 from checks.theory_and_samples import cell_fields, prediction_of
 from simulate import Samples
-from theory.stack import TITLES
 
 FLAT = 1.1
 """The largest ratio of two layers' norms that is called flat."""
@@ -78,29 +77,3 @@ def layer_spreads(norms: pd.DataFrame) -> pd.DataFrame:
         flat = bool((predicted if np.isfinite(predicted) else spread) < FLAT)
         rows.append((placement, int(most["depth"]), float(spread), float(sem), float(predicted), flat))
     return pd.DataFrame(rows, columns=["placement", "depth", "spread", "sem", "predicted", "flat"])
-
-
-def spread_lines(spreads: pd.DataFrame) -> list[str]:
-    """Which placements are flat over the layers, and by which factor the others are not."""
-    lines = [f"\nLargest over smallest ||dL/dW2|| of all layers at L = {spreads['depth'].iloc[0]}:"]
-    for row in spreads.itertuples():
-        theory = f"({row.predicted:.3f})" if np.isfinite(row.predicted) else "(no rule)"
-        lines.append(f"{TITLES[str(row.placement)]:28} {row.spread:.3f} +- {row.sem:.3f} {theory}")
-    flat = [TITLES[str(name)] for name in spreads.loc[spreads["flat"], "placement"]]
-    uneven = spreads[~spreads["flat"]].itertuples()
-    others = [f"{TITLES[str(row.placement)]} by a factor of {row.spread:.2g}" for row in uneven]
-    sentence = f"Flat over the layers, below {FLAT}: {', '.join(flat) or 'none'}."
-    return [*lines, f"{sentence} Not flat: {', '.join(others)}." if others else sentence]
-
-
-def exponent_lines(exponents: pd.DataFrame) -> list[str]:
-    """A line per placement."""
-    lines = [f"{'exponent in L of ||dL/dW2||':28} {'last layer':34} first layer"]
-    for placement, rows in exponents.groupby("placement", sort=False):
-        numbers = [
-            f"{row.exponent:+.3f} [{row.low:+.3f}, {row.high:+.3f}] "
-            + (f"({row.predicted:+.3f})" if np.isfinite(row.predicted) else "(no rule)")
-            for row in rows.itertuples()
-        ]
-        lines.append(f"{TITLES[str(placement)]:28} {numbers[0]:34} {numbers[1]}")
-    return [*lines, "samples with their 95% interval, and in parentheses large-width theory over the same depths"]

@@ -86,7 +86,7 @@ def _deepest(cells: Sequence[Samples], placement: str) -> Samples | None:
 
 
 def _wide(samples: Samples) -> bool:
-    """A first layer off by L/d moves a slope over L layers by 1/d only, so profiles reach beyond `in_large_width`."""
+    """A first layer off by L/d moves a slope over L layers by 1/d only, so `Trust` does not matter."""
     return samples.stack.depth <= samples.stack.width / 40
 
 

@@ -8,7 +8,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from checks.fits import PowerLaw, bootstrap_interval, local_exponents, power_law
-from checks.large_width import in_large_width
 from checks.statistics import (
     MARGIN,
     Estimate,
@@ -18,6 +17,7 @@ from checks.statistics import (
     share,
 )
 from checks.theory_and_samples import cell_fields, prediction_of
+from checks.trust import Trust
 from checks.verdict import LOOSE, Subject, Verdict, Word, by_key, names, sentence, setting, significant
 from simulate import Samples
 from theory.paper.theorem1 import allowed_failure, bound_value
@@ -112,7 +112,7 @@ def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
                 measured=bound / float(norm.mean),
                 interval=(bound / float(high), bound / float(low)),
                 agreement=scalar_agreement(float(norm.mean), predicted, float(norm.sem), MARGIN * predicted)
-                if in_large_width(stack)
+                if not Trust.of(stack).why
                 else "beyond",
                 setting=setting(group),
                 cells=names(group),

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
-from checks.step_errors import NUMBERS
+from checks.trust import NUMBERS
 from figures.first_step import first_step_rates
 from gradbounds.actions.first_step_cost import cost_within, network_seconds, noise_patterns, parameter_count
 from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, table_lines

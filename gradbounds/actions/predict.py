@@ -4,15 +4,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
+from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
-from gradbounds.actions.remedies import Remedy, remedy
+from checks.trust import Trust
+from gradbounds.actions.remedies import remedy
 from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
@@ -22,8 +23,11 @@ from gradbounds.network_text import (
     network_lines,
     note_lines,
     number_text,
+    sampled_lines,
     standing_out,
     title,
+    trust_lines,
+    with_cosines,
 )
 from gradbounds.progress import LONG, shown
 from gradbounds.result import Result
@@ -52,11 +56,11 @@ _CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
 def predict_stack(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str], draws: int | None, seed: int,
     patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
-    known: Prediction | None = None,
+    further: bool = True,
 ) -> Result:  # fmt: skip
     """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
 
-    Who has the prediction already, within the same time and memory, gives it as `known`.
+    Without `further` ones, one prediction is made: exponents and what would even the layers out take more.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
@@ -65,74 +69,59 @@ def predict_stack(
     budget = Budget.of(max_time, memory)
     stack, notes = of.read(given)
     others = {changes: of.compared(given, changes) for changes in variants(compare)}
-    if draws is not None:
-        check_count("draws", draws, 2)  # one draw has no error
-    check_count("seed", seed, 0)
-    if patterns is not None:
-        check_count("patterns", patterns, 2)
+    for name, count, least in (("draws", draws, 2), ("seed", seed, 0), ("patterns", patterns, 2)):
+        if count is not None:
+            check_count(name, count, least)  # one draw has no error
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
-    reason, refused = "", False
-    prediction: Prediction | None = None
-    slopes: pd.DataFrame | None = None
-    evener: Remedy | None = None
-    evening = ""
-    chosen: Way | None = None
-    try:
-        chosen = way(stack, patterns, budget)
-    except OverBudgetError as error:
-        reason, refused = str(error), True
-    except NoRuleError as error:
-        reason = str(error)
-    if chosen is not None:
-        prediction = predicted(chosen) if known is None else known
+    chosen, reason, is_refused = _way_or_reason(stack, patterns, budget)
+    prediction = None if chosen is None else predicted(chosen)
+    slopes, evener, evening = None, None, ""
+    if chosen is not None and prediction is not None and further:
         slopes = _exponents(chosen, prediction, budget)
         evener, evening = remedy(stack, layer_table(prediction, None), budget, chosen)
-    elif draws is None:
+    if chosen is None and draws is None:
         draws = _DRAWS
-        if refused:
-            _check_sampling(stack, draws, budget, reason)
+        _check_sampling(stack, draws, budget, reason * is_refused)
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
     beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
     evidence = "" if prediction is None else known_of(stack, notes, given)
-    cheaper = ["", f"{_CHEAPER}: {chosen.said}."] if chosen is not None and chosen.said else []
-    values: dict[str, Any] = {
-        "stack": stack,
-        "no_rule": reason or None,
-        "not_judged": why_not_judged(stack) or None,
-        "notes": notes,
-        "drawn_by": drawn_by(notes),
-        "cheaper": (chosen.said if chosen is not None else "") or None,
-        "compared_with_code": evidence or None,
-    }
-    values["exponents"] = slopes
-    values["evened_by"] = evener
-    values["compared"] = [{"stack": others[changes], "prediction": beside[changes]} for changes in others]
-
-    def drawn() -> "Figure":
-        from figures.layer_profile import layer_profile  # late: it loads matplotlib
-
-        return layer_profile(_profile(stack, table))
-
+    cheaper = "" if chosen is None else chosen.said
+    sentences = {
+        "drawn": drawn_lines(notes), "stands_out": standing_out(stack, table), "evened": evening,
+        "trust": [*filter(None, trust_lines(stack, evidence))], "notes": [*filter(None, note_lines(notes))],
+        "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
+    }  # fmt: skip
     return Result(
         about=title(stack),
         tables={"prediction": table},
-        values=values,
+        values={
+            "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
+            "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
+            "sentences": sentences, "exponents": slopes, "evened_by": evener,
+            "compared": [{"stack": others[changes], "prediction": beside[changes]} for changes in others],
+        },
         lines=[
-            title(stack), *drawn_lines(notes), "", *standing_out(stack, table),
-            *([evening] if evening else []), *_at_context(stack, notes), *cheaper, "",
+            title(stack), *drawn_lines(notes), "", *sentences["stands_out"], *[evening] * bool(evening),
+            *_at_context(stack, notes), *["", f"{_CHEAPER}: {cheaper}."] * bool(cheaper), "",
             *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
-            *_sampled_ends(samples),
-            *_exponent_lines(slopes), *_bound_line(stack, table),
-            *(
-                line
-                for changes in beside
-                for line in comparison_lines(changes, (stack.tokens, others[changes].tokens), table, beside[changes])
+            *_sampled_ends(samples), *_exponent_lines(slopes), *_bound_line(stack, table),
+            *chain.from_iterable(
+                comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
+                for changes, other in others.items()
             ),
             *note_lines(notes),
         ],
-        figures={"gradient_over_layers": drawn},
+        figures={"gradient_over_layers": partial(_profile_figure, stack, table)},
     )  # fmt: skip
+
+
+def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget) -> tuple[Way | None, str, bool]:
+    """How the network is predicted; else why it is not, and whether that is for time or memory."""
+    try:
+        return way(stack, patterns, budget), "", False
+    except (OverBudgetError, NoRuleError) as error:
+        return None, str(error), isinstance(error, OverBudgetError)
 
 
 def predict_plan(
@@ -228,13 +217,13 @@ def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | 
 
 
 def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> None:
-    """Refuse a network for which neither theory nor samples are within the budget.
+    """Refuse a network for which neither theory nor samples are within the budget; without a reason, none.
 
     Raises:
         ValueError: so it is; the error says what both would take.
     """
     seconds, peak = _sampling_cost(stack, draws)
-    if seconds > budget.seconds or peak > budget.bytes:
+    if reason and (seconds > budget.seconds or peak > budget.bytes):
         raise ValueError(
             f"{reason}. Sampling {draws} networks would take {duration(seconds)} and {format_bytes(peak)}."
         )
@@ -302,10 +291,13 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
     return [f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}{times}."]
 
 
-def _profile(stack: Stack, table: pd.DataFrame) -> pd.DataFrame:
-    """The table as the figure takes it: squares again, whose root it draws."""
+def _profile_figure(stack: Stack, table: pd.DataFrame) -> "Figure":
+    """The figure of norms over layers; it takes squares, whose root it draws."""
+    from figures.layer_profile import layer_profile  # late: it loads matplotlib
+
     shown = table[table["quantity"].str.startswith("grad_") & (table["layer"] > 0)].copy()
     shown["quantity"] = shown["quantity"].str.replace("grad_", "grad_sq_", regex=False)
     shown["sem"] = 2 * shown["mean"] * shown["sem"]
     shown[["mean", "predicted"]] = shown[["mean", "predicted"]] ** 2
-    return shown.assign(placement=stack.placement, width=stack.width, depth=stack.depth, tokens=stack.tokens)
+    sizes = {"placement": stack.placement, "width": stack.width, "depth": stack.depth, "tokens": stack.tokens}
+    return layer_profile(shown.assign(**sizes))

@@ -25,9 +25,6 @@ _SECONDS, _MOST_SECONDS = 2.0, 20.0
 # Of the norms' first layer over last two patterns say enough.
 _PATTERNS = 2
 
-EVENED = "- What would even it out"
-"""What the line of a remedy begins with."""
-
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
@@ -128,7 +125,7 @@ def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
         late = f"{others}not tried at {stack.tokens} tokens, which takes longer than {duration(limit.seconds)}"
         fewer = tokens_within(stack, replace(limit, seconds=limit.seconds / 2))  # two changes at least
         parts.append(late + ("" if fewer is None else f"; --tokens {fewer} has time for it"))
-    return f"{EVENED}: {'; '.join(parts)}." if parts else ""
+    return f"- What would even it out: {'; '.join(parts)}." if parts else ""
 
 
 def _furthest(table: pd.DataFrame) -> float:

@@ -20,9 +20,8 @@ from checks.verdict import DECIDING
 from figures.registry import run_figures
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
-from gradbounds.network_comparison import theory_table
+from gradbounds.network_comparison import samples_beside_theory
 from gradbounds.network_text import network_lines, title
-from gradbounds.plain_text import console
 from gradbounds.progress import progress, working
 from gradbounds.result import Result
 from simulate import Run, Samples
@@ -149,10 +148,7 @@ def _network_tables(sampled: Sequence[Samples]) -> list[str]:
     for samples in sampled:
         text = samples.cell.text
         lines += [*[""] * bool(lines), title(samples.stack) + (f", {text.source}" if text else "")]
-        printed = console()
-        with printed.capture() as table:
-            printed.print(theory_table(samples.stack, comparison([samples])))
-        lines += table.get().splitlines()
+        lines += samples_beside_theory(samples.stack, comparison([samples]))
     return lines
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.described_network import variants
-from gradbounds.flags import LOGGED_AS, Flag, OfModel, given, network, optional
+from gradbounds.flags import LOGGED_AS, Flag, OfModel, check_together, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 # One that is not given is None: a published model keeps its own there.
 Changes = network(Stack(), several=("tokens",))
+
+_NEEDS = {"latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch", "optimizer": "first_step"}
+_EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
+    "dry_run": (("bound", "logged"), ", which take seconds."),
+    "bound": (("batch", "first_step", "draws", "compare", "patterns", "all"), "; it is about theory of one network."),
+    "batch": (("compare", "draws", "first_step", "sequences", "several tokens"), "; it is about one network's log."),
+    "several tokens": (("compare", "draws", "bound", "first_step", "all"), "; these take one number of tokens."),
+}
+"""Which flag goes with which other alone, and which ones do not go together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,41 +114,23 @@ class Predict(OfModel):
         Raises:
             ValueError: flags exclude each other, or the network is not what they ask for.
         """
-        if self.bound and self.first_step or self.latex and not self.bound:
-            raise ValueError("bound must stand without first_step, and latex with bound.")
-        beside = {"draws": self.draws, "compare": self.compare}
-        if self.bound and (asked := [name for name, value in beside.items() if value]):
-            raise ValueError(
-                f"bound must stand without {', '.join(asked)}; without bound these stand beside theory's gradients."
-            )
-        if self.logged_as and self.logged is None:
-            raise ValueError(f"logged_as must stand with logged, got {' '.join(self.logged_as)!r} without.")
-        changes = given(self.stack)
-        of = self.description
-        if self.batch is not None:
-            return self._of_batch(changes, self.batch)
-        if self.logged is not None:
-            raise ValueError(f"logged must stand with batch, got {str(self.logged)!r} without.")
-        if self.text is not None:
-            raise ValueError(f"text must stand with batch, got {self.text!r} without.")
+        changes, of = given(self.stack), self.description
         several = isinstance(changes.get("tokens"), tuple)
-        if several:
-            self._check_lengths(changes["tokens"])
+        if several and not changes["tokens"]:
+            raise ValueError("tokens must have a value, or several.")
+        also = {"several tokens": several, "sequences": "sequences" in changes}
+        check_together(self, needs=_NEEDS, excludes=_EXCLUDES, also=also)
+        limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
+        if self.batch is not None:
+            return self._of_batch(changes, self.batch, limits)
         if self.dry_run and not self.first_step:
-            if self.bound:
-                raise ValueError("dry_run must stand without bound, which takes seconds.")
             from gradbounds.actions.predict import predict_plan
 
-            return predict_plan(
-                changes, of, compare=self.compare, draws=self.draws, patterns=self.patterns, max_time=self.max_time,
-                memory=self.memory,
-            )  # fmt: skip
+            return predict_plan(changes, of, compare=self.compare, draws=self.draws, **limits)
         if several:
             from gradbounds.actions.lengths import predict_lengths
 
-            return predict_lengths(
-                changes, changes["tokens"], of, patterns=self.patterns, max_time=self.max_time, memory=self.memory
-            )
+            return predict_lengths(changes, changes["tokens"], of, **limits)
         if self.bound:
             from gradbounds.actions.bound import theorem1
 
@@ -150,34 +141,21 @@ class Predict(OfModel):
             stack, notes = of.read(changes)
             stacks = [stack, *(of.compared(changes, each) for each in variants(self.compare))]
             return first_steps(
-                stacks, self.optimizer, draws=self.draws, seed=self.seed, patterns=self.patterns, notes=notes,
-                max_time=self.max_time, memory=self.memory, every_power=self.all,
-                plan=self.dry_run,
+                stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, every_power=self.all,
+                plan=self.dry_run, **limits,
             )  # fmt: skip
         from gradbounds.actions.predict import predict_stack
 
         return predict_stack(
-            changes, of, compare=self.compare, draws=self.draws, seed=self.seed, patterns=self.patterns,
-            max_time=self.max_time, memory=self.memory, every_layer=self.all,
+            changes, of, compare=self.compare, draws=self.draws, seed=self.seed, every_layer=self.all, **limits
         )  # fmt: skip
 
-    def _of_batch(self, changes: "dict[str, Any]", batch: int) -> "Result":
-        """The gradient of a batch.
-
-        Raises:
-            ValueError: flags exclude it.
-        """
-        alone = {"compare": self.compare, "draws": self.draws, "bound": self.bound, "first_step": self.first_step}
-        alone |= {"sequences": "sequences" in changes, "several tokens": isinstance(changes.get("tokens"), tuple)}
-        if asked := [name for name, value in alone.items() if value]:
-            raise ValueError(f"batch must stand without {', '.join(asked)}, got {batch} sequences beside it.")
+    def _of_batch(self, changes: dict[str, Any], batch: int, limits: dict[str, Any]) -> "Result":
+        """The gradient of a batch."""
         from gradbounds.actions.batch_defaults import batch_asked
 
-        limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
         asked_of = batch_asked(changes, self.description, text=self.text, **limits)
         if self.logged is not None:
-            if self.dry_run:
-                raise ValueError("dry_run must stand without logged.")
             from gradbounds.actions.logged import predict_logged
 
             return predict_logged(
@@ -190,16 +168,3 @@ class Predict(OfModel):
             asked_of.given, batch, self.description, text=asked_of.text, plan=self.dry_run,
             every_layer=self.all, of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
         )  # fmt: skip
-
-    def _check_lengths(self, lengths: tuple[int, ...]) -> None:
-        """Refuse what is of one network where several numbers of tokens are given.
-
-        Raises:
-            ValueError: there is no number, or a flag that takes one.
-        """
-        if not lengths:
-            raise ValueError("tokens must have a value, or several.")
-        alone = {"compare": self.compare, "draws": self.draws, "bound": self.bound, "first_step": self.first_step}
-        alone |= {"all": self.all}
-        if asked := [name for name, value in alone.items() if value]:
-            raise ValueError(f"{', '.join(asked)} must stand with one number of tokens, got {len(lengths)}.")

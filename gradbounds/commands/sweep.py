@@ -2,12 +2,12 @@
 
 from collections import deque
 from contextlib import AbstractContextManager
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradbounds.flags import Flag, OfModel, given, in_groups, optional
+from gradbounds.flags import Flag, OfModel, check_together, given, in_groups, optional
 from gradbounds.grid import OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory.stack.stack import OWN
@@ -22,6 +22,26 @@ _CHECKED = 1000
 WITH_TABLE = ("compare", "relax")
 _PRESETS = (*PRESETS, *WITH_TABLE)
 Preset = Literal[_PRESETS]  # type: ignore[valid-type]
+
+_NEEDS = {"along": "preset relax", "values": "preset relax"}
+_OF_RUNS = (
+    "file", "zip", "engine", "device", "dtype", "text", "dask", "task_seconds", "blocks_at_once", "memory",
+    "land_every", "resume",
+)  # fmt: skip
+_EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
+    "dry_run": (("dask",), ", whose machines are others."),
+    "workers": (("the address of a scheduler",), ", whose workers sample."),
+    "file": (("preset",), ", which is another recipe."),
+    "config and like": (("file", *(f"preset {name}" for name in PRESETS)), ", which have networks of their own."),
+    **{
+        f"preset {name}": (
+            _OF_RUNS,
+            "; it takes fields, a model, draws, seed, workers, out, along, values and dry_run.",
+        )
+        for name in WITH_TABLE
+    },
+}
+"""Which flag goes with which other alone, and which ones do not go together."""
 
 
 def _flag(of: Field) -> Any:
@@ -105,7 +125,9 @@ class Sweep(OfModel):
         Raises:
             ValueError: no folder to write to, flags that exclude each other, or a recipe that makes no sense.
         """
-        self._check_flags()
+        also = {f"preset {self.preset}": self.preset is not None, "config and like": self.description.is_model}
+        also |= {"the address of a scheduler": ":" in (self.dask or "")}
+        check_together(self, needs=_NEEDS, excludes=_EXCLUDES, also=also)
         if self.preset in WITH_TABLE:
             return self._with_table()
         recipe = self.recipe()
@@ -125,53 +147,18 @@ class Sweep(OfModel):
         """A preset that ends with a table.
 
         Raises:
-            ValueError: a flag that it does not take, or as the action.
+            ValueError: as the action.
         """
-        taken = {"out", "preset", "grid", "draws", "seed", "workers", "along", "values", "json", "dry_run"}
-        taken |= {f.name for f in fields(OfModel)}
-        others = Sweep()
-        if asked := [
-            f.name for f in fields(self) if f.name not in taken and getattr(self, f.name) != getattr(others, f.name)
-        ]:
-            raise ValueError(
-                f"preset {self.preset} must stand without {', '.join(asked)}; it takes fields, a model, draws, seed, "
-                "workers, out, along, values and dry_run."
-            )
-        grid = given(self.grid)
-        all_fields = self.description.grid(grid)
-        # A model's placement is one of those that are compared.
-        if "placement" not in grid:
-            all_fields.pop("placement", None)
-        grid = all_fields
-        sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
+        grid = self.description.grid(given(self.grid))
+        if "placement" not in given(self.grid):  # a model's own is one of those that are compared
+            grid.pop("placement", None)
+        options: dict[str, Any] = {"draws": self.draws, "seed": self.seed, "workers": self.workers, "out": self.out}
+        options = {name: value for name, value in options.items() if value is not None} | {"plan": self.dry_run}
+        from gradbounds.actions.sweep_tables import compare, relax
+
         if self.preset == "compare":
-            from gradbounds.actions.compare import compare
-
-            sampling["draws"] = 128 if self.draws is None else self.draws
-            return compare(grid, out=self.out, plan=self.dry_run, **sampling)
-        from gradbounds.actions.relax import relax
-
-        if self.out is None and not self.dry_run:
-            raise ValueError("out must be given: --out FOLDER says where the draws go.")
-        steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
-        sampling["draws"] = 64 if self.draws is None else self.draws
-        return relax(grid, out=self.out, plan=self.dry_run, **steps, **sampling)
-
-    def _check_flags(self) -> None:
-        """Refuse flags that would be ignored.
-
-        Raises:
-            ValueError: there are some.
-        """
-        if (self.along or self.values) and self.preset != "relax":
-            raise ValueError(f"along and values must stand with the preset relax, got {self.along or self.values!r}.")
-        if self.dry_run and self.dask is not None:
-            raise ValueError("dry_run must stand without dask, whose machines are others.")
-        if self.workers is not None and self.dask is not None and ":" in self.dask:
-            raise ValueError(
-                f"workers and the address of a scheduler must not be given together, got {self.workers} and "
-                f"{self.dask!r}; the scheduler's workers sample."
-            )
+            return compare(grid, **options)
+        return relax(grid, along=field_name(self.along), values=self.values, **options)
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
         """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
@@ -194,8 +181,6 @@ class Sweep(OfModel):
             ValueError: they contradict each other, or a value makes no sense.
         """
         grid = given(self.grid)
-        if self.description.is_model and (self.file is not None or self.preset is not None):
-            raise ValueError("config and like must stand without file, and of presets with compare or relax.")
         groups = [[field_name(name) for name in group.split(",")] for group in self.zip]
         zipped = any({"width", "depth"} <= {*group} for group in groups)
         grid = self.description.grid(grid, zipped=zipped)
@@ -207,8 +192,6 @@ class Sweep(OfModel):
             ]
             if of_width and not any("width" in group for group in groups):
                 grid["zip"].append(of_width)
-        if self.file is not None and self.preset is not None:
-            raise ValueError(f"file and preset must not be given together, got {str(self.file)!r} and {self.preset!r}.")
         if self.file is not None:
             base = read_recipe(self.file)
         else:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gradbounds.flags import Flag, Positional, WithJson, optional
+from gradbounds.flags import Flag, Positional, WithJson, check_together, optional
 from simulate.runs.files import write_whole
 from simulate.runs.manifests import check_sampled
 
@@ -29,6 +29,10 @@ class Verify(WithJson):
         from gradbounds.actions.verify import verify
 
         return verify(self.out, self.draws, self.seed, self.text, self.workers)
+
+
+_EXCLUDES = {"against": (("csv", "layers"), ", which are about one run.")}
+"""Which flags of `check` do not go together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +60,7 @@ class Check(WithJson):
             ValueError: there is no run, or flags exclude each other.
         """
         if self.against is not None:
-            if self.csv is not None or self.layers:
-                raise ValueError("against must stand without csv and layers, which are about one run.")
+            check_together(self, excludes=_EXCLUDES)
             from gradbounds.actions.runs import diff
 
             return diff(self.folder, self.against)

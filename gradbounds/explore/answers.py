@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,17 @@ from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import law_of, predict_batch
 from gradbounds.actions.batch_defaults import Asked, batch_asked
 from gradbounds.actions.first_line import cost_of_batch, said_cost
-from gradbounds.actions.predict import known_of, predict_stack
-from gradbounds.actions.remedies import EVENED, remedy
+from gradbounds.actions.predict import predict_stack
 from gradbounds.budget import Budget, OverBudgetError, Way, by_estimates, way
 from gradbounds.explore.questions import MOST_LAYERS, MOST_SECONDS, Question
 from gradbounds.network_comparison import comparison_lines, comparison_words
 from gradbounds.network_text import (
-    drawn_lines,
     ends_of_layers,
     matrix_name,
-    note_lines,
-    sampled_lines,
-    standing_out,
-    title,
-    trust_lines,
     with_cosines,
 )
 from gradbounds.plain_text import one_line
-from theory import NoRuleError, Prediction, Stack
+from theory import NoRuleError, Stack
 from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.cost import Cost, quick_patterns
 from theory.paper.claims import printed_profile
@@ -69,7 +63,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     """The answer to a question.
 
     Args:
-        kind: what is asked: "predict", "evened", "batch", "lines", "first_step", "depth", "width" or "compare".
+        kind: what is asked: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
         asked: `Question.read` reads it; of "compare" an object with `networks`, several of it, and their `names`.
         is_wanted: whether somebody still waits for it.
 
@@ -92,7 +86,7 @@ def seconds_of_answer(kind: str, asked: Any) -> float:
     Raises:
         ValueError: the question cannot be read.
     """
-    if kind not in ("predict", "batch", "lines", "evened"):
+    if kind not in ("predict", "batch", "lines"):
         return 0.0
     question = Question.read(asked)
     stack, _ = question.network()
@@ -113,72 +107,36 @@ def _budget(question: Question | None = None) -> Budget:
     return Budget.of(f"{seconds or SECONDS:g}s", _MEMORY)
 
 
-@by_estimates()
-def answer_with_lines(asked: Any) -> dict[str, Any]:
-    """The answers to "predict", "lines" and "evened" in one, of one prediction.
+def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
+    """Every layer's gradients and stream, what stands out of them, and how far theory is to be trusted.
 
-    Raises:
-        ValueError: as `answer`.
+    With `further` predictions there is also what would make the layers alike, and all that the command prints.
     """
-    question = Question.read(asked)
-    chosen = _way(question)
-    prediction = chosen.predicted()
-    shown = _shown(question, chosen, prediction) | _lines(question, prediction)
-    evened = [line for line in shown["lines"] if line.startswith(EVENED)]
-    return shown | {"evened": "".join(evened[:1])}
-
-
-def _prediction(question: Question) -> dict[str, Any]:
-    """Every layer's gradients and stream, what stands out of them, and how far theory is to be trusted."""
-    chosen = _way(question)
-    return _shown(question, chosen, chosen.predicted())
-
-
-def _way(question: Question) -> Way:
-    """How the network is predicted; what has no rule or takes too long is an error here, and not sampled."""
-    return way(question.network()[0], None, _budget(question))
-
-
-def _shown(question: Question, chosen: Way, prediction: Prediction) -> dict[str, Any]:
-    stack, notes = question.network()
-    table = layer_table(prediction, None)
-    shown = with_cosines(table)
+    stack, _ = question.network()
+    _way(question)  # what has no rule or takes too long is an error here, and not sampled
+    result = predict_stack(
+        question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, further=further,
+        **_limits(question.seconds or SECONDS),
+    )  # fmt: skip
+    shown = with_cosines(result.to_frame())
     _keep(stack, shown)
-    return {
-        "title": title(stack),
+    sentences = dict(result.values["sentences"])
+    of_further = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
+    return sentences | (of_further if further else {}) | {
+        "title": result.about,
         "name": TITLES[stack.placement],
         "stack": stack,
         "python": f"gb.predict(gb.{stack!r})",
         "series": _series(shown),
-        "drawn": drawn_lines(notes),
-        "stands_out": standing_out(stack, shown),
-        "trust": [line for line in trust_lines(stack, known_of(stack, notes, question.given)) if line],
-        "sampled": [line for line in sampled_lines(stack, shown) if line],
-        "cheaper": chosen.said,
-        "notes": [line for line in note_lines(notes) if line],
+        "cheaper": result.values["cheaper"] or "",
         "paper": _of_the_paper(stack, shown),
         "taken_apart": _taken_apart(stack, shown),
-    }
+    }  # fmt: skip
 
 
-def _lines(question: Question, known: Prediction | None = None) -> dict[str, Any]:
-    """All that the command prints, which takes some networks more."""
-    question.network()
-    result = predict_stack(
-        question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, known=known,
-        **_limits(question.seconds or SECONDS),
-    )  # fmt: skip
-    return {"lines": list(result.lines)}
-
-
-def _evened(question: Question) -> dict[str, Any]:
-    """The line of what would make the layers alike, which takes some networks more; "" where they are."""
-    stack, _ = question.network()
-    chosen = _way(question)
-    if (table := _tables.get(stack)) is None:
-        table = layer_table(chosen.predicted(), None)
-        _keep(stack, table)
-    return {"evened": remedy(stack, table, _budget(question), chosen)[1]}
+def _way(question: Question) -> Way:
+    """How the network is predicted."""
+    return way(question.network()[0], None, _budget(question))
 
 
 def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -420,6 +378,6 @@ def _keep(stack: Stack, table: pd.DataFrame) -> None:
 
 
 ANSWERS: Mapping[str, Callable[[Question], dict[str, Any]]] = {
-    "predict": _prediction, "batch": _batch, "first_step": _first_step, "lines": _lines, "evened": _evened,
+    "predict": _prediction, "batch": _batch, "first_step": _first_step, "lines": partial(_prediction, further=True),
 }  # fmt: skip
 """What the page asks of one network, by name."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradbounds.budget import each_once
-from gradbounds.explore.answers import SECONDS, answer, answer_with_lines, seconds_of_answer
+from gradbounds.explore.answers import SECONDS, answer, seconds_of_answer
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
@@ -161,7 +161,7 @@ def _changes() -> Iterator[tuple[str, str]]:
 
 def _answer(kind: str, question: Mapping[str, Any]) -> Any:
     try:
-        content = answer_with_lines(question) if kind == "predict" else answer(kind, question)
+        content = answer("lines" if kind == "predict" else kind, question)
     except ValueError as error:
         return {"error": short(str(error))}
     if "stack" in content:

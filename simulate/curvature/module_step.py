@@ -1,91 +1,53 @@
-"""The first step of an optimizer from any module of a factory: its rates, and each group of parameters' part.
+"""The first step of an optimizer from any module: its rates, and each group of parameters' part.
 
 For the parameters θ − η u of a module and the loss of its batch, with whatever the module and its loss draw at random
 drawn alike for every η. Derivatives are backward passes alone, which more operations have than forward-mode ones.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from simulate.curvature.first_step import Direction, break_even_rate, direction
 from simulate.curvature.problems import plain_operations
-from simulate.modules.factories import Called, Factory, Loss, Made, ProbeError, of_every_module, seeded
+from simulate.modules.factories import Called, Loss, Made, ProbeError, seeded
 from simulate.modules.layers import LayerList, layer_lists
-from theory.stack.optimizers import MODULE_OPTIMIZERS
 
 WHOLE = "all"
 """The group of everything that is stepped."""
-
-COLUMNS = ("width", "depth", "seed", "optimizer", "group", "gain", "curvature", "share", "hessian", "break_even_rate",
-           "passes", "loss")  # fmt: skip
 
 # A loss that is linear in the output has no Gauss-Newton matrix; what rounding leaves of it is below this share of the
 # gain over a rate of first order.
 _ROUNDING = 1e-6
 
 
-def module_steps(
-    factory: Factory,
-    optimizers: Sequence[str],
-    *,
-    widths: Sequence[int],
-    depths: Sequence[int],
-    seeds: int,
-    seed: int = 0,
-    layers: Sequence[str] = (),
-    device: str = "cpu",
-    on_module: Callable[[int, int], None] | None = None,
-) -> pd.DataFrame:
-    """The first step from the modules that `simulate.probe` measures with the same arguments.
-
-    Args:
-        factory: of modules and batches, as `simulate.probe` takes it.
-        optimizers: some of "sgd", "adam" (ε → 0), and of the matrices alone, embeddings left out, "polar" and "muon".
-        widths: given to the factory.
-        depths: given to the factory.
-        seeds: modules of every width and depth.
-        seed: root seed.
-        layers: globs that name the layers.
-        device: of module and batch.
-        on_module: called with how many modules are done, and of how many, after each.
-
-    Returns:
-        One row per width, depth, seed (0, 1, ...), optimizer and group ("all", every layer, and every other module with
-        parameters of its own): gain g·u, curvature u'Gu of this group's step alone with the Gauss-Newton matrix of loss
-        and output (NaN where the loss is linear in the output, or the output holds no tensor), and share, this
-        group's of u'Gu of the whole step. Of "all" also hessian, u'Hu (NaN where there is no second
-        derivative), break_even_rate (NaN where there is none within 40 passes) with the forward passes that it took,
-        and loss.
-
-    Raises:
-        ValueError: an unknown optimizer, no matrix for a step of matrices, or as `simulate.probe`.
-    """
-    for name in optimizers:
-        if name not in MODULE_OPTIMIZERS:
-            raise ValueError(f"first_step must name some of {', '.join(MODULE_OPTIMIZERS)}, got {name!r}.")
-
-    def measure(module: Made, own_seed: int, depth: int, _: int) -> list[dict[str, Any]]:
-        return one_step(module, optimizers, own_seed, layers, depth)
-
-    every = of_every_module(measure, factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module)
-    rows = [
-        {"width": width, "depth": depth, "seed": number} | row
-        for (width, depth, number), of_module in every for row in of_module
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
 def one_step(
     one: Made, optimizers: Sequence[str], seed: int, layers: Sequence[str] = (), depth: int = 0
 ) -> list[dict[str, Any]]:
-    """The rows of one module, by optimizer and group."""
+    """The first step from one module, by optimizer and group of parameters.
+
+    Args:
+        one: module, batch and loss.
+        optimizers: some of "sgd", "adam" (ε → 0), and of the matrices alone, embeddings left out, "polar" and "muon".
+        seed: of what module and loss draw at random.
+        layers: globs that name the layers.
+        depth: number of layers.
+
+    Returns:
+        One row per optimizer and group ("all", every layer, and every other module with parameters of its own): gain
+        g·u, curvature u'Gu of this group's step alone with the Gauss-Newton matrix of loss and output (NaN where the
+        loss is linear in the output, or the output holds no tensor), and share, this group's of u'Gu of the whole step.
+        Of "all" also hessian, u'Hu (NaN where there is no second derivative), break_even_rate (NaN where there is none
+        within 40 passes) with the forward passes that it took, and loss.
+
+    Raises:
+        ProbeError: as `module_direction` and `ParameterLine`.
+    """
     path = ParameterLine(one, seed)
     groups = _groups(one.module, layer_lists(one.module, layers, depth), path.gradient)
     rows = []

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from gradbounds.commands.sweep import Fields
 from gradbounds.flags import Flag, OfModel, given, optional
 from gradbounds.recipe import Recipe
-from theory.stack.optimizers import TRAINING_OPTIMIZERS
+from studies.training.optimizers import TRAINING_OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)

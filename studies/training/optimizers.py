@@ -1,8 +1,12 @@
 """Optimizers: SGD with momentum and weight decay and polar factors, whose steps are of low rank, and Adam."""
 
 from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 
-from theory.stack.optimizers import TRAINING_OPTIMIZERS, TrainingOptimizer
+TrainingOptimizer = Literal["sgd", "polar", "adam"]
+TRAINING_OPTIMIZERS: tuple[TrainingOptimizer, ...] = get_args(TrainingOptimizer)
+"""Those of whole trainings. Steps of the first two have the rank of the batch and commute with orthonormal maps, so
+that no matrix need be drawn; Adam's are elementwise."""
 
 _NOT_TRAINED = {
     "muon": ": training has 'polar', its exact polar factor, of every matrix, and no Newton-Schulz or Nesterov's steps"

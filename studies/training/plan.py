@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from simulate.counts import check_count
 from studies.training.cells import TrainingCell, training_cell
-from studies.training.optimizers import Optimizer
+from studies.training.optimizers import Optimizer, TrainingOptimizer
 from studies.training.schedule import BatchName, Schedule, roles
 from theory import NoRuleError, Stack
 from theory.first_step.prediction import first_step
-from theory.stack.optimizers import TrainingOptimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

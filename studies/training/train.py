@@ -24,10 +24,9 @@ from simulate.runs.store import Run
 from simulate.text import TextWindows, read_windows
 from studies.training.cells import TrainingCell, arrays_in, as_columns, training_cell
 from studies.training.maps import LearningMaps
-from studies.training.optimizers import Optimizer
+from studies.training.optimizers import Optimizer, TrainingOptimizer
 from studies.training.schedule import BatchName, Schedule, roles
 from theory.stack import Stack, check_stack
-from theory.stack.optimizers import TrainingOptimizer
 from theory.stack.quantities import NamedArrays
 
 

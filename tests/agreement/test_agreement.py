@@ -6,7 +6,7 @@ import pytest
 
 from checks import comparison
 from checks.experiment import TEXT
-from checks.large_width import in_large_width
+from checks.trust import Trust
 from simulate import sample
 from simulate.network import transformer as network
 from simulate.network.transformer import F, gain
@@ -31,7 +31,7 @@ def test_every_quantity_of_every_layer(placement):
     At 512 draws the standard errors are at most 1.2%, so an error of 9% in any number is missed with less than 1e-3.
     """
     stack = Stack(placement=placement, width=512, depth=6, tokens=8, vocab=512)
-    assert in_large_width(stack)
+    assert not Trust.of(stack).why
     assert differing(stack, draws=512) == []
 
 

@@ -187,8 +187,8 @@ def test_compare(png_alone, tmp_path, monkeypatch, capsys):
     ]
     assert main([*line, "--draws", "64", "--tokens", "2", "--vocab", "4"]) == 0
     said = capsys.readouterr().out
-    assert "Post-LN   " in said
-    assert "DeepNorm  " in said
+    assert "\n  Post-LN   " in said
+    assert "\n  DeepNorm  " in said
     assert matplotlib.image.imread(out / "placements.png").std() > 0.05
     assert main([*COMPARE, "--out", str(tmp_path / "x"), "--placement", "sideways"]) == 2
     assert "placement must be one of 'post', 'pre', 'peri'" in capsys.readouterr().err
@@ -207,7 +207,7 @@ def test_compare(png_alone, tmp_path, monkeypatch, capsys):
     ]
     assert main([*one, "--draws", "4", "--tokens", "2", "--vocab", "4"]) == 0
     said = capsys.readouterr().out
-    assert "No exponents in L, which take 3 depths or more; here is L = 4." in said and "lat over the layers" in said
+    assert "No exponents in L, which take 3 depths or more; here is L = 4." in said and "flat is below 1.1" in said
     monkeypatch.chdir(tmp_path)
     assert main([*COMPARE, *one[len(COMPARE) + 2 :], "--draws", "4", "--tokens", "2", "--vocab", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["norms"]

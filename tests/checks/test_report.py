@@ -20,7 +20,7 @@ from checks.verdict import DECIDING, Subject
 from figures.registry import run_figure, run_figures
 from simulate import sample
 from theory import CLAIMS, Stack
-from tools.paper_page import PAGES, markdown
+from tools.paper_page import PAGES
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_results_survive_a_round_trip(tmp_path, small_grid):
     (tmp_path / "r.json").write_text(results(found, small_grid, "a command"))
     again = load_results(tmp_path / "r.json")
     assert changed_verdicts(again.verdicts, found) == []
-    assert markdown([again]) == markdown([Results("a command", found, again.cells)])
+    assert PAGES["paper_checks.md"]([again]) == PAGES["paper_checks.md"]([Results("a command", found, again.cells)])
 
 
 # What a family of rows is about: the quantity, at the last layer, that its cells are sampled again for.

@@ -5,26 +5,26 @@ from dataclasses import replace
 import pytest
 
 from checks.first_step import first_step
-from checks.large_width import implied_error
-from checks.step_errors import NUMBERS, SPREAD, SQUARED, VALUES, coefficients, family, reference_stacks, step_errors
+from checks.trust import NUMBERS, SPREAD, SQUARED, STEP_COEFFICIENTS, VALUES, Trust, coefficients, step_family
+from tests.helpers.width_families import step_errors, step_references
 from theory import Stack
 
 
 def reference(name, width=256):
-    (stack,) = (stack for stack in reference_stacks(width) if family(stack) == name)
+    (stack,) = (stack for stack in step_references(width) if step_family(stack) == name)
     return stack
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "polar"])
 def test_the_measured_networks_have_their_coefficient(optimizer):
     """And two standard errors, over the width; that of SGD in two parts, as four heads share keys."""
-    for stack in reference_stacks(256):
-        row, errors = coefficients()[family(stack)][optimizer], step_errors(stack, optimizer)
+    for stack in step_references(256):
+        row, errors = coefficients(STEP_COEFFICIENTS)[step_family(stack)][optimizer], step_errors(stack, optimizer)
         for name in NUMBERS:
             c, sem = row[name]
             values = 4 * VALUES[name] if optimizer == "sgd" and stack.placement != "post" else 0.0
             stated = (abs(c - values) + 2 * sem + abs(values)) / 256
-            assert errors[name] == pytest.approx(stated), (family(stack), name)
+            assert errors[name] == pytest.approx(stated), (step_family(stack), name)
             assert errors[name] * 256 >= abs(c) + 2 * sem - 1e-12
 
 
@@ -62,7 +62,7 @@ def test_heads_of_their_own_keys_leave_an_error():
 
 def test_families_that_were_not_measured_have_an_order():
     stack = Stack(placement="pre", width=256, depth=2, tokens=4, vocab=16)
-    assert step_errors(stack, "sgd") == dict.fromkeys(NUMBERS, SQUARED * implied_error(stack))
+    assert step_errors(stack, "sgd") == dict.fromkeys(NUMBERS, SQUARED * Trust.of(stack).error)
     muon = step_errors(stack, "muon")["gain"] - step_errors(stack, "sgd")["gain"]
     assert muon == pytest.approx(SPREAD["muon"] * 4 / 256)
 

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 
 from checks import theory_and_samples
-from checks.large_width import in_large_width
 from checks.statistics import estimate
 from checks.theory_and_samples import comparison
+from checks.trust import Trust
 from simulate import sample
 from theory import Prediction, Stack
 
@@ -27,16 +27,16 @@ def test_the_error_of_a_prediction_counts(monkeypatch):
 def test_all_tokens_of_a_batch_ask_for_width():
     """The output matrix's gradient is off by the number of its rows over d, whatever sequences they are of."""
     one = Stack(width=256, depth=1, tokens=8, vocab=16)
-    assert in_large_width(one)
-    assert not in_large_width(dataclasses.replace(one, sequences=4))
-    assert not in_large_width(dataclasses.replace(one, tokens=32))
+    assert not Trust.of(one).why
+    assert Trust.of(dataclasses.replace(one, sequences=4)).why
+    assert Trust.of(dataclasses.replace(one, tokens=32)).why
 
 
 def test_own_logits_in_the_exponent_ask_for_heads():
     """One matrix of queries and keys over √d_k, whose own logits vary by s² (d_k/d)^(1/2); two matrices do not ask."""
     tied = Stack(width=512, depth=1, tokens=4, vocab=16, query_key_scale=1.0, query_key="tied", heads=128)
-    assert in_large_width(tied)
-    assert not in_large_width(dataclasses.replace(tied, heads=64))
-    assert not in_large_width(dataclasses.replace(tied, query_key_scale=1.2))
+    assert not Trust.of(tied).why
+    assert Trust.of(dataclasses.replace(tied, heads=64)).why
+    assert Trust.of(dataclasses.replace(tied, query_key_scale=1.2)).why
     for other in ({"query_key": "untied"}, {"attention_scale": "linear"}):
-        assert in_large_width(dataclasses.replace(tied, heads=64, **other))
+        assert not Trust.of(dataclasses.replace(tied, heads=64, **other)).why

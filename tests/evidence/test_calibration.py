@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks.large_width import in_large_width, why_not_judged
 from checks.statistics import CHANCE, MARGIN
 from checks.theory_and_samples import comparison
+from checks.trust import Trust
 from simulate import sample
 from tests.helpers.evidence_file import kept_case, record
 from tests.helpers.random_stacks import CALIBRATED, random_stacks
@@ -32,8 +32,8 @@ OF_EACH_CLASS = ("loss", "grad_sq_WQ", "grad_sq_XQ")
 def case(number: int, stack: Stack) -> dict[str, Any]:
     """A stack, why it is not judged, or its judged numbers: how many, which differ, and how sharp they are."""
     about: dict[str, Any] = {"number": number, "stack": stack.non_default()}
-    if not any(in_large_width(stack, name) for name in OF_EACH_CLASS):
-        return about | {"not judged": why_not_judged(stack)}
+    if all(Trust.of(stack, name).why for name in OF_EACH_CLASS):
+        return about | {"not judged": Trust.of(stack).why}
     try:
         predict(stack, patterns=1)
     except NoRuleError as error:

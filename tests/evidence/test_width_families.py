@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 
-from checks.large_width import CLASSES, TABLE, class_of, reference_stacks
 from checks.statistics import estimate
+from checks.trust import CLASSES, COEFFICIENTS, class_of
 from simulate import sample
 from simulate.runs.files import write_whole
 from tests.helpers.evidence_file import kept_case
+from tests.helpers.width_families import reference_stacks
 from theory import Stack, predict
 
 pytestmark = pytest.mark.evidence
@@ -65,12 +66,12 @@ def family_row(stacks: list[Stack]) -> dict[str, Any]:
 
 
 def test_families(kept_folder):
-    """Writes the table that `checks.large_width` reads; a family that cannot be measured fails."""
+    """Writes the table that `checks.trust` reads; a family that cannot be measured fails."""
     families = {name: [] for name, _ in reference_stacks(WIDTHS[0])}
     for width in WIDTHS:
         for name, stack in reference_stacks(width):
             families[name].append(stack)
     rows = {name: kept_case(kept_folder, name, partial(family_row, stacks)) for name, stacks in families.items()}
     content = {"widths": WIDTHS, "draws": DRAWS, "families": rows}
-    write_whole(TABLE, (json.dumps(content, indent=1) + "\n").encode())
+    write_whole(COEFFICIENTS, (json.dumps(content, indent=1) + "\n").encode())
     assert all(rows.values())

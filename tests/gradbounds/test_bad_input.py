@@ -64,13 +64,16 @@ BAD = [
     (("predict", "--placement", "sideways"), "placement must be one of 'post', "),
     (("predict", "--tokens"), "tokens must have a value, or several."),
     (("predict", "--tokens", "8", "x"), "tokens must be an integer, such as 512 or 1e6, got 'x'."),
-    (("predict", "--tokens", "8", "16", "--draws", "4"), "draws must stand with one number of tokens, got 2."),
-    (("predict", "--bound", "--draws", "4"), "--bound must stand without draws; without bound these stand"),
+    (
+        ("predict", "--tokens", "8", "16", "--draws", "4"),
+        "several tokens must stand without draws; these take one number",
+    ),
+    (("predict", "--bound", "--draws", "4"), "--bound must stand without draws; it is about theory of one network."),
     (
         ("predict", "--bound", "--query-key-scale", "0.5"),
         "and gradbounds claims T1 --all the rows in which the bound was",
     ),
-    (("predict", "--bound", "--dry-run"), "--dry-run must stand without bound, which takes seconds."),
+    (("predict", "--bound", "--dry-run"), "--dry-run must stand without bound, which take seconds."),
     (("predict", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
     (("predict", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
     (
@@ -136,7 +139,7 @@ BAD = [
     ),
     (("sweep", "--out", "NEW", "--file", "missing.toml"), "file must be a readable TOML file, got 'missing.toml'"),
     (("sweep", "--out", "NEW", "--file", "FULL"), "file must be a readable TOML file, got 'FULL'"),
-    (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file and preset must not be given"),
+    (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file must stand without preset"),
     (("sweep", "--out", "NEW", "--preset", "huge"), "for argument '--preset'. Expected one of ('"),
     (("sweep", "--preset", "compare", "--dtype", "float64"), "must stand without dtype; it takes fields, a model"),
     (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),

@@ -239,7 +239,7 @@ def test_gpus_are_a_resource():
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--workers", "2", "--dask", "tcp://h:1"], "workers and the address of a scheduler must not be given together"),
+    (["--workers", "2", "--dask", "tcp://h:1"], "workers must stand without the address of a scheduler"),
     (["--dry-run", "--dask", "tcp://h:1"], "--dry-run must stand without dask"),
     (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
     (["--blocks-at-once", "-1"], "at_once must be an integer of at least 0"),

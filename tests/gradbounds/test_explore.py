@@ -119,10 +119,10 @@ def test_the_words_are_those_of_predict(served, capsys):
     _, whole = asked(served, "lines", {"fields": SMALL | {"placement": "peri"}})
     assert "\n".join(whole["lines"]) == capsys.readouterr().out.rstrip("\n")
     assert set(content["stands_out"]) < set(whole["lines"])
-    assert asked(served, "evened", {"fields": SMALL | {"placement": "peri"}})[1]["evened"] == ""
+    assert whole["evened"] == ""
     uneven = {"fields": SMALL | {"placement": "pre", "depth": "6"}}
     (line,) = (each for each in asked(served, "lines", uneven)[1]["lines"] if "even it out" in each)
-    assert asked(served, "evened", uneven)[1]["evened"] == line
+    assert asked(served, "lines", uneven)[1]["evened"] == line
     assert precomputed._answer("predict", uneven)["evened"] == line
     assert "may be off by more than 3%" in content["trust"][0]
     assert content["paper"] is None

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from gradbounds import progress
-from gradbounds.actions import predict as actions_predict
 from gradbounds.explore import precomputed
 from gradbounds.explore.answers import answer, seconds_of_answer
 from gradbounds.explore.page import page
@@ -73,11 +72,9 @@ def test_a_file_has_gated_networks_with_all_that_the_page_asks_of_them(monkeypat
     assert [rows["first"][at], rows["last"][at]] == pytest.approx([norms[0], norms[-1]], rel=1e-9)
 
 
-def test_a_file_has_the_lines_of_the_prediction_that_it_has(monkeypatch):
-    """Which is made once: the command's own is not asked for."""
+def test_a_file_has_the_lines_of_the_prediction_that_it_has():
     network = {"fields": {"placement": "peri"} | SMALL}
     apart = precomputed._rounded(answer("predict", network) | answer("lines", network))
-    monkeypatch.setattr(actions_predict, "predicted", lambda chosen: pytest.fail("it is known"))
     together = precomputed._answer("predict", network)
     assert together["lines"] == apart["lines"]
     assert together["series"] == apart["series"]

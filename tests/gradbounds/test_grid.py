@@ -88,8 +88,10 @@ def test_a_sweep_takes_a_models_network():
         [replace(network, vocab=vocab) for network, vocab in zip(networks, (64, 128), strict=True)],
     )
     assert_alike([Description(like="pythia-1.4b").read({"width": 256, "depth": 2})[0]], networks[:1])
-    with pytest.raises(ValueError, match="^config and like must stand without file, and of presets with compare"):
-        parsed(["sweep", "--preset", "deep", *words]).recipe()
+    with pytest.raises(
+        ValueError, match="^config and like must stand without preset deep, which have networks of their own"
+    ):
+        parsed(["sweep", "--preset", "deep", *words]).run()
 
 
 @given(st.integers(2, 500), st.integers(1, 12), st.integers(2, 5))

@@ -73,9 +73,9 @@ def test_a_law_by_its_name(tmp_path):
         np.testing.assert_allclose(read(given).frequencies, np.array([6, 3, 2]) / 11)
     assert read(named["text"]).within == TextLaw.of_text("the cat and the dog and the cat".split(), 3).within
     for given, message in {
-        "zipf:": "^text must be zipf:A with a number A, counts:FILE",
+        "zipf:": "^text must be .*zipf:A with a number A, counts:FILE",
         "zipf:-1": "^exponent must be a number of at least 0",
-        f"counts:{named['text']}": "^text must be zipf:A .* counts:FILE of numbers",
+        f"counts:{named['text']}": "^text must be .*zipf:A .* counts:FILE of numbers",
         named["binary"]: "^text must be UTF-8",
         named["none"]: "^text .*none",
     }.items():

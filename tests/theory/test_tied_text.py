@@ -74,19 +74,6 @@ def test_texts_with_fixed_attention(fields):
         assert (error < 0.1).all(), (name, error)
 
 
-def test_a_text_without_repeats():
-    """Among a million words no two are the same and no label is a word of the sequence, as by groups without a text.
-
-    Groups of tokens know what words are to other tokens; a text, whose tokens are many, does not.
-    """
-    stack = replace(SMALL, vocab=4096, tokens=48, output_scale=0.4)
-    text = noise_scale(stack, text=TextLaw.zipf(0.0, 4096))
-    apart = noise_scale(stack, grouped=True, patterns=2)
-    assert text.loss == pytest.approx(apart.loss, abs=0.02)
-    for role, single in apart.single.items():
-        np.testing.assert_allclose(text.single[role], single, rtol=0.02, err_msg=role)
-
-
 def test_labels_that_are_words():
     """Chances of two positions by counting all texts of three words: label and word, of the same and of others."""
     law = TextLaw.of_counts([3, 2, 1])

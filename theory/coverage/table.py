@@ -31,8 +31,8 @@ LARGEST_STEPPED_VOCAB = 200.0
 NARROWEST_GROUPED_WINDOW = 32
 """Here W^Q and W^K are 20% off at a window of 8, 9% at 16, and 3% at 32, by groups of tokens."""
 FEWEST_GROUPED_WORDS = 2.0
-"""Tokens over √d from which groups with tied embeddings and random queries are taken: what they leave out falls like
-d/n², from W^Q 12% too large at 1 (Post-LN, no mask; 2% with a causal mask at 3)."""
+"""Tokens over √d from which groups with tied embeddings and random queries are taken: the certain gradient at logits,
+which they leave out, falls like d/n². At 2 W^K is 6% too large (Post-LN, causal mask)."""
 
 SUBJECTS = {
     "prediction": "a prediction",
@@ -322,7 +322,7 @@ GAPS = (
         ("grouped",),
         f"tied embeddings with random queries and fewer than {FEWEST_GROUPED_WORDS:g} √d tokens",
         f"untied embeddings or at least {FEWEST_GROUPED_WORDS:g} sqrt(width) tokens",
-        "what tokens of a group have by themselves of the certain gradient at the logits is taken as their mean",
+        "the certain gradient at the logits is left out, which matters among few tokens",
         lambda stack: (
             holds_words(stack)
             and stack.query_key_scale > 0.0

@@ -81,7 +81,8 @@ def prediction_cost(
     """
     patterns = patterns or quick_patterns(stack, grouped=grouped, text=text)
     if grouped:
-        count = patterns if _is_sampled(stack, text) or not text else 1 + (stack.sequences != 2)
+        text = text or holds_words(stack)
+        count = patterns if is_fluctuating(stack) or not text else 1 + (stack.sequences != 2)
         once, each, held = _of_groups(stack, text=text)
         return Cost(once + each * count, held * min(count, _at_once(stack, held, text=text)))
     if windows == 0 and is_exchangeable(stack):  # kernels of two numbers each
@@ -135,6 +136,7 @@ def measured_seconds(
 
 def least_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
     """Patterns of a least batch."""
+    text = text or (grouped and holds_words(stack))
     return 4 if text and stack.sequences != 2 else 2 * (1 + (not grouped and is_mirrored(stack)))
 
 
@@ -146,8 +148,8 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
     """
     if grouped:
         once, each, _ = _of_groups(stack, text=text)
-        sampled, least = _is_sampled(stack, text), 4 if stack.sequences == 1 else 2
-        return int(np.clip(_QUICK_SECONDS // (once + each), least, 64)) if sampled else 1
+        least = 4 if stack.sequences == 1 else 2
+        return int(np.clip(_QUICK_SECONDS // (once + each), least, 64)) if is_fluctuating(stack) else 1
     dropped = stack.attention_dropout or stack.source_tokens
     if stack.tokens == 1 and not (dropped or stack.experts or holds_words(stack)):
         return 2 * (1 + is_mirrored(stack))
@@ -155,11 +157,6 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
     return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4 * (1 + is_mirrored(stack)), 4096))
-
-
-def _is_sampled(stack: Stack, text: bool) -> bool:
-    """Whether anything is sampled by groups of tokens: of tied embeddings it is their logits, but of a text by law."""
-    return is_fluctuating(stack) or (holds_words(stack) and not text)
 
 
 def is_mirrored(stack: Stack) -> bool:
@@ -220,7 +217,7 @@ def chunk(stack: Stack) -> int:
 
 def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
     """The same where representatives stand for groups; of one text both ends of how often words repeat at once."""
-    return _at_once(stack, _of_groups(stack, text=text)[2], text=text)
+    return _at_once(stack, _of_groups(stack, text=text)[2], text=text or holds_words(stack))
 
 
 def _at_once(stack: Stack, each: float, *, text: bool) -> int:
@@ -242,6 +239,7 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
 
 def _of_groups(stack: Stack, *, text: bool) -> tuple[float, float, float]:
     """Seconds of groups of tokens whatever is sampled, those of a pattern, and the bytes it holds."""
+    text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack) * (1 + text))  # a text has a probe beside every representative
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
     heads = sampled_heads(stack, text=text) if stack.query_key_scale else 0

@@ -122,10 +122,10 @@ def predict(
             met, or until there are 2^18.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
             some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
-            of all tokens would take longer than that.
+            of all tokens would take longer than that. With tied embeddings, where a position's own word has a mean
+            probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
-            labels agree as the law says. Always by groups of tokens; with tied embeddings, where a position's own word
-            has a probability of at most 1/4 (`theory.mean_field.tied.text_output`).
+            labels agree as the law says. Always by groups of tokens.
         max_time: most seconds it may take, as a least batch that is clocked beforehand has them; None for
             a minute if neither patterns nor a target say that more is wanted, and then for any number, with a warning.
         memory: most bytes it may hold, as estimated from its sizes; None for what the machine has.
@@ -234,6 +234,8 @@ def _laid_out(
     stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
     """What enters, and the layout of the tokens: of all, or of those that stand for groups."""
+    if grouped and text is None and holds_words(stack):
+        text = TextLaw.distinct(stack.vocab)
     if text is not None:
         of_text = TextLayout.of(representatives(stack), text)
         return text_inputs(stack, of_text, text), of_text

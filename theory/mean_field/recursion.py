@@ -49,7 +49,6 @@ from theory.mean_field.sublayers import (
 from theory.mean_field.text_counts import WordWeights
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.gradient import tied_backward
-from theory.mean_field.tied.grouped_gradient import grouped_tied_backward
 from theory.mean_field.tied.text_gradient import text_tied_backward
 from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
@@ -88,9 +87,6 @@ def quantities_of(
     way_up, arrays = cast(Forward[Array], forward), cast(Inputs[Array], inputs)
     if isinstance(tokens, TextLayout):
         down = cast(Backward[Kernel], text_tied_backward(stack, tokens, arrays.same_label, way_up))
-        return _quantities(stack, tokens, inputs, forward, down)
-    if isinstance(tokens, GroupLayout):
-        down = cast(Backward[Kernel], grouped_tied_backward(stack, tokens, way_up, generator))
         return _quantities(stack, tokens, inputs, forward, down)
     layout = cast(MatrixLayout, tokens)
 

@@ -72,6 +72,7 @@ class TextLayout(GroupLayout):
         repeats: κ of the places of two probes, (r sequences, r sequences).
         frequencies: of every word, of sum 1.
         own_labels: the chance that its label is that word, of every word.
+        independent_labels: whether labels are drawn independently of all words; else a label is the next word.
     """
 
     neighbours: Array
@@ -80,6 +81,7 @@ class TextLayout(GroupLayout):
     repeats: Array
     frequencies: Array
     own_labels: Array
+    independent_labels: bool
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False) -> TextLayout:
@@ -110,6 +112,7 @@ class TextLayout(GroupLayout):
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
             seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
             frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
+            independent_labels=law.independent_labels,
         )  # fmt: skip
 
     @property
@@ -161,7 +164,7 @@ class TextLayout(GroupLayout):
         others = square * np.divide(1.0 - repeated, 1.0 - law, out=np.zeros_like(law), where=law < 1.0)
         crossed = max(0.0, float(others.sum() ** 2 - (others**2).sum())) / differ
         hit_twice = float((square * repeated * (1.0 - repeated)).sum()) / differ
-        following = self._following()
+        following = 0.0 * probes if self.independent_labels else self._following()
         adjacent = following + following.T
         alone = max(0.0, float(single - square.sum() * twice)) / differ
         of_two = alone * (1.0 - following) * (1.0 - itself) + single * itself
@@ -209,6 +212,8 @@ class TextLayout(GroupLayout):
         square, and how often each sequence holds it.
         """
         length, law = self.count // self.sequences, self.frequencies
+        if not self.repeats.any():
+            return (np.zeros((*shape, len(self.sizes), 1)),) * 2
         rows = np.repeat(np.arange(self.sequences), len(self.sizes) // self.sequences)
         drawn = []
         for power in (1, 2):
@@ -247,7 +252,7 @@ class TextLayout(GroupLayout):
         with_diagonal(excess, (2.0 * (seen - 1.0) / seen**2)[:, 0] * (word - same))
         kappa, out = self.repeats, np.ones(shape)
         out[np.ix_(self.probes, self.probes)] += excess / np.maximum(kappa, 1e-300) * (kappa > 0)
-        fewer = excess / np.maximum(1.0 - kappa, 1e-300) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
+        fewer = excess / np.maximum(1.0 - kappa, 1e-300) * (kappa > 0) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
         out[np.ix_(self.beside, self.beside)] -= np.minimum(fewer, 1.0)
         return out
 
@@ -256,6 +261,8 @@ class TextLayout(GroupLayout):
         """κ of independent words, τ, and what is left of every pair, of which `text_counts` makes Var κ̂."""
         law = self.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
+        if not self.repeats.any():
+            return same, 0.0, 0.0
         first = max(triple - same**2, 0.0)
         return same, first, max(same - same**2 - 2.0 * first, 0.0)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from theory.mean_field.kernels import Array
-from theory.stack.documents import content_of, pieces_of
+from theory.mean_field.token_laws import KINDS, frequencies_of, token_law
+from theory.stack.documents import content_of, parsed, pieces_of
 
 _ROUNDING = 1e-6
 _PIECE = 2**22
@@ -30,6 +32,7 @@ class TextLaw:
         same_word_labels: the chance that labels of two positions of the same word agree.
         other_word_labels: the same of two words.
         own_labels: the chance that the label of a word is that word, (words,); its frequency, where None.
+        independent_labels: whether labels are drawn independently of all words; else a label is the next word.
     """
 
     frequencies: Array
@@ -38,6 +41,7 @@ class TextLaw:
     same_word_labels: float
     other_word_labels: float
     own_labels: Array | None = None
+    independent_labels: bool = False
 
     def __post_init__(self) -> None:
         law = np.asarray(self.frequencies, dtype=float)
@@ -104,6 +108,65 @@ class TextLaw:
         return cls.of_counts(np.arange(1.0, words + 1.0) ** -float(exponent))
 
     @classmethod
+    def distinct(cls, words: int) -> TextLaw:
+        """The law of words that never repeat, each of which is as often a label as any other.
+
+        Raises:
+            ValueError: there is no word.
+        """
+        if words < 1:
+            raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
+        law = np.full(words, 1.0 / words)
+        return cls(law, 0.0, 0.0, 1.0 / words, 1.0 / words, independent_labels=True)
+
+    @classmethod
+    def of_kind(cls, kind: str, vocab: int) -> TextLaw:
+        """The measured law of a kind of text; its tokenizer is known by the size of its vocabulary.
+
+        English tokens are independent: a batch mixes texts, whose labels agree less often than those of one text. Code
+        and mock data have the chances of labels that were counted.
+
+        Raises:
+            ValueError: as in `token_laws.token_law`.
+        """
+        law = token_law(kind, vocab)
+        if kind == "english":
+            return cls.of_frequencies(law.frequencies)
+        within = max(law.within, law.kappa)
+        return cls(law.frequencies, within, law.kappa, law.same_word_labels, law.other_word_labels)
+
+    @classmethod
+    def of_card(cls, card: Any) -> TextLaw:
+        """A law from a mapping with `ranks` or `counts`, and optionally `within` and chances that labels agree.
+
+        `ranks` are pairs of a number of ranks and the share of each, in the order of shares. Instead of `ranks` a card
+        may have `head`, shares of the first ranks, and `tail`, pairs of a number of ranks and their whole share. The
+        chances are `same_word_labels` and `other_word_labels`; by default the chance for independent tokens.
+
+        Raises:
+            ValueError: the mapping has neither, other keys have no number, or as in `TextLaw`.
+
+        >>> TextLaw.of_card({"ranks": [[1, 0.5], [2, 0.25]], "same_word_labels": 0.6}).across
+        0.375
+        """
+        try:
+            if isinstance(card, dict) and {"head", "tail"} <= card.keys():
+                tail = [[count, whole / count] for count, whole in card["tail"]]
+                card = card | {"ranks": [[1, share] for share in card["head"]] + tail}
+            law = (
+                cls.of_frequencies(frequencies_of(card["ranks"])) if "ranks" in card else cls.of_counts(card["counts"])
+            )
+        except (TypeError, LookupError):
+            raise ValueError(
+                "law must be a JSON object with ranks, pairs of [number of ranks, share], or counts."
+            ) from None
+        chances = {name: card.get(name, getattr(law, name)) for name in ("same_word_labels", "other_word_labels")}
+        try:
+            return replace(law, within=max(float(card.get("within", law.within)), law.within), **chances)
+        except TypeError:
+            raise ValueError("within, same_word_labels and other_word_labels of a law must be chances.") from None
+
+    @classmethod
     def of_text(cls, words: Sequence[object] | NDArray[np.integer], tokens: int) -> TextLaw:
         """The law of a text, counted: words of any kind, in their order, in sequences of so many tokens.
 
@@ -153,14 +216,23 @@ class TextLaw:
 
     @classmethod
     def read(cls, given: str, *, tokens: int, vocab: int) -> TextLaw:
-        """The law that a word names: zipf:A on so many words, counts:FILE of numbers, or a FILE of text.
+        """The law with a name: a kind of text, zipf:A, counts:FILE of numbers, law:FILE of JSON, or a FILE of text.
 
         A text is its words between spaces, be they ids or not, as `of_text` takes them.
 
+        Args:
+            given: the name.
+            tokens: the length of a sequence.
+            vocab: the number of different tokens, which zipf:A has and which tells the tokenizer of a kind of text.
+
         Raises:
-            ValueError: it names no law or no file, or as in `zipf`, `of_counts` and `of_text`.
+            ValueError: it names no law or no file, or as in `of_kind`, `of_card`, `zipf`, `of_counts` and `of_text`.
         """
         kind, _, rest = given.partition(":")
+        if given in KINDS:
+            return cls.of_kind(given, vocab)
+        if kind == "law":
+            return cls.of_card(parsed(content_of(rest, "law"), "JSON"))
         try:
             if kind == "zipf":
                 return cls.zipf(float(rest), vocab)
@@ -170,7 +242,8 @@ class TextLaw:
             if "convert" not in str(error):
                 raise
             raise ValueError(
-                f"text must be zipf:A with a number A, counts:FILE of numbers, or a file, got {given!r}."
+                f"text must be {', '.join(KINDS)}, zipf:A with a number A, counts:FILE of numbers, law:FILE of JSON, "
+                f"or a file, got {given!r}."
             ) from None
         if counts is not None:
             return cls.of_counts(counts)

@@ -79,10 +79,6 @@ class GroupLayout(MatrixLayout):
         """The same of sums over tokens, of which some may hold one word."""
         return self.split(kernel)
 
-    def matrix(self, kernel: Array) -> TokenMatrix:
-        """A kernel, or a matrix laid out as one, in sums over tokens."""
-        return TokenMatrix(self.sizes, *self.split(kernel))
-
     def differing(self, kernel: Array) -> Array:
         """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""
         rows = np.arange(len(self.sizes))
@@ -227,64 +223,6 @@ class GroupLayout(MatrixLayout):
             return np.full(kernel.shape[:-2], np.nan)
         same = np.linalg.diagonal(kernel) @ self.sizes
         return np.asarray((self.of_sequences(kernel * self.pairs)[0] - same) / (self.count * (length - 1)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenMatrix:
-    """A matrix over all n tokens by representatives: B_ij + b_i δ_ij, where B has one entry for every two groups.
-
-    Sums over the tokens between two factors hold B as often as a group has tokens, and b once, so that products are
-    such matrices again: B S B' + b B' + B b' and b b', with S the numbers of tokens.
-
-    Attributes:
-        sizes: how many tokens each representative stands for, (r,).
-        smooth: B, (..., r, r).
-        alone: b, (..., r).
-    """
-
-    sizes: Array
-    smooth: Array
-    alone: Array
-
-    @property
-    def mT(self) -> TokenMatrix:
-        """The transpose."""
-        return TokenMatrix(self.sizes, self.smooth.mT, self.alone)
-
-    @property
-    def diagonal(self) -> Array:
-        """The entries of one token, (..., r)."""
-        return np.asarray(np.linalg.diagonal(self.smooth) + self.alone)
-
-    @property
-    def kernel(self) -> Array:
-        """The same as a kernel of `GroupLayout`."""
-        return with_diagonal(self.smooth + 0.0, self.diagonal)
-
-    def rows(self, factors: Array) -> TokenMatrix:
-        """Each row times a factor, (..., r)."""
-        return TokenMatrix(self.sizes, self.smooth * factors[..., :, None], self.alone * factors)
-
-    def columns(self, factors: Array) -> TokenMatrix:
-        """Each column times a factor, (..., r)."""
-        return TokenMatrix(self.sizes, self.smooth * factors[..., None, :], self.alone * factors)
-
-    def plus_diagonal(self, added: Array) -> TokenMatrix:
-        """With more of every token with itself, (..., r)."""
-        return TokenMatrix(self.sizes, self.smooth, self.alone + added)
-
-    def __mul__(self, factor: float) -> TokenMatrix:
-        return TokenMatrix(self.sizes, self.smooth * factor, self.alone * factor)
-
-    __rmul__ = __mul__
-
-    def __add__(self, other: TokenMatrix) -> TokenMatrix:
-        return TokenMatrix(self.sizes, self.smooth + other.smooth, self.alone + other.alone)
-
-    def __matmul__(self, other: TokenMatrix) -> TokenMatrix:
-        smooth = (self.smooth * self.sizes) @ other.smooth
-        smooth = smooth + self.alone[..., :, None] * other.smooth + self.smooth * other.alone[..., None, :]
-        return TokenMatrix(self.sizes, smooth, self.alone * other.alone)
 
 
 def with_diagonal(kernel: Array, diagonal: Array) -> Array:

@@ -26,15 +26,6 @@ from theory.stack.weights import gain, weight_shapes
 
 _ALIGNED = 1e-9
 _STEPS = 100_000
-_LIMITS = {
-    "gelu": "relu",
-    "gelu_tanh": "relu",
-    "silu": "relu",
-    "relu": "relu",
-    "leaky_relu": "leaky_relu",
-    "identity": "identity",
-}
-"""What an activation is, up to a factor, of very large inputs; tanh(√q u) has slopes at 0 that grow without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +151,6 @@ def query_factor(stack: Stack) -> float:
     return rates.alpha_sq / (rates.alpha_sq + rates.attended) / factor
 
 
-def token_correlation(stack: Stack) -> float:
-    """The correlation at which tokens settle in the stacks of `layer_factor`: 1 where they align.
-
-    Raises:
-        ValueError: as `layer_factor`.
-
-    >>> token_correlation(Stack(ffn="gated")), round(token_correlation(Stack(dropout=0.1, tokens=8)), 2)
-    (1.0, 0.85)
-    """
-    layer_factor(stack)
-    return _settled(_rates(stack, stack.activation))
-
-
 def _attended(rates: _Rates, at: float) -> tuple[float, float]:
     """The correlation after attention, and the energy that its norm divides by."""
     added = rates.attended * rates.mean(at)
@@ -200,73 +178,4 @@ def _settled(rates: _Rates) -> float:
         if rates.kept == 1.0 and after > 1.0 - _ALIGNED:
             return 1.0
         at = after
-    return at
-
-
-def depth_exponent(stack: Stack) -> float:
-    """The exponent in L of ‖∂L/∂W^(1)‖ over ‖∂L/∂W^(L)‖ where the stream is not normalized, as L grows.
-
-    A layer adds e to the energy of the stream, so that q ≈ e l, and returns to (G_ii, G_ij) a fixed matrix over q; with
-    ρ its largest eigenvalue their energies go like l^(−ρ/e). Where tokens align this is half of
-    (h_A'(1) + h_F'(1))/(h_A(1) + h_F(1)), over what attention and units add after the norms that they have.
-
-    Args:
-        stack: Pre-LN, Peri-LN or output norm; its depth does not enter.
-
-    Raises:
-        ValueError: a field for which there is no power of L; the message names it.
-
-    >>> depth_exponent(Stack(placement="pre"))
-    0.5
-    """
-    composition = stack.composition
-    if not composition.final_norm or stack.placement not in ("pre", "peri", "output"):
-        raise ValueError(f"placement must be pre, peri or output for a power of L, got {stack.placement!r}.")
-    require(stack, "layer_growth")
-    if stack.residual_scale not in (None, 1.0):
-        raise ValueError(f"residual_scale must be 1 for a power of L, got {stack.residual_scale!r}.")
-    activation: str = stack.activation
-    if not composition.input_norm:
-        if activation == "tanh":
-            raise ValueError(
-                "activation must not be tanh for a power of L with placement 'output': a stream that grows steepens it "
-                "beside what it returns, and gradients grow faster than any power."
-            )
-        if activation not in _LIMITS:
-            raise ValueError(
-                f"activation must be one of {', '.join(_LIMITS)} for a power of L with placement 'output', got "
-                f"{activation!r}."
-            )
-        activation = _LIMITS[activation]
-    rates = _rates(stack, activation)
-    at = _settled_by_sums(rates, normed=composition.output_norm)
-    if stack.query_key_scale and at < 1.0:
-        raise ValueError("query_key_scale must be 0 where tokens do not align, since attention is then random.")
-    energy, _, (attention, units) = _added(rates, at, normed=composition.output_norm)
-    back = rates.attention_back(rates.attended / attention) + rates.units_back(at) / units
-    return float(np.linalg.eigvals(back).real.max()) / energy / 2.0
-
-
-def _added(rates: _Rates, at: float, *, normed: bool) -> tuple[float, float, tuple[float, float]]:
-    """Per layer what (Q_ii, Q_ij) gain, and what norms on the branches' outputs divide by."""
-    attention, units = rates.attended * rates.mean(at), rates.made(1.0)
-    over = (attention, units) if normed else (1.0, 1.0)
-    energy = (attention / over[0] + units / over[1]) / rates.kept
-    return energy, attention / over[0] + rates.made(at) / over[1], over
-
-
-def _settled_by_sums(rates: _Rates, *, normed: bool) -> float:
-    """The correlation of a stream that is the sum of what its layers add.
-
-    It is 1 where the gap 1 − c that a layer adds, to first order in the stream's own, is less than its energy.
-    """
-    energy, _, (_, units) = _added(rates, 1.0, normed=normed)
-    if rates.tokens == 1 or (rates.kept == 1.0 and rates.returned(1.0) / units <= energy * (1.0 + 1e-12)):
-        return 1.0
-    at = 0.0
-    for _ in range(_STEPS):
-        energy, between, _ = _added(rates, at, normed=normed)
-        if abs(between / energy - at) < 1e-15:
-            break
-        at = between / energy
     return at

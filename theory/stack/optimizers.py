@@ -8,15 +8,6 @@ Newton-Schulz steps that `torch.optim.Muon` has in its place; the latter two tim
 
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
-ModuleOptimizer = Literal["sgd", "adam", "polar", "muon"]
-MODULE_OPTIMIZERS: tuple[ModuleOptimizer, ...] = get_args(ModuleOptimizer)
-"""Those whose first step is taken from any module."""
-
-TrainingOptimizer = Literal["sgd", "polar", "adam"]
-TRAINING_OPTIMIZERS: tuple[TrainingOptimizer, ...] = get_args(TrainingOptimizer)
-"""Those of whole trainings. Steps of the first two have the rank of the batch and commute with orthonormal maps, so
-that no matrix need be drawn; Adam's are elementwise."""
-
 LINEAR: tuple[Optimizer, ...] = ("sgd", "normalized")
 """Steps along the gradient itself."""
 

@@ -518,7 +518,8 @@
   }
   async function showEvened() {
     try {
-      const one = networks[0].content, { evened } = "evened" in one ? one : await ask("evened", state.network, { signal: running.signal });
+      const one = networks[0].content, { evened, lines: texts } = "evened" in one ? one : await ask("lines", state.network, { signal: running.signal });
+      Object.assign(one, { evened, lines: texts });
       if (evened && one === networks[0].content) $("stands_out").append(make("li", {}, evened.replace(/^- /, "")));
     } catch { /* theory has no more to say of the network */ }
   }

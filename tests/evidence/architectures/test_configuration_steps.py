@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 import torch
 
-from checks.step_errors import MEASURED, Number, step_errors
+from checks.trust import MEASURED, Number
 from simulate.curvature.first_step import Direction, direction
 from simulate.curvature.polar import polar_factor
 from simulate.runs.files import write_whole
 from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
+from tests.helpers.width_families import step_errors
 from theory.configurations import stack_from_config
 from theory.first_step.prediction import first_step_given
 from theory.stack import Stack

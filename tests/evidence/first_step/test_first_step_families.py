@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from checks.step_errors import DEPTH, MEASURED, NUMBERS, TABLE, TOKENS, VOCAB, family, reference_stacks
+from checks.trust import DEPTH, MEASURED, NUMBERS, STEP_COEFFICIENTS, TOKENS, VOCAB, step_family
 from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
 from simulate.runs.files import write_whole
 from tests.evidence.first_step.test_first_step_fields import outputs
 from tests.helpers.evidence_file import kept_case
+from tests.helpers.width_families import step_references
 from theory import Stack
 from theory.first_step.prediction import first_step_given
 
@@ -72,12 +73,12 @@ def coefficients(measured: Any, predicted: Any, width: int) -> dict[str, list[fl
 
 
 def test_families(kept_folder):
-    """Writes the table that `checks.step_errors` reads; a family that cannot be measured fails."""
+    """Writes the table that `checks.trust` reads; a family that cannot be measured fails."""
     rows = {
-        family(stack): kept_case(kept_folder, f"{family(stack)} {stack!r}", lambda stack=stack: row(stack))
-        for stack in reference_stacks(WIDTH)
+        step_family(stack): kept_case(kept_folder, f"{step_family(stack)} {stack!r}", lambda stack=stack: row(stack))
+        for stack in step_references(WIDTH)
     }
     content = {"width": WIDTH, "depth": DEPTH, "tokens": TOKENS, "vocab": VOCAB, "families": rows}
-    write_whole(TABLE, (json.dumps(content) + "\n").encode())
+    write_whole(STEP_COEFFICIENTS, (json.dumps(content) + "\n").encode())
     assert len(rows) == 12
     assert all(np.isfinite(list(of.values())).all() for row in rows.values() for of in row.values())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from checks.step_errors import step_errors
+from checks.trust import Trust
 from tests.helpers.evidence_file import record, rounded
 from theory import NoRuleError, Stack, predict
 from theory.configurations import stack_from_config
@@ -104,11 +104,10 @@ def removed_by_norms(stack: Stack) -> dict[str, float]:
     gain, curvature = (
         sum(float(shares[role].sum()) for role in energies[0]) for shares in (step.gain_shares, step.curvature_shares)
     )
-    errors = step_errors(stack, "sgd")
     return {
         "heads": stack.heads, "removed": most, "share of the gain": gain, "share of the curvature": curvature,
         "gain": most * gain, "curvature": 2 * most * curvature,
-        "implied gain": errors["gain"], "implied curvature": errors["curvature"],
+        "implied gain": Trust.of(stack, "gain").error, "implied curvature": Trust.of(stack, "curvature").error,
     }  # fmt: skip
 
 

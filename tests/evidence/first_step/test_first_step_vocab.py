@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from checks.large_width import implied_error
-from checks.step_errors import SPREAD, SQUARED
+from checks.trust import SPREAD, SQUARED, Trust
 from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
 from tests.evidence.first_step.test_first_step import FAR, MEASURED, outputs_of, rounded
 from tests.helpers.evidence_file import kept_case, record
@@ -72,6 +71,6 @@ def test_many_classes(kept_folder):
         fields = SETTINGS[name.rpartition(", V")[0]]
         stack = Stack(**(BASE | fields | {"vocab": 4 * BASE["width"]}))
         for optimizer, numbers in by_optimizer.items():
-            margin = SQUARED * implied_error(stack) + SPREAD.get(optimizer, 0.0) * stack.rows / stack.width
+            margin = SQUARED * Trust.of(stack).error + SPREAD.get(optimizer, 0.0) * stack.rows / stack.width
             for quantity, (ratio, sem) in numbers.items():
                 assert abs(ratio - 1) < max(margin, FAR * sem), (name, optimizer, quantity, ratio, sem, margin)

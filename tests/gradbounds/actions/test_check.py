@@ -29,7 +29,7 @@ def rows_of(said):
         words = line.split()
         if words[:3] == ["quantity", "layer", "measured"]:
             tables.append(rows := {})
-        elif line.startswith(" ") and not line.startswith("  "):
+        elif line.startswith("  ") and not line.startswith("   "):
             layer = int(words[1]) if words[1].isdigit() else 0
             rows[words[0], layer] = words[2:] if layer else words[1:]
     return tables

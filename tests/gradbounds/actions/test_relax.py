@@ -14,7 +14,7 @@ from checks.stacks.exponents import depth_limit
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
 from figures.relaxations import relaxation_path as draw_path
 from figures.relaxations import relaxations as draw
-from gradbounds.actions.relax import _values_of, relaxation_grids
+from gradbounds.actions.sweep_tables import _values_of, relaxation_grids
 from gradbounds.cli import main
 from gradbounds.grid import stacks
 from simulate import sample
@@ -120,7 +120,7 @@ def test_grids_leave_out_what_theory_cannot_predict():
 
 
 def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gradbounds.actions.relax.RELAXATIONS", SOME)
+    monkeypatch.setattr("gradbounds.actions.sweep_tables.RELAXATIONS", SOME)
     line = ["sweep", "--preset", "relax", "--out", str(tmp_path / "run"), "--tokens", "2", "--vocab", "4"]
     line += ["--width", "16", "32", "64", "--depth", "1:4:x2", "--draws", "64"]
     assert main(line) == 0

@@ -12,7 +12,7 @@ from scipy.special import erf, expit
 from theory import Stack, predict
 from theory.mean_field.activations import ACTIVATIONS
 from theory.paper import branch_kernels
-from theory.paper.layer_growth import depth_exponent, layer_factor, query_factor, token_correlation
+from theory.paper.layer_growth import layer_factor, query_factor
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.weights import gain
 
@@ -80,9 +80,6 @@ def test_factor_is_the_recursions(fields):
     found = predict(stack)
     for name in (name for name in found if name.startswith("grad_sq_") and name != "grad_sq_Wemb"):
         assert np.sqrt(found[name][81] / found[name][80]) == pytest.approx(layer_factor(stack), rel=1e-7), name
-    if stack.tokens > 1:
-        settled = (found["token_correlation"] / found["hidden_energy"])[80]
-        assert settled == pytest.approx(token_correlation(stack), abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -158,24 +155,6 @@ def test_exponent_of_one_token(fields, exact):
     """Between l = 200 and 400; corrections fall like 1/l."""
     found = predict(Stack(depth=400, vocab=64, **fields))["grad_sq_W2"]
     assert 0.5 * np.log2(found[199] / found[399]) == pytest.approx(exact, abs=0.003)
-    assert depth_exponent(Stack(**fields)) == pytest.approx(exact, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"placement": "pre", "dropout": 0.4, "tokens": 4, "ffn": "gated"},
-        {"placement": "peri", "dropout": 0.4, "tokens": 3, "ffn": "gated"},
-    ],
-    ids=str,
-)
-def test_exponent_of_tokens_apart(fields):
-    """Between l = 94 and 188 of L = 3000, as far from the top as from the bottom: within 0.01 of the eigenvalue's."""
-    found = predict(Stack(depth=3000, vocab=64, **fields))
-    local = 0.5 * np.log2(found["grad_sq_W2"][93] / found["grad_sq_W2"][187])
-    assert depth_exponent(Stack(**fields)) == pytest.approx(local, abs=0.01)
-    aligned = depth_exponent(Stack(**fields | {"tokens": 1, "dropout": 0.0}))
-    assert abs(local - aligned) > 0.02, "what the exponent would be if tokens were aligned"
 
 
 @pytest.mark.parametrize(
@@ -205,10 +184,7 @@ def test_exponent_of_tokens_apart(fields):
                 {"placement": "deepnorm"},
             )
         ),
-        (token_correlation, {"source_tokens": 4}, "stack must have both"),
-        (depth_exponent, {}, "placement must be pre, peri or output"),
-        (depth_exponent, {"placement": "output", "activation": "tanh"}, "activation must not be tanh"),
-        (depth_exponent, {"placement": "pre", "dropout": 0.1, "query_key_scale": 1.0}, "query_key_scale must be 0"),
+        (layer_factor, {"source_tokens": 4}, "stack must have both"),
     ],
 )
 def test_what_has_no_closed_form(function, fields, words):

@@ -1,7 +1,7 @@
 """A gradient with overlaps on its way back through a branch, by representatives of text.
 
 With a the coefficients on what the branch made of a unit of a token's error, the known part of the gradient is also
-noise to what is below, as in `grouped_branches`. Of a token itself units leave a multiple of its pre-activation.
+noise to what is below. Of a token itself units leave a multiple of its pre-activation.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """The loss of tied embeddings on random text: what logits hold of a position's own word, and labels that are words.
 
-A token's own word has the logit σ_e √d h_i + z, as in `grouped_output`, and the probability p_i. The label of a
+A token's own word has the logit σ_e √d h_i + z, with z ~ N(0, σ_e² Q_ii), and the probability p_i. The label of a
 position is the next word, so it may be the position's own, and that of a position may be the word of another.
 """
 
@@ -74,12 +74,7 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
     loss = (normalizer - label * mean_logit) @ tokens.sizes / tokens.count
     first = sure @ weights
     if (surely := float((first @ tokens.sizes).max()) / tokens.count) > LARGEST_OWN_PROBABILITY:
-        raise ValueError(
-            f"output_scale must be smaller for a text with tied embeddings, got {scale:g}: the softmax gives a "
-            f"position's own word the probability {surely:.2g}, and a law of text reaches "
-            f"{LARGEST_OWN_PROBABILITY:g}; "
-            "windows=text.windows(...) predicts texts that are given."
-        )
+        raise ValueError(_too_sure(tokens, scale, surely))
     left = 1.0 - first
     both = pair_means(sure, correlation)
     overlap = tokens.gaussian(SoftmaxOverlap(scale, vocab), kernel) * (vocab / (vocab - 1.0))
@@ -115,4 +110,15 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
         own=of_own / count**2,
         others=np.where(same > 0, 0.0, others) / count**2,
         crossed=np.where(same > 0, 0.0, crossed) / count**2,
+    )
+
+
+def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:
+    """Why a softmax that gives positions' own words this probability is refused, and the way out."""
+    given, way_out = "a text", "windows=text.windows(...) predicts texts that are given"
+    if not tokens.repeats.any():
+        given, way_out = "groups of tokens", "fewer tokens, or grouped=False, predict every token by itself"
+    return (
+        f"output_scale must be smaller for {given} with tied embeddings, got {scale:g}: the softmax gives a position's "
+        f"own word the probability {chance:.2g}, and the rule reaches {LARGEST_OWN_PROBABILITY:g}; {way_out}."
     )

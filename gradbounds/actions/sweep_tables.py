@@ -1,0 +1,283 @@
+"""`gradbounds sweep --preset compare` and `--preset relax`: sweeps that end with a table and a figure."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from checks.fits import LEAST_POINTS
+from checks.report import agreement_counts
+from checks.stacks.placements import FLAT, depth_exponents, layer_norms, layer_spreads
+from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
+from checks.theory_and_samples import comparison
+from figures.placements import placements
+from figures.relaxations import relaxation_path, relaxations
+from gradbounds.actions.sweep import dry_run, sweep_into
+from gradbounds.grid import FIELDS, OWN_WORD, field_values
+from gradbounds.plain_text import table_lines
+from gradbounds.progress import working
+from gradbounds.recipe import Recipe
+from gradbounds.result import Result
+from simulate import Run, Samples
+from simulate.counts import check_count
+from simulate.runs.execution import Execution
+from theory import Stack, predict
+from theory.stack import PAPER, SIZES, TITLES
+from theory.stack.placements import COMPOSITIONS
+from theory.stack.registry import nearest
+
+_GRID: dict[str, Any] = {
+    "placement": tuple(name for name, composition in COMPOSITIONS.items() if composition.branch(1) > 0),
+    "width": ("512",),
+    "depth": ("2:16:x2",),
+}
+"""What is compared where a field is not given."""
+
+_SIZES: dict[str, tuple[str, ...]] = {"width": ("128:1024:x2",), "depth": ("2:16:x2",)}
+"""What is swept where the grid has no widths or depths."""
+
+Steps = Mapping[str, Mapping[str, Any]]
+
+
+def compare(
+    grid: Mapping[str, Any] | None = None, *, draws: int = 128, seed: int = 0, workers: int = 1,
+    out: Path | None = None, plan: bool = False,
+) -> Result:  # fmt: skip
+    """Sample placements of LayerNorm side by side: exponents in the depth, and profiles over the layers.
+
+    Args:
+        grid: values of fields, as in a sweep's file: several placements and depths, and one value of any other field;
+            by default all placements with branches, at d = 512 and L = 2, 4, 8, 16.
+        draws: least number of networks per cell.
+        seed: root seed.
+        workers: processes.
+        out: folder of the run, which the same call continues; None keeps nothing.
+        plan: whether to say what sampling takes, and stop.
+
+    Returns:
+        Tables `norms` (of every layer), `exponents` (in the depth, where there are three) and `spreads` (largest over
+        smallest norm); figure `placements`.
+
+    Raises:
+        ValueError: an argument is outside its range, or the folder holds another run.
+    """
+    if not (grid is None or isinstance(grid, Mapping)):
+        raise ValueError(f"grid must be values by field, such as {{'depth': [2, 4, 8]}}, got {grid!r}.")
+    recipe = Recipe().changed(_GRID | dict(grid or {}), draws=draws, seed=seed)
+    stacks = recipe.stacks()
+    for name in FIELDS:
+        values = list(dict.fromkeys(getattr(stack, name) for stack in stacks))
+        if name not in ("placement", "depth") and len(values) > 1:
+            raise ValueError(f"{name} must have one value, for placements and depths are compared, got {values}.")
+    if idle := [stack for stack in stacks if stack.is_idle]:
+        raise ValueError(
+            f"branch_scale must be above 0 to compare gradients, which are 0 where branches add nothing, got {idle[0]}."
+        )
+    depths = sorted({stack.depth for stack in stacks})
+    check_count("draws", draws, 2)  # one draw has no error
+    order = [stack.placement for stack in stacks]
+    if plan:
+        return dry_run(out, recipe, Execution(workers=workers))
+    samples, landed = _sampled(recipe, workers, out)
+    cells = sorted(samples, key=lambda s: (order.index(s.stack.placement), s.stack.depth))
+    norms = layer_norms(cells)
+    slopes, spreads = depth_exponents(norms) if len(depths) >= LEAST_POINTS else None, layer_spreads(norms)
+    counts, agreement = _agreement(cells)
+    none = [f"No exponents in L, which take {LEAST_POINTS} depths or more; here is L = {', '.join(map(str, depths))}."]
+    return Result(
+        about=f"{len(dict.fromkeys(order))} placements side by side",
+        tables={"norms": norms} | ({} if slopes is None else {"exponents": slopes}) | {"spreads": spreads},
+        values=counts,
+        lines=[
+            *landed,
+            *(none if slopes is None else _exponent_lines(slopes)),
+            *_spread_lines(spreads),
+            agreement,
+        ],
+        figures={"placements": partial(placements, norms)},
+    )
+
+
+def _spread_lines(spreads: pd.DataFrame) -> list[str]:
+    """How uneven the layers of every placement are, and which ones count as flat."""
+    rows = [
+        [
+            TITLES[str(row.placement)],
+            f"{row.spread:.3f} +- {row.sem:.3f} {_theory(row.predicted, '.3f')}",
+            "flat" * bool(row.flat),
+        ]
+        for row in spreads.itertuples()
+    ]
+    head = f"Largest over smallest ||dL/dW2|| of all layers at L = {spreads['depth'].iloc[0]}; flat is below {FLAT}"
+    return ["", head, *table_lines(["", "samples (theory)", ""], rows)]
+
+
+def _exponent_lines(exponents: pd.DataFrame) -> list[str]:
+    """A line for each placement, of the last layer and the first."""
+    rows = [
+        [TITLES[str(placement)], *(
+            f"{row.exponent:+.3f} [{row.low:+.3f}, {row.high:+.3f}] {_theory(row.predicted, '+.3f')}"
+            for row in layers.itertuples()
+        )]
+        for placement, layers in exponents.groupby("placement", sort=False)
+    ]  # fmt: skip
+    legend = "samples with their 95% interval, and in parentheses large-width theory over the same depths"
+    return [*table_lines(["exponent in L of ||dL/dW2||", "last layer", "first layer"], rows), legend]
+
+
+def _theory(value: float, form: str) -> str:
+    return "(no rule)" if pd.isna(value) else f"({value:{form}})"
+
+
+def relax(
+    grid: Mapping[str, Sequence[Any]] | None = None, *, out: Path | None = None, along: str = "",
+    values: Sequence[Any] = (), draws: int = 64, seed: int = 0, workers: int = 1, plan: bool = False,
+) -> Result:  # fmt: skip
+    """Sample every relaxation of the paper's assumptions over widths and depths.
+
+    Args:
+        grid: several widths and depths, and one value of any other field, of the base that is relaxed; its own are the
+            middle width and depth.
+        out: folder of the run, which the same call continues; None keeps nothing.
+        along: a field of numbers to go along instead; the figure is drawn against it.
+        values: of that field.
+        draws: least number of networks per cell.
+        seed: root seed.
+        workers: processes.
+        plan: whether to say what sampling takes, and stop.
+
+    Returns:
+        Table and figure `relaxations`.
+
+    Raises:
+        ValueError: an argument is outside its range, or the folder holds another run.
+    """
+    given = {name: _words(entries) for name, entries in (grid or {}).items()}
+    sizes = {name: field_values(name, given.get(name, entries)) for name, entries in _SIZES.items()}
+    # Wide and shallow, where theory is near: what is said of one network is said of this one.
+    middle = {"width": sorted(sizes["width"])[len(sizes["width"]) // 2]}
+    middle["depth"] = sorted(sizes["depth"])[(len(sizes["depth"]) - 1) // 2]
+    base = _base({name: words for name, words in given.items() if name not in sizes}, middle)
+    for name, numbers in sizes.items():
+        if len(numbers) < LEAST_POINTS:
+            raise ValueError(f"{name} must have at least {LEAST_POINTS} values to give an exponent, got {numbers}.")
+    check_count("draws", draws, 2)  # one draw has no error
+    steps = _values_of(base, along, _words(values)) if along else {UNRELAXED: {}, **RELAXATIONS}
+    grids, left_out = relaxation_grids(base, sizes, steps)
+    recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
+    if plan:
+        return dry_run(out, recipe, Execution(workers=workers))
+    cells, landed = _sampled(recipe, workers, out)
+    table, (counts, agreement) = relaxation_table(cells, base), _agreement(cells)
+    lines = relaxation_lines(table)
+    if along:
+        value_of = {relaxation_name(replace(base, **fields), base): fields[along] for fields in steps.values()}
+        table["value"] = table["relaxation"].map(value_of)
+    return Result(
+        about=f"{len(steps)} relaxations",
+        tables={"relaxations": table},
+        values={"left_out": left_out} | counts,
+        lines=[*left_out, *landed, *lines, agreement],
+        figures={"relaxations": partial(relaxation_path, table, along) if along else partial(relaxations, table)},
+    )
+
+
+def _words(entries: Sequence[Any]) -> list[str]:
+    """Values as a command line has them."""
+    return [str(entry) for entry in entries]
+
+
+def _base(grid: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Stack:
+    """The network that is relaxed.
+
+    Raises:
+        ValueError: the grid has a placement, for both are relaxed, or several values of a field.
+    """
+    given = {name: field_values(name, words) for name, words in grid.items()}
+    for name, values in given.items():
+        if name == "placement" or len(values) > 1:
+            allowed = (
+                "be left out, for both of the paper's are relaxed" if name == "placement" else "have one value here"
+            )
+            raise ValueError(f"{name} must {allowed}, got {values}.")
+    return Stack(**{"vocab": 64} | {name: values[0] for name, values in given.items()} | dict(sizes))
+
+
+def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
+    """A step per value of a number field.
+
+    Raises:
+        ValueError: there is no such field, or a value is none.
+    """
+    numbers = [name for name, f in FIELDS.items() if not isinstance(f.default, str) and name not in SIZES]
+    if field not in numbers:
+        raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.{nearest([field], numbers)}")
+    converted = field_values(field, values)
+    if None in converted:
+        raise ValueError(f"values must be numbers along {field}, got {OWN_WORD!r}, which is a placement's.")
+    return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in converted}
+
+
+def relaxation_grids(
+    base: Stack, sizes: Mapping[str, Sequence[int]], steps: Steps
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A grid over the widths and one over the depths for every step from the base, and what is left out.
+
+    Left out, with the reason, is what theory cannot predict.
+    """
+    grids, left_out = [], []
+    for name, fields in steps.items():
+        try:
+            for placement in PAPER:
+                largest: dict[str, Any] = {"placement": placement} | {key: max(v) for key, v in sizes.items()}
+                predict(replace(base, **largest, **fields), patterns=1)
+        except ValueError as reason:
+            left_out.append(f"left out: {name}: {reason}")
+            continue
+        relaxed = {key: value for key, value in (asdict(base) | dict(fields)).items() if value != getattr(Stack(), key)}
+        common = {key: value for key, value in relaxed.items() if key not in ("placement", "width", "depth")}
+        for against, values in sizes.items():
+            fixed = {key: getattr(base, key) for key in ("width", "depth") if key != against}
+            grids.append({"placement": list(PAPER), against: list(values), **fixed, **common})
+    return grids, left_out
+
+
+# Measured, its standard error, and predicted.
+_ENDS = ("", "_sem", "_predicted")
+
+
+def relaxation_lines(table: pd.DataFrame) -> list[str]:
+    """The table as text: measured ± standard error, and large-width theory in parentheses."""
+    numbers = {"effect": "last dL/dW2, times", "width": "exponent in d", "depth": "exponent in L"}
+    numbers |= {"profile": "first layer over last"}
+    lines = []
+    for placement, rows in table.groupby("placement", sort=False):
+        cells = [
+            [
+                row["relaxation"],
+                *("{:.3f} +- {:.3f} ({:.3f})".format(*(row[name + end] for end in _ENDS)) for name in numbers),
+            ]
+            for row in rows.to_dict("records")
+        ]
+        lines += table_lines([f"{TITLES[str(placement)]}, relaxed:", *numbers.values()], cells)
+    return [*lines, "samples with their standard error, and large-width theory over the same networks in parentheses"]
+
+
+def _sampled(recipe: Recipe, workers: int, out: Path | None) -> tuple[list[Samples], Sequence[str]]:
+    """The samples of a recipe, and lines on the folder that keeps them, if one does."""
+    with TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        sampled = sweep_into(Path(folder), recipe, Execution(workers=workers))
+        return Run.open(folder).samples(), () if out is None else sampled.lines
+
+
+def _agreement(cells: Sequence[Samples]) -> tuple[dict[str, Any], str]:
+    """How many numbers agree with theory, as a value of the result and in words."""
+    with working("predicting"):
+        table = comparison(cells)
+    line = f"Theory against samples, every quantity and layer: {agreement_counts(table)}."
+    return {"agreement": table["agreement"].value_counts().to_dict()}, line
