@@ -19,12 +19,6 @@ STUDIES = Path(__file__).parent
 SMOKE = "test_smoke.py"
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out, but for smoke tests, what the suite would import and not run: seconds in every worker."""
-    unasked = "and not study" in config.option.markexpr  # as pyproject.toml has it
-    return (unasked and collection_path.suffix == ".py" and collection_path.name != SMOKE) or None
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them before unmarked ones are chosen; leave GPU tests out where there is none."""

@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch, zipf_lines
+from gradbounds.actions.first_line import (
+    FirstLine,
+    cost_of_batch,
+    first_line,
+    measured_batch,
+    scale_of_batch,
+    zipf_lines,
+)
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import beside_theory, far_lines, layer_lines
@@ -97,6 +104,7 @@ class _Theory:
     budget: Budget
     squares: dict[str, Array] = field(default_factory=dict)
     _spent: float = 0.0
+    _pace: float | None = None  # measured seconds for an estimated one
 
     def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
         """Loss and norm of a network under a text law.
@@ -109,7 +117,7 @@ class _Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left)
+        scale = scale_of_batch(stack, law, self.patterns, left, self._pace)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
         self._spent += cost_of_batch(stack, law, self.patterns)[0].seconds
         return first_line(scale, self.batch, vectors, law)
@@ -124,16 +132,18 @@ class _Theory:
 
     def healthy(self, notes: tuple[Note, ...]) -> Cause:
         """The network that was asked about, as it should be."""
-        with shown("predicting step 1", self.seconds(self.stack)):
-            line = self.line(self.stack, notes, self.law)
-        self._spent = 0.0
+        line = self.line(self.stack, notes, self.law)
+        self._pace = measured_batch(self.stack, self.law, self.patterns).seconds / self._spent
+        # Causes are chosen and left out by estimates, alike on every machine.
+        self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
         return Cause("nothing", line)
 
     def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
         """Networks of other weights; the words of those that are not predicted go to `missing`."""
         others = list(_other_weights(given, self.of, self.stack))
         together = sum(self.seconds(other) for _, other, _ in others)
-        with shown(f"predicting step 1 of {len(others)} other networks", min(together, self.budget.seconds)):
+        seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
+        with shown(f"predicting step 1 of {len(others)} other networks", seconds):
             for words, other, notes in others:
                 try:
                     yield Cause(words, self.line(other, notes, self.law))
@@ -143,7 +153,7 @@ class _Theory:
 
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
-    text: str | None = None, patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "",
+    text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
     is_zipf: bool = False,
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.

@@ -11,7 +11,7 @@ import pandas as pd
 
 from gradbounds.actions.log_names import bare, unwrapped
 from gradbounds.network_text import matrix_name
-from simulate.modules.one_module import OneModule
+from simulate.modules.probe import Probed
 from theory.mean_field.kernels import Array
 
 _ROLES = {
@@ -95,7 +95,7 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
     return _with_ratios(rows), [*vanishing, *unmatched]
 
 
-def beside_module(parameters: Mapping[str, float], measured: OneModule) -> tuple[pd.DataFrame, list[str]]:
+def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
     """Norms beside those of a module's own batch, and names that hold none of a matrix in its lists of layers.
 
     Args:

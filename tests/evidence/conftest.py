@@ -1,15 +1,10 @@
-"""Evidence is imported where it is asked for alone; evidence that was stopped finds the folder with what it had."""
+"""Folders in which evidence that was stopped finds what it had."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.evidence_shares import take_shares
-
-
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Leave the files out where no evidence will run: to import them takes seconds in every worker."""
-    return "evidence" not in config.option.markexpr.replace("not evidence", "") or None
 
 
 @pytest.fixture

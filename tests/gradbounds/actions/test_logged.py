@@ -37,10 +37,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget):
+    def once(stack, law, patterns, budget, pace=None):
         key = stack, law and law.key, patterns
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -125,12 +125,12 @@ def test_planted_networks(tmp_path, healthy):
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
-    """Of the network that was asked about, and of all that may be a cause together; on lines without a terminal."""
+    """Of all that may be a cause together; on lines without a terminal."""
     monkeypatch.setattr(progress, "LONG", 0.0)
     judged(tmp_path, healthy.loss, healthy.norm)
     judged(tmp_path, healthy.loss, healthy.norm**2)
     said = [line.partition(", about ")[0] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["predicting step 1", "predicting step 1", "predicting step 1 of 2 other networks"]
+    assert said == ["predicting step 1 of 2 other networks"]
 
 
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
