@@ -24,7 +24,8 @@ _PAIR = re.compile(
 _SEVERAL = {"loss", "norm", "step", "steps", "iteration", "iter", "it", "s"}
 """Last words of names that mean something else behind another word, such as of a `weight norm`."""
 _PROGRESS = re.compile(
-    r"\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])|(?<!\d)(\d+)/(\d+) \[\d+:|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
+    r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
+    r"|(?<!\d)(\d+)/(\d+) \[\d+:|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
 """Done and to do: `[batch=1/4800]`, a bar's `1/2000 [00:01<`, or `1.00it/10.0kit`."""
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
@@ -153,8 +154,9 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
         if isinstance(value, dict) and "_type" not in value:  # a histogram of W&B holds no norm
             marked = is_squared(name) or is_clipped(name) is not None
             numbers |= {f"{name}/{inner}" if marked else inner: number for inner, number in _numbers(value).items()}
-        elif isinstance(value, int | float | str) and not isinstance(value, bool) and _is_number(str(value)):
-            numbers[name] = float(str(value))  # of an integer over 1e308 as well
+        else:
+            word = str(value).partition("/")[0] if "step" in name else str(value)  # "1/2000"
+            numbers |= _floats({name: word})
     return numbers
 
 
