@@ -23,7 +23,7 @@ def expected(row):
 def test_logs_of_frameworks(row):
     path = FOLDER / row["file"]
     if row["answer"] == "refuse":
-        with pytest.raises(ValueError, match="logged must have a loss of training"):
+        with pytest.raises(ValueError, match="logged must have a loss of a training step"):
             read_log(path)
         return
     line = first_record(path)
