@@ -16,7 +16,8 @@ from gradbounds.actions.first_line import (
     first_line,
     measured_batch,
     scale_of_batch,
-    zipf_lines,
+    spread_of_texts,
+    text_lines,
 )
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
@@ -88,7 +89,7 @@ class Cause:
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
-    is_zipf: bool = False,
+    is_default: bool = False,
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.
 
@@ -146,8 +147,8 @@ def predict_logged(
     judged = not (printed.loss is None and printed.norm is None)
     far = far_lines(layers, _as_it_should_be(printed)) if fits and judged else []
     text_causes: list[Cause] = []
-    if not fits and (is_zipf or text is None):
-        known = {1.0: healthy.line} if is_zipf else {}
+    if not fits and (is_default or text is None):
+        known = {1.0: healthy.line} if text == ZIPF else {}
         try:
             text_causes = _of_text(stack.vocab, known, lambda law: line_of(stack, notes, law), printed)
         except (NoRuleError, ValueError):
@@ -188,7 +189,7 @@ def predict_logged(
         f"{logged}: {has}" + ("." if printed.step is None else f", at step {printed.step}."),
         *read.lines,
         f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
-        *(zipf_lines(stack, healthy.line) if is_zipf else []),
+        *(text_lines(stack, text, healthy.line) if is_default else []),
         *said_deviations(healthy.line),
         "",
         *(_said(healthy, printed, near, ranked, undecided=undecided) if not fits else []),
