@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from checks.models.coordinate_report import coordinate_check
+from checks.models.judge import probe
 
 WIDTHS, DEPTH, SEEDS, REPETITIONS = ((32, 64, 128), (128, 256, 512)), 4, 2, 15
 STEPS = (2, 4)
@@ -72,7 +72,7 @@ def judged_steps(steps: int, widths: Sequence[int]) -> None:
 
         return _Words(width), batch
 
-    coordinate_check(factory, _adam, widths=widths, depths=[DEPTH], steps=steps, seeds=SEEDS, parametrization="mup")
+    probe(factory, optimizer=_adam, widths=widths, depths=[DEPTH], steps=steps, seeds=SEEDS, parametrization="mup")
 
 
 def recorded_steps(steps: int, widths: Sequence[int]) -> None:

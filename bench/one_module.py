@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from checks.models.module_report import probe
+from checks.models.judge import probe
 
 REPETITIONS = 5
 # Width, layers, words, sequences and their length: 31 million parameters at four sizes of a batch, and 406 million.

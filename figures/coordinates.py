@@ -12,7 +12,7 @@ def coordinates(table: pd.DataFrame) -> Figure:
     """A panel for each module with a matrix, +- 2 standard errors; of more than twelve, twelve of them evenly.
 
     Args:
-        table: `checks.models.coordinate_report.CoordinateReport.coordinates`: columns place, width, step, value, sem.
+        table: `simulate.modules.coordinates.Stepped.coordinates`: columns place, width, step, value, sem.
     """
     places = list(dict.fromkeys(table["place"]))
     if len(places) > _MOST_PANELS:

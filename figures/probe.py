@@ -17,7 +17,7 @@ def probe(table: pd.DataFrame) -> Figure:
     An energy that is the same in every layer and at every depth stands below the panels.
 
     Args:
-        table: `checks.models.probe.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,
+        table: `layer_tables.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,
             gradient_sem; the largest width is drawn.
     """
     width = table["width"].max()

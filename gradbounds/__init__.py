@@ -20,8 +20,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from checks import Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.first_step import FirstStep, first_step
-    from checks.models.module_report import ModuleReport, probe
-    from checks.models.one_report import OneReport
+    from checks.models.judge import probe
+    from checks.models.report import ProbeReport
     from gradbounds.actions.sweep_tables import compare, relax
     from gradbounds.actions.verify import check
     from gradbounds.result import Result
@@ -87,9 +87,8 @@ else:
         "compare": "gradbounds.actions.sweep_tables",
         "relax": "gradbounds.actions.sweep_tables",
         "Result": "gradbounds.result",
-        "probe": "checks.models.module_report",
-        "ModuleReport": "checks.models.module_report",
-        "OneReport": "checks.models.one_report",
+        "probe": "checks.models.judge",
+        "ProbeReport": "checks.models.report",
     }
 
     # What left the package, and what does its work in a checkout.
@@ -100,6 +99,7 @@ else:
         "largest_stable_rates": "python -m studies stable_rate",
         "StableRate": "python -m studies stable_rate",
     }
+    _RENAMED = {"ModuleReport": "ProbeReport", "OneReport": "ProbeReport"}
 
     def __getattr__(name):
         """A public name, loaded now and kept.
@@ -109,6 +109,8 @@ else:
             ImportError: somebody else's module stands before a package of ours.
         """
         if name not in _HOMES:
+            if name in _RENAMED:
+                raise AttributeError(f"gradbounds has no {name!r} any more; gb.{_RENAMED[name]} is what it was.")
             if name in _LEFT:
                 study = f"in a checkout {_LEFT[name]!r} does its work now"
                 raise AttributeError(f"gradbounds has no {name!r} any more; {study}.")
@@ -141,11 +143,10 @@ __all__ = [
     "Execution",
     "FirstStep",
     "Initialization",
-    "ModuleReport",
     "NoRuleError",
     "NoiseScale",
-    "OneReport",
     "Prediction",
+    "ProbeReport",
     "Quantity",
     "Result",
     "Run",

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from checks.models.module_report import probe
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module, probe
 from tests.helpers.random_stacks import random_stacks
 from tests.helpers.single_modules import HEALTHY, OF_TRANSFORMERS
 from theory import Stack, predict
@@ -98,7 +97,7 @@ def _grouped(stack: Stack, text: Any) -> dict[str, Any]:
 
 def _report(make: Callable[[int, int], Any]) -> dict[str, Any]:
     torch.manual_seed(5)
-    report = one_report(*make(32, 4))
+    report = judged_module(*make(32, 4))
     return {"alarms": sorted(map(str, report.alarms))} | _columns(report.layers)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 
 WHOLE_MODEL = 0
 """Stands for the number of a layer where something is wrong with all of them, or with none alone."""
@@ -41,38 +40,6 @@ class Alarm:
         whole = self.part or "the whole model"
         subject = whole if self.layer == WHOLE_MODEL else f"layer {self.layer} of {self.part}"
         return f"{self.kind}: {subject}: {self.what}" + (f" [at (width, depth) = {at}]" if at else "")
-
-
-class Report:
-    """A report with a name and alarms: its text, and an assertion that there is no alarm."""
-
-    __slots__ = ()
-    name: str
-    alarms: list[Alarm]
-
-    @property
-    def asked(self) -> str:
-        """What a module without alarms is."""
-        return "healthy"
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.name}: {len(self.alarms)} alarms>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
-
-    def lines(self) -> list[str]:
-        """The report as text."""
-        raise NotImplementedError
-
-    def assert_healthy(self) -> None:
-        """Pass, or say what is wrong.
-
-        Raises:
-            AssertionError: there is an alarm.
-        """
-        if self.alarms:
-            raise AssertionError(f"{self.name} is not {self.asked}:\n" + "\n".join(map(str, self.alarms)))
 
 
 @dataclass(frozen=True, slots=True)

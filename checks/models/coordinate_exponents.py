@@ -51,7 +51,7 @@ class Exponent(NamedTuple):
         asked_high: the most.
         word: "agrees", "undecided", "breach", "zero" (at a size), "not asked".
         off: how far the exponent is from what is asked.
-        ahead: the power at sizes `FARTHER` times as large (the function `ahead`; NaN where nothing is asked).
+        ahead: the power at sizes `FARTHER` times as large (the function `exponent_lead`; NaN where nothing is asked).
         bend: how far the power of the two largest sizes is above that of the two least.
         bend_half: half of its interval of `LEVEL`.
     """
@@ -117,7 +117,7 @@ class Sizes:
         return self.first.get((quantity, place, size), missing)
 
 
-def sizes_of(stepped: Stepped, against: Against) -> Sizes:
+def probe_grid(stepped: Stepped, against: Against) -> Sizes:
     """The modules that an exponent is of."""
     most_wide, deepest = (max(of) for of in zip(*stepped.owners, strict=True))
     rows = list[Row]()
@@ -166,7 +166,7 @@ def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
     return {at: fmean(of) for at, of in values.items()}
 
 
-def farther(exponent: float, asked: Range) -> float:
+def exponent_excess(exponent: float, asked: Range) -> float:
     """The power at sizes `FARTHER` times as large, if parts with the two powers that are asked add up in squares.
 
     As in mu-P: of a product with random weights or inputs n^-1/2 is left, and what was learned is of order 1.
@@ -175,7 +175,7 @@ def farther(exponent: float, asked: Range) -> float:
         exponent: at the sizes that there are; above the range by less than that is long.
         asked: the range that it may be in.
 
-    >>> round(farther(-0.25, (-0.5, 0.0)), 3)
+    >>> round(exponent_excess(-0.25, (-0.5, 0.0)), 3)
     -0.1
     """
     low, high = asked
@@ -184,7 +184,7 @@ def farther(exponent: float, asked: Range) -> float:
     return high - (high - low) * less / (less + 1.0 - share)
 
 
-def ahead(exponent: float, half: float, asked: Range, wider: float) -> tuple[float, float]:
+def exponent_lead(exponent: float, half: float, asked: Range, wider: float) -> tuple[float, float]:
     """The power that is said of sizes `FARTHER` times as large, with half of its 95% interval.
 
     It is that of a sum where the exponent is inside the range and its interval of `LEVEL` leaves out the lower end.
@@ -199,7 +199,9 @@ def ahead(exponent: float, half: float, asked: Range, wider: float) -> tuple[flo
     """
     if not asked[0] < exponent - wider * half < exponent < asked[1] or asked[1] - asked[0] > HALF:
         return exponent, half
-    return farther(exponent, asked), (farther(exponent + half, asked) - farther(exponent - half, asked)) / 2
+    return exponent_excess(exponent, asked), (
+        exponent_excess(exponent + half, asked) - exponent_excess(exponent - half, asked)
+    ) / 2
 
 
 def _star(name: str) -> str:
@@ -359,4 +361,4 @@ def _held(
         word = "breach"
     elif low >= asked[0] - MARGIN and high <= asked[1] + MARGIN:
         word = "agrees"
-    return exponent, low, high, *asked, word, off, ahead(exponent, half, asked, wider)[0]
+    return exponent, low, high, *asked, word, off, exponent_lead(exponent, half, asked, wider)[0]

@@ -7,7 +7,7 @@ import numpy as np
 
 from checks.models.exact_alarms import whole
 from checks.models.streams import NORMED_RESPONSE
-from simulate.modules.one_module import OneModule
+from simulate.modules.probe import Probed
 from theory import Stack, predict
 from theory.configurations import stack_from_config
 from theory.mean_field.prediction import Prediction
@@ -48,7 +48,7 @@ class GrowthTheory:
 
 
 def growth_theory(
-    measured: OneModule, part: str, energies: np.ndarray, gradients: np.ndarray, given: Stack | None = None
+    measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray, given: Stack | None = None
 ) -> GrowthTheory | None:
     """Theory's growth over a list of layers.
 
@@ -75,7 +75,7 @@ def growth_theory(
     return theory if theory is None or _on_all_positions(measured, part) else replace(theory, gradient=float("nan"))
 
 
-def _network(measured: OneModule, depth: int, given: Stack | None) -> tuple[Stack | None, str]:
+def _network(measured: Probed, depth: int, given: Stack | None) -> tuple[Stack | None, str]:
     """The network of theory, and where it is from, in words; of another depth it is not this list's.
 
     A configuration of several lists, as of an encoder and a decoder, does not say which is meant.
@@ -90,7 +90,7 @@ def _network(measured: OneModule, depth: int, given: Stack | None) -> tuple[Stac
     return measured.stack, "read from its layers"
 
 
-def _of_placement(measured: OneModule, part: str, energies: np.ndarray, gradients: np.ndarray) -> GrowthTheory | None:
+def _of_placement(measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray) -> GrowthTheory | None:
     frame = measured.frame[measured.frame["part"] == part]
     responses = frame.loc[frame["quantity"] == "scale_response", "value"]
     if responses.empty or len(energies) < 3:
@@ -106,7 +106,7 @@ def _of_placement(measured: OneModule, part: str, energies: np.ndarray, gradient
     return GrowthTheory(part, "Pre-LN whose layers all add what the second does", energy, "", energy**0.5, ratio)
 
 
-def _on_all_positions(measured: OneModule, part: str) -> bool:
+def _on_all_positions(measured: Probed, part: str) -> bool:
     """Whether labels stand at half of the tokens at least, where the loss has labels."""
     frame = measured.frame
     tokens = frame.loc[(frame["part"] == part) & (frame["quantity"] == "input_tokens"), "value"]
@@ -121,7 +121,7 @@ def times(growth: float) -> str:
     return f"grows {growth:.3g} times" if growth >= 1 else f"falls {1 / growth:.3g} times"
 
 
-def _of_stack(measured: OneModule, part: str, stack: Stack, words: str) -> GrowthTheory | None:
+def _of_stack(measured: Probed, part: str, stack: Stack, words: str) -> GrowthTheory | None:
     prediction, tokens = _predicted(stack)
     frame = measured.frame[(measured.frame["part"] == part) & (measured.frame["quantity"] == "gradient")]
     # Of matrices that end a branch, that of the feed-forward one has the most entries.

@@ -73,7 +73,7 @@ def against_initialization(
 
     Args:
         frame: as `simulate.Probed` has it.
-        table: of `checks.models.probe.against_theory`, whose Stack has the factory's inputs, loss and initialization.
+        table: of `layer_tables.against_theory`, whose Stack has the factory's inputs, loss and initialization.
         stack: of a width and a depth.
         roles: what the parameters of a layer are called in the Stack.
     """

@@ -24,6 +24,8 @@ from simulate.modules.probe import probe
 from simulate.runs.files import write_whole
 from theory.stack.documents import read_document
 
+FILE = "probe.json"
+"""What the command keeps of a module, for others to be held against."""
 RATE = 0.01
 """How often a healthy module raises an alarm against a reference of its own kind, at most, over all comparisons."""
 # What differs by less is the same for practical purposes.

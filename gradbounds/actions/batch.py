@@ -11,8 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, format_cost, scale_of_batch, zipf_lines
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.actions.first_line import (
+    FirstLine,
+    cost_of_batch,
+    first_line,
+    format_cost,
+    measured_batch,
+    scale_of_batch,
+    zipf_lines,
+)
+from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
 from gradbounds.plain_text import table_lines
@@ -76,7 +84,7 @@ class Asked:
 
 
 def resolve_batch(
-    given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str,
+    given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
     """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.
@@ -121,8 +129,8 @@ def _within(
 
 
 def predict_batch(
-    asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str, memory: str | None = None,
-    plan: bool = False, every_layer: bool = False,
+    asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str | None,
+    memory: str | None = None, plan: bool = False, every_layer: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
 
@@ -141,11 +149,11 @@ def predict_batch(
     require(stack, "prediction")
     require(stack, "noise_scale")
     law = law_of(stack, asked.text)
-    cost, grouped = cost_of_batch(stack, law, patterns)
     if plan:
+        cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
         takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
-        lines = [takes, *(zipf_lines(stack) if asked.is_zipf else [])]
+        lines = [takes, BY_CLOCK, *(zipf_lines(stack) if asked.is_zipf else [])]
         return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
     try:
         scale = scale_of_batch(stack, law, patterns, budget)

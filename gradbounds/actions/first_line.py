@@ -1,12 +1,13 @@
 """The first line of a training log in theory: loss and gradient norm of step 1, and how far one run is from them."""
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradbounds.budget import Budget, OverBudgetError, once
+from gradbounds.budget import Budget, OverBudgetError, measured, once
 from gradbounds.progress import shown
 from gradbounds.units import duration, format_bytes
 from simulate.threads import one_numpy_thread
@@ -86,16 +87,25 @@ def zipf_lines(stack: Stack, line: FirstLine | None = None) -> list[str]:
 
 
 def cost_of_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> tuple[Cost, bool]:
-    """What the gradient of a batch takes, and whether tokens are taken in groups."""
+    """The estimate of what the gradient of a batch takes, and whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None), grouped
 
 
+def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
+    """What the gradient of a batch takes on this machine, by a least batch that is clocked."""
+    cost, grouped = cost_of_batch(stack, law, patterns)
+    two = replace(stack, sequences=2)
+    return measured(two, cost, patterns=patterns, grouped=grouped, text=law)
+
+
 def scale_of_batch(
-    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget
-) -> NoiseScale:  # its cost is known before
+    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None
+) -> NoiseScale:
     """The gradients of batches, within time and memory.
+
+    Who knows how many times its estimate the like of it takes here gives that as `pace`, and no clock is asked.
 
     Raises:
         ValueError: as `noise_scale`.
@@ -103,18 +113,18 @@ def scale_of_batch(
         OverBudgetError: theory would take more than it may.
     """
     cost, grouped = cost_of_batch(stack, law, patterns)
-    if not budget.holds(cost):
+    if budget.is_clocked and budget.has_room(cost):
+        cost = measured_batch(stack, law, patterns)
+    if not (budget.holds(cost) and budget.has_room(cost)):
         raise OverBudgetError(
             f"{format_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
         )
 
     def scale() -> NoiseScale:
         threads = one_numpy_thread() if grouped else nullcontext()
-        with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", cost.seconds), threads:
-            return noise_scale(
-                stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds,
-                memory=2 * budget.bytes,
-            )  # fmt: skip
+        seconds = measured_batch(stack, law, patterns).seconds if pace is None else pace * cost.seconds
+        with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", seconds), threads:
+            return noise_scale(stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf)
 
     return once((stack, patterns, None if law is None else law.key), scale)
 

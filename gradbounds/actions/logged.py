@@ -10,7 +10,14 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch, zipf_lines
+from gradbounds.actions.first_line import (
+    FirstLine,
+    cost_of_batch,
+    first_line,
+    measured_batch,
+    scale_of_batch,
+    zipf_lines,
+)
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import beside_theory, far_lines, layer_lines
@@ -80,7 +87,7 @@ class Cause:
 
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
-    text: str | None = None, patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "",
+    text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
     is_zipf: bool = False,
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.
@@ -114,7 +121,7 @@ def predict_logged(
             require(other, subject)
         vectors = learned_vectors(other, family_of(of_notes, of), of_notes)
         left = replace(budget, seconds=max(budget.seconds - spent, 1e-9))  # of all that may be a cause, together
-        scale = scale_of_batch(other, law, patterns, left)
+        scale = scale_of_batch(other, law, patterns, left, pace)
         squares.update(scale.grad_sq(batch) if other == stack else {})
         spent += cost_of_batch(other, law, patterns)[0].seconds
         return first_line(scale, batch, vectors, law)
@@ -126,9 +133,11 @@ def predict_logged(
             return 0.0
         return cost.seconds if budget.holds(cost) else 0.0
 
-    with shown("predicting step 1", seconds_of(stack)):
-        healthy = Cause("nothing", line_of(stack, notes))
-    spent = 0.0
+    pace: float | None = None
+    healthy = Cause("nothing", line_of(stack, notes))
+    pace = measured_batch(stack, law, patterns).seconds / spent
+    # Causes are chosen and left out by estimates, alike on every machine.
+    budget, spent = replace(budget, is_clocked=False), 0.0
     fits = healthy.explains(printed)
     causes: list[Cause] = []
     missing: list[str] = []
@@ -152,7 +161,7 @@ def predict_logged(
         causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, batch)]
         others = list(_other_weights(given, of, stack))
         together = sum(seconds_of(other) for _, other, _ in others)
-        with shown(f"predicting step 1 of {len(others)} other networks", min(together, budget.seconds)):
+        with shown(f"predicting step 1 of {len(others)} other networks", pace * min(together, budget.seconds)):
             for words, other, of_other in others:
                 try:
                     causes.append(Cause(words, line_of(other, of_other)))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.log_records import bare
+from gradbounds.actions.log_names import bare, unwrapped
 from gradbounds.network_text import matrix_name
-from simulate.modules.one_module import OneModule
+from simulate.modules.probe import Probed
 from theory.mean_field.kernels import Array
 
 _ROLES = {
@@ -95,7 +95,7 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
     return _with_ratios(rows), [*vanishing, *unmatched]
 
 
-def beside_module(parameters: Mapping[str, float], measured: OneModule) -> tuple[pd.DataFrame, list[str]]:
+def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
     """Norms beside those of a module's own batch, and names that hold none of a matrix in its lists of layers.
 
     Args:
@@ -109,7 +109,7 @@ def beside_module(parameters: Mapping[str, float], measured: OneModule) -> tuple
     matrices = frame[frame["quantity"] == "shortest"]
     kept = {(row.part, row.layer, row.parameter) for row in matrices.itertuples()}
     gradients = {
-        f"{measured.names[row.part, row.layer]}.{row.parameter}": row
+        unwrapped(f"{measured.names[row.part, row.layer]}.{row.parameter}"): row
         for row in frame[frame["quantity"] == "gradient"].itertuples()
         if (row.part, row.layer, row.parameter) in kept and row.value > 0
     }

@@ -78,8 +78,7 @@ def diff(first: Path, second: Path) -> Result:
 
 def _kept_probe(path: Path) -> "Reference | None":
     """What `probe --out` kept, of a folder or a file; None where it is no such."""
-    from checks.models.module_report import FILE
-    from checks.models.reference import Reference
+    from checks.models.reference import FILE, Reference
 
     file = path / FILE if path.is_dir() else path
     return Reference.read(file) if file.is_file() and file.suffix == ".json" else None

@@ -53,13 +53,19 @@ class Predict(ModelFlags):
         optional("attention patterns that theory samples, where it does", "N", default="what takes some seconds"),
     ] = None
     max_time: Annotated[
-        str,
-        Flag(help="time a prediction may take, by an estimate; else samples or an error", metavar="90s|10m|2h"),
-    ] = "1m"
-    memory: Annotated[
-        str | None, optional("memory a prediction may take, likewise", "500MB|4GB", default="a quarter of what is free")
+        str | None,
+        optional(
+            "time a prediction may take; what takes longer here, by a least batch, is sampled or an error",
+            "90s|10m|2h",
+            default="a minute by an estimate that is the same everywhere",
+        ),
     ] = None
-    dry_run: Annotated[bool, Flag(help="say what theory would take, and which way it would go, and stop")] = False
+    memory: Annotated[
+        str | None, optional("memory a prediction may take, by an estimate", "500MB|4GB", default="4GB")
+    ] = None
+    dry_run: Annotated[
+        bool, Flag(help="say what theory would take, by one least batch of a second, and which way it would go")
+    ] = False
     all: Annotated[
         bool, Flag(help="every layer, not only 1, 2, 4, ...; with --first-step: how rates grow with every size")
     ] = False

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.flags import LOGGED_AS, Flag, Positional, WithJson
 from theory.stack.parametrizations import Parametrization
@@ -78,15 +78,17 @@ class Probe(WithJson):
         if self.logged_as and self.logged is None:
             raise ValueError(f"logged_as must stand with logged, got {' '.join(self.logged_as)!r} without.")
         question: Question = "one" if makes_one(self.factory) else "grid" if self.steps is None else "steps"
-        flags = [flag.name for flag in fields(self) if flag.name in BELONGS]
-        check_question(question, [flag for flag in flags if getattr(self, flag) != getattr(type(self), flag)])
-        if question == "one" and self.seeds != type(self).seeds and not self.against:
+        changed = [
+            flag.name for flag in fields(self) if getattr(self, flag.name) != getattr(type(self), flag.name, None)
+        ]
+        check_question(question, changed)
+        if question == "one" and "seeds" in changed and not self.against:
             raise ValueError("seeds must stand with against or a factory of a width and a depth, got one module.")
-        kept = [flag for flag in flags if question in BELONGS[flag][0] and flag not in ("width", "depth", "logged")]
-        given: dict[str, Any] = {flag: getattr(self, flag) for flag in ("seeds", "seed", "device", *kept)}
+        kept = {"seeds", "seed", "device"} | {*changed} & {*BELONGS} - {"width", "depth", "logged"}
+        given = {flag: getattr(self, flag) for flag in kept}
         if question != "one":
             depths = field_values("depth", self.depth)
             # The depth is none of the question, but for CompleteP.
-            alone = question == "steps" and self.parametrization != "completep" and self.depth == type(self).depth
+            alone = question == "steps" and self.parametrization != "completep" and "depth" not in changed
             given |= {"widths": field_values("width", self.width), "depths": depths[:1] if alone else depths}
         return probed(self.factory, given, self.out, self.logged, self.logged_as)

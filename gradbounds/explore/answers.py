@@ -12,7 +12,7 @@ from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
 from gradbounds.actions.first_line import cost_of_batch, format_cost
 from gradbounds.actions.predict import predict_stack
-from gradbounds.budget import Budget, OverBudgetError, Way, way
+from gradbounds.budget import Budget, OverBudgetError, Way, by_estimates, way
 from gradbounds.explore.questions import MOST_LAYERS, MOST_SECONDS, Question
 from gradbounds.network_comparison import comparison_lines, comparison_words
 from gradbounds.network_text import (
@@ -57,6 +57,7 @@ class NobodyWaitsError(Exception):
     """Who asked has hung up."""
 
 
+@by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
     """The answer to a question.
 
@@ -77,6 +78,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     return ANSWERS[kind](question)
 
 
+@by_estimates()
 def seconds_of_answer(kind: str, asked: Any) -> float:
     """What an answer takes on one core, by an estimate; 0 of what is refused, and of what looks up in between.
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simulate.modules.factories import Batch, Factory, ProbeError, module_seed, seeded, stage, what_happened
+from simulate.modules.factories import Batch, Factory, ProbeError, module_seed, name_of, seeded, stage, what_happened
 from simulate.modules.one_module import batch_and_loss
 from simulate.runs.cell import check_device
 from theory.stack import Stack
@@ -197,6 +197,18 @@ BUILTINS: dict[str, Builtin] = {
 """By the name that `gradbounds probe` takes."""
 
 
+def known(factory: Any) -> Builtin:
+    """A factory of a width and a depth, or that of a name, with its own attributes `stack` and `roles`.
+
+    Raises:
+        ValueError: the name stands for nothing.
+    """
+    if isinstance(factory, str) and factory in BUILTINS:
+        return BUILTINS[factory]
+    function: Any = load_factory(factory) if isinstance(factory, str) else factory
+    return Builtin(function, getattr(function, "stack", None), getattr(function, "roles", {}))
+
+
 def makes_one(factory: Any) -> bool:
     """Whether this, or what a name stands for, makes one module: a function without a width and a depth.
 
@@ -228,7 +240,7 @@ def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]
         ProbeError: it fails, or gives something else.
     """
     check_device(device)
-    name = factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
+    name = name_of(factory)
     make: Any = load_factory(factory) if isinstance(factory, str) else factory
     with seeded(seed), stage(f"factory {name!r}"):
         parts = make()

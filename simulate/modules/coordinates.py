@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from simulate.counts import check_count
-from simulate.modules.factories import Factory, Made, build, module_seed, named_size, seeded
+from simulate.modules.factories import Factory, Made, check_sizes, of_every_module, seeded
 from simulate.modules.layers import tensor_of
 from simulate.modules.optimizer_watch import OptimizerWatch, shortened
 from simulate.modules.own_changes import (
@@ -37,7 +37,6 @@ from simulate.modules.scalars import unwatched
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, stepper_of
 from simulate.modules.tensor_sizes import Size, numbers_of, root_mean_squares
 from simulate.modules.weight_places import Owner, PlaceWatcher, WeightPlaces, named_places
-from simulate.runs.cell import check_device
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
 Row = tuple[int, int, int, int, str, str, str, float]
@@ -82,20 +81,24 @@ class Stepped:
         """The rows, with `COLUMNS`."""
         return pd.DataFrame(self.rows, columns=COLUMNS)
 
+    def coordinates(self) -> pd.DataFrame:
+        """Mean |y| of every module with a matrix, and of the whole, as `figures.coordinates.coordinates` draws it.
+
+        Returns:
+            Columns place, width, step, value, sem: over seeds, at the greatest depth.
+        """
+        frame = self.to_frame()
+        frame = frame[(frame["quantity"] == "coordinates") & (frame["depth"] == frame["depth"].max())]
+        places = {owner.place for owners in self.owners.values() for owner in owners if len(owner.shape) > 1}
+        values = frame[frame["place"].isin(places)].groupby(["place", "width", "step"], sort=False)["value"]
+        return pd.DataFrame({"value": values.mean(), "sem": values.sem()}).reset_index()
+
 
 def coordinate_steps(
-    factory: Factory,
-    optimizer: OptimizerFactory,
-    *,
-    name: str = "optimizer",
-    widths: Sequence[int],
-    depths: Sequence[int],
-    steps: int,
-    seeds: int,
-    seed: int = 0,
-    device: str = "cpu",
+    factory: Factory, optimizer: OptimizerFactory, *, name: str = "optimizer", widths: Sequence[int],
+    depths: Sequence[int], steps: int, seeds: int, seed: int = 0, device: str = "cpu",
     on_module: Callable[[int, int], None] | None = None,
-) -> Stepped:
+) -> Stepped:  # fmt: skip
     """Take steps from modules of every width at the greatest depth, and of every depth at the greatest width.
 
     A module takes about 1 + K forward and K backward passes for K steps, and after every step one more pass through
@@ -120,45 +123,31 @@ def coordinate_steps(
         ValueError: an argument is outside its range.
         ProbeError: factory, optimizer, module or loss fails.
     """
-    for kind, values in (("widths", widths), ("depths", depths)):
-        if not values:
-            raise ValueError(f"{kind} must have at least one value, got none.")
-        for value in values:
-            check_count(kind, value, 1)
     check_count("steps", steps, 1)
     if steps > MOST_STEPS:
         raise ValueError(f"steps must be at most {MOST_STEPS}, got {steps!r}.")
-    check_count("seeds", seeds, 1)
-    check_count("seed", seed, 0)
-    check_device(device)
-    sizes = step_sizes(widths, depths)
+    check_sizes(widths, depths, seeds, seed, device)
     rows, notes = list[Row](), dict[str, None]()
     alarms = dict[tuple[tuple[int, int], str, tuple[str, ...], str], None]()
     places: dict[tuple[int, int], WeightPlaces] = {}
     steppers = dict[str, str]()
-    for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
-        own_seed = module_seed(seed, width, depth, number)
-        with seeded(own_seed), named_size(width, depth):
-            built = build(factory, width, depth, own_seed, device)
-            module = _Steps(built, own_seed, places.get((width, depth)))
-            module.take(stepper_of(name, optimizer, built.module, {"width": width, "depth": depth}), steps)
+
+    def measure(built: Made, own_seed: int, size: tuple[int, int], _: int) -> _Steps:
+        module = _Steps(built, own_seed, places.get(size))
+        module.take(stepper_of(name, optimizer, built.module, {"width": size[0], "depth": size[1]}), steps)
+        return module
+
+    sizes = step_sizes(widths, depths)
+    every = of_every_module(measure, factory, sizes, seeds, seed=seed, device=device, on_module=on_module)
+    for (width, depth, number), module in every:
         rows += [(width, depth, number, *row) for row in module.rows]
         alarms |= {((width, depth), *alarm): None for alarm in module.alarms}
         notes |= dict.fromkeys(module.notes)
         places.setdefault((width, depth), module.places())
         steppers |= module.steppers
-        if on_module is not None:
-            on_module(done, len(sizes) * seeds)
-    return Stepped(
-        rows=tuple(rows),
-        owners={size: of_size.owners for size, of_size in places.items()},
-        order={size: of_size.order for size, of_size in places.items()},
-        steppers=steppers,
-        alarms=tuple(alarms),
-        notes=tuple(notes),
-        steps=steps,
-        seeds=seeds,
-    )
+    owners = {size: of_size.owners for size, of_size in places.items()}
+    order = {size: of_size.order for size, of_size in places.items()}
+    return Stepped(tuple(rows), owners, order, steppers, tuple(alarms), tuple(notes), steps, seeds)
 
 
 def step_sizes(widths: Sequence[int], depths: Sequence[int]) -> list[tuple[int, int]]:

@@ -2,10 +2,9 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import product
 from traceback import walk_tb
 from typing import Any, TypeVar
 
@@ -13,10 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from simulate.counts import check_count
+from simulate.runs.cell import check_device
+
 T = TypeVar("T")
 Loss = Callable[[Any], Tensor]
 Batch = Callable[[int], tuple[Any, Loss]]
 Factory = Callable[[int, int], tuple[nn.Module, Batch]]
+
+# No module of more layers, or wider, is built within hours.
+_LARGEST = 100_000
 
 
 @contextmanager
@@ -149,13 +154,18 @@ def _running(module: nn.Module, error: BaseException | None) -> str:
     return next((name for name in reversed(through) if name), "")
 
 
+def name_of(maker: object) -> str:
+    """What a function, or the name of one, is called."""
+    return maker if isinstance(maker, str) else getattr(maker, "__qualname__", repr(maker))
+
+
 def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:
     """A factory's module and its batch.
 
     Raises:
         ProbeError: the factory or its batch fails, or is none.
     """
-    name = getattr(factory, "__qualname__", repr(factory))
+    name = name_of(factory)
     with stage(f"factory {name!r}"):
         pair = factory(width, depth)
     if inspect.iscoroutine(pair):
@@ -176,17 +186,34 @@ def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> M
         return Made(name, module, moved(inputs, device), loss)
 
 
+def check_sizes(widths: Sequence[int], depths: Sequence[int], seeds: int, seed: int, device: str) -> None:
+    """Refuse what no module can be made of.
+
+    Raises:
+        ValueError: an argument is outside its range.
+    """
+    for name, values in (("widths", widths), ("depths", depths)):
+        if not values:
+            raise ValueError(f"{name} must have at least one value, got none.")
+        for value in values:
+            check_count(name, value, 1)
+            if value > _LARGEST:
+                raise ValueError(f"{name} must be at most {_LARGEST}, got {value!r}.")
+    check_count("seeds", seeds, 1)
+    check_count("seed", seed, 0)
+    check_device(device)
+
+
 def of_every_module(
-    measure: Callable[[Made, int, int, int], T], factory: Factory, widths: Sequence[int], depths: Sequence[int],
+    measure: Callable[[Made, int, tuple[int, int], int], T], factory: Factory, sizes: Iterable[tuple[int, int]],
     seeds: int, *, seed: int, device: str, on_module: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[tuple[int, int, int], T]]:  # fmt: skip
     """What is measured of every module, one in memory at a time, with its width, its depth and its number.
 
     Args:
-        measure: of what the factory made, the seed that it was made with, its depth and its number.
+        measure: of what the factory made, the seed that it was made with, its width and depth, and its number.
         factory: makes it.
-        widths: that it takes.
-        depths: that it takes.
+        sizes: widths and depths that it takes.
         seeds: how many modules of each size.
         seed: root seed.
         device: of module and batch.
@@ -195,11 +222,11 @@ def of_every_module(
     Raises:
         ProbeError: something of the user's failed.
     """
-    places = list(product(widths, depths, range(seeds)))
+    places = [(*size, number) for size in sizes for number in range(seeds)]
     for done, (width, depth, number) in enumerate(places, start=1):
         own_seed = module_seed(seed, width, depth, number)
         with seeded(own_seed), named_size(width, depth):
-            measured = measure(build(factory, width, depth, own_seed, device), own_seed, depth, number)
+            measured = measure(build(factory, width, depth, own_seed, device), own_seed, (width, depth), number)
         if on_module is not None:
             on_module(done, len(places))
         yield (width, depth, number), measured

@@ -14,7 +14,7 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 class ModuleRecorder:
-    """Hooks on layers while a module runs; the numbers stay on its device, and `tokens` is how many there are.
+    """Hooks on layers while a module runs; the numbers stay on its device.
 
     With `respond` every layer is asked, too, how its output's energy answers to the scale of its input; that takes a
     backward pass through each layer more.
@@ -26,7 +26,6 @@ class ModuleRecorder:
         self._values: dict[tuple[str, int, str], Tensor] = {}
         self._calls: dict[tuple[str, int], int] = {}
         self._handles: list[Any] = []
-        self.tokens = 1
 
     def __enter__(self) -> "ModuleRecorder":
         for part in self._lists:
@@ -62,11 +61,11 @@ class ModuleRecorder:
         self._calls[part, number] = self._calls.get((part, number), 0) + 1
         if y is None:
             return
-        self.tokens = y.shape[self._axis] if y.ndim >= 2 else 1
         statistics = _statistics(x, y, self._axis)
         if number == 1 and x is not None and x.shape == y.shape:
             given = _energy(x.detach().float(), self._axis)
             given["tokens"] = torch.tensor(x.numel() / x.shape[-1], device=y.device)
+            given["positions"] = torch.tensor(float(x.shape[self._axis] if x.ndim >= 2 else 1), device=y.device)
             statistics |= {f"input_{name}": value for name, value in given.items()}
         for name, value in statistics.items():
             self._values[part, number, name] = value

@@ -1,6 +1,6 @@
 """The `theory.Stack` that layers of `torch.nn` are, read from the modules and their weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,26 +14,27 @@ from theory.stack.initializations import INITIALIZATIONS
 _CLOSE = 0.1
 
 
-def nearest_stack(lists: Sequence[LayerList], tokens: int) -> Stack | None:
-    """The network whose layers are these, but for its inputs, its vocabulary and its loss.
+def nearest_stack(lists: Sequence[LayerList], first: Mapping[str, float]) -> Stack | None:
+    """The network whose layers are these, with Gaussian inputs like theirs, but for its vocabulary and its loss.
+
+    Args:
+        lists: layers of a module.
+        first: by quantity what was measured of the first layer, as `simulate.Probed` has it.
 
     Returns:
         None where there is not one list of layers of `torch.nn.TransformerEncoder`, something is dropped, or the
         matrices have variances of no initialization that a Stack knows.
     """
     layers = [layer for part in lists for layer in part.layers if isinstance(layer, nn.TransformerEncoderLayer)]
-    one_list = len(lists) == 1 and len(layers) == len(lists[0].layers)
-    return _of_encoder(layers, tokens) if one_list else None
-
-
-def with_inputs(stack: Stack, energy: float, correlation: float) -> Stack:
-    """The network whose Gaussian inputs have this mean square, and this mean product of two tokens."""
-    if not energy > 0:
+    if len(lists) != 1 or len(layers) != len(lists[0].layers):
+        return None
+    energy, tokens = first.get("input_energy", 1.0), int(first.get("input_positions", 1))
+    stack = _of_encoder(layers, tokens)
+    if stack is None or not energy > 0:
         return stack
-    least = -1.0 / (stack.tokens - 1) if stack.tokens > 1 else 0.0
-    return replace(
-        stack, embedding_scale=energy**0.5, input_correlation=min(max(correlation / energy, least * (1 - 1e-9)), 1.0)
-    )
+    least = -1.0 / (tokens - 1) if tokens > 1 else 0.0
+    correlation = min(max(first.get("input_correlation", 0.0) / energy, least * (1 - 1e-9)), 1.0)
+    return replace(stack, embedding_scale=energy**0.5, input_correlation=correlation)
 
 
 def _of_encoder(layers: Sequence[nn.TransformerEncoderLayer], tokens: int) -> Stack | None:

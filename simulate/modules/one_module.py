@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -18,61 +18,20 @@ from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Loss, Made, ProbeError, arguments_of, moved, seeded, what_happened
 from simulate.modules.kept_state import kept_state
 from simulate.modules.layers import LayerList, layer_lists
-from simulate.modules.nearest_stack import with_inputs
+from simulate.modules.nearest_stack import nearest_stack
 from simulate.modules.predictions import logits_of
-from simulate.modules.probe import COLUMNS, measured
+from simulate.modules.probe import ALONE, COLUMNS, Probed, found_layers, measured
 from simulate.modules.redrawn import beside_draws
-from theory.stack import Stack
 
 _HALF = (torch.float16, torch.bfloat16)
 PARTS = 4
 """Of the work: a pass forward and backward, exact tests, copies drawn anew, and other dtypes and branch ends."""
-_WIDTH, _DEPTH = 0, 0
-"""Stand in the table where a grid has its widths and depths."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OneModule:
-    """What was measured.
-
-    Attributes:
-        frame: as `simulate.Probed` has it, of one seed, its width and depth 0; and for matrices also shortest, the
-            smaller of both lengths; of layers of the first list energy_smaller_ends (`smaller_ends`).
-        tests: exact ones.
-        notes: a line each.
-        dtype_change: how much the output differs, in root mean square over its size, from the same module's in single
-            precision; 0 where that is what it has, and NaN where it was not compared.
-        dtype: of its parameters, as "bfloat16".
-        ends: names of the matrices that are smaller in energy_smaller_ends.
-        names: of the layers in the module, by list and number.
-        stack: the network that its layers are, with inputs like theirs, where they are of `torch.nn`; else None.
-        config: what its attribute `config` has, as models of transformers do; empty where there is none.
-        words: how long the sequences of words in its inputs are; 0 without any.
-        unseen: the reason why no layer was measured, by the name of such a list; of the module ("") without a list.
-    """
-
-    frame: pd.DataFrame
-    tests: ExactTests
-    notes: tuple[str, ...]
-    dtype_change: float
-    dtype: str
-    ends: tuple[str, ...]
-    names: Mapping[tuple[str, int], str]
-    stack: Stack | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    words: int = 0
-    unseen: Mapping[str, str] = field(default_factory=dict)
 
 
 def one_module(
-    module: nn.Module,
-    batch: Any,
-    loss: Callable[[Any], Tensor] | None = None,
-    *,
-    seed: int = 0,
-    layers: Sequence[str] = (),
-    on_part: Callable[[int, int], None] | None = None,
-) -> OneModule:
+    module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None = None, *, seed: int = 0,
+    layers: Sequence[str] = (), on_part: Callable[[int, int], None] | None = None,
+) -> Probed:  # fmt: skip
     """Measure a module that there is, on the device where it is.
 
     Weights, buffers, gradients, training mode and random generators are as before in the end. It takes the memory of
@@ -91,29 +50,8 @@ def one_module(
         ValueError: an argument is no such thing; there are no parameters, or globs name nothing.
         ProbeError: module or loss fails, or gives no gradient.
     """
-    name = type(module).__name__
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"module must be a torch.nn.Module, got {name}.")
-    first = next(module.parameters(), None)
-    if first is None:
-        raise ValueError(f"module {name!r} must have parameters, and has none.")
-    if not isinstance(batch, Tensor | tuple | list | Mapping) or not _tensors(batch):
-        raise ValueError(
-            "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got "
-            f"{type(batch).__name__}."
-        )
-    if loss is not None and not callable(loss):
-        raise ValueError(f"loss must be a function of the output, which gives a scalar, got {loss!r}.")
-    check_count("seed", seed, 0)
-    notes = []
-    try:
-        lists = layer_lists(module, layers, 0)
-    except ValueError:
-        if layers:
-            raise
-        lists = list[LayerList]()
-    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) and not part.training for part in module.modules()):
-        notes.append("batch norms are in eval mode: they take statistics that they keep, and not the batch's")
+    name = _checked(module, batch, loss, seed)
+    lists = found_layers(module, layers, 0, needed=False)
     inputs, own_loss = batch_and_loss(module, batch, loss)
     built = Made(name, module, inputs, own_loss)
     done = (lambda number: None) if on_part is None else (lambda number: on_part(number, PARTS))
@@ -121,16 +59,16 @@ def one_module(
         lists = with_boundaries(built, lists, seed)
         # Each begins with the module as it was given.
         with kept_state(module, seed):
-            rows, measured_notes, nearest = measured(built.fresh(), lists, asked=True)
+            rows, notes = measured(built.fresh(), lists, asked=True)
         done(1)
         with kept_state(module, seed):
-            tests, said_of_dtype = _tests(built, lists, layers, seed)
-            notes += said_of_dtype
+            tests, not_tested = _tests(built, lists, layers, seed)
         done(2)
         tests = replace(tests, rows=(*tests.rows, *beside_draws(built, lists, seed)))
         done(3)
+        dtype = next(module.parameters()).dtype
         with kept_state(module, seed):
-            change = _dtype_change(built, first.dtype)
+            change = _dtype_change(built, dtype)
             smaller = [(part, smaller_ends(built, part)) for part in lists[:1]]
         done(PARTS)
     except ProbeError as error:
@@ -140,17 +78,41 @@ def one_module(
     )
     rows += [(*key, "shortest", float(min(parameter.shape))) for key, parameter in _matrices(module, lists)]
     rows += [(part.name, k, "", "energy_smaller_ends", value) for part, by in smaller for k, value in by.items()]
-    ends = branch_ends(lists[0]) if lists else ()
-    frame = pd.DataFrame([(_WIDTH, _DEPTH, 0, *row) for row in rows], columns=COLUMNS)
-    names = {(part.name, number): name for part in lists for number, name in enumerate(part.names, 1)}
-    dtype = str(first.dtype).removeprefix("torch.")
-    if nearest is not None:
-        given = {row[3]: row[4] for row in rows if str(row[3]).startswith("input_")}
-        nearest = with_inputs(nearest, given.get("input_energy", 1.0), given.get("input_correlation", 0.0))
-    return OneModule(
-        frame, tests, (*notes, *measured_notes), change, dtype, ends, names, nearest, _config(module), _words(inputs),
-        unseen,
+    return Probed(
+        pd.DataFrame([(*ALONE, 0, *row) for row in rows], columns=COLUMNS),
+        (*_eval_note(module), *not_tested, *notes), tests, unseen,
+        change, str(dtype).removeprefix("torch."), branch_ends(lists[0]) if lists else (),
+        {(part.name, number): layer for part in lists for number, layer in enumerate(part.names, 1)},
+        _config(module), _words(inputs), nearest_stack(lists, {row[3]: row[4] for row in rows if row[1] == 1}),
     )  # fmt: skip
+
+
+def _checked(module: Any, batch: Any, loss: Any, seed: int) -> str:
+    """The name of a module's class.
+
+    Raises:
+        ValueError: an argument of `one_module` is no such thing.
+    """
+    name = type(module).__name__
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module must be a torch.nn.Module, got {name}.")
+    if next(module.parameters(), None) is None:
+        raise ValueError(f"module {name!r} must have parameters, and has none.")
+    if not isinstance(batch, Tensor | tuple | list | Mapping) or not _tensors(batch):
+        raise ValueError(
+            "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got "
+            f"{type(batch).__name__}."
+        )
+    if loss is not None and not callable(loss):
+        raise ValueError(f"loss must be a function of the output, which gives a scalar, got {loss!r}.")
+    check_count("seed", seed, 0)
+    return name
+
+
+def _eval_note(module: nn.Module) -> list[str]:
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    what = "batch norms are in eval mode: they take statistics that they keep, and not the batch's"
+    return [what] if any(not norm.training for norm in norms) else []
 
 
 def _config(module: nn.Module) -> Mapping[str, Any]:

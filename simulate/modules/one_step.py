@@ -47,14 +47,9 @@ class OneStep:
 
 
 def one_step(
-    module: nn.Module,
-    inputs: Any,
-    loss: Loss,
-    optimizer: OptimizerFactory | str | Any,
-    *,
-    learning_rate: float | None = None,
-    seed: int = 0,
-) -> OneStep:
+    module: nn.Module, inputs: Any, loss: Loss, optimizer: OptimizerFactory | str | Any, *,
+    learning_rate: float | None = None, seed: int = 0,
+) -> OneStep:  # fmt: skip
     """Take an optimizer's first step; module, optimizer and schedule are as before in the end.
 
     It takes two passes, one of them backward, and the memory of the weights twice more, beside the optimizer's own.

@@ -7,6 +7,7 @@ measured by hooks on its layers.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -14,15 +15,12 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from simulate.counts import check_count
 from simulate.modules.boundaries import unseen_layers, with_boundaries
 from simulate.modules.exact_tests import ExactTests, exact_tests
-from simulate.modules.factories import Factory, Made, of_every_module
+from simulate.modules.factories import Factory, Made, check_sizes, of_every_module
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
-from simulate.modules.nearest_stack import nearest_stack
 from simulate.modules.redrawn import beside_draws
-from simulate.runs.cell import check_device
 from theory.stack import Stack
 
 # So many modules of every width and depth are asked for the response of their layers, and for what learns later.
@@ -32,14 +30,13 @@ _MOVED = 0.02
 
 COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
 
-
-# No module of more layers, or wider, is built within hours.
-_LARGEST = 100_000
+ALONE = (0, 0)
+"""The width and the depth of one module in the table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probed:
-    """What was measured, as a tidy table, and what has to be said of it.
+    """Everything that was measured of one module, or of modules of several sizes.
 
     Attributes:
         frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the list that
@@ -49,23 +46,39 @@ class Probed:
             stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and output,
             each without the mean of its coordinates, over all tokens) with coefficient_error (its standard deviation if
             what the layer adds had a random direction), gradient_sq (squared norm of the loss's gradient; 0 where none
-            arrives), of the first layer input_energy and input_correlation (as both of an output, of its input) and
-            input_tokens (how many, of all samples), and of one seed scale_response (d ln |y|^2/d ln |x|^2: 0 behind a
-            norm, 1 of an empty branch). Of a list: layers (how many). Of a module: identity (1, where it is an
-            nn.Identity). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, entries (how many),
-            frozen (1, where it is), idle (1, of an expert without tokens), and of one seed, where the gradient is 0,
-            gradient_later: what it is once all that begins at 0 and gets a gradient has moved. Of the whole: loss.
+            arrives), of the first layer input_energy and input_correlation (as both of an output, of its input),
+            input_tokens (how many, of all samples) and input_positions (of one sample), and of one seed scale_response
+            (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of a list: layers (how many). Of a module:
+            identity (1, where it is an nn.Identity). Of a parameter: gradient, weight (Frobenius norms), ratio of the
+            two, entries (how many), frozen (1, where it is), idle (1, of an expert without tokens), and of one seed,
+            where the gradient is 0, gradient_later: what it is once all that begins at 0 and gets a gradient has moved.
+            Of the whole: loss.
+            One module has width and depth 0 (`ALONE`), and its matrices have shortest, the smaller of both lengths;
+            the layers of its first list have energy_smaller_ends (`simulate.modules.branch_ends.smaller_ends`).
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
-        stacks: the nearest Stack of every width and depth, where it can be read from the module.
         tests: exact ones of the first module, of the first width and depth.
-        unseen: the reason why no layer was measured, by the name of such a list.
+        unseen: the reason why no layer was measured, by the name of such a list; by "" of a module without lists.
+        dtype_change: how much the output of one module differs, in root mean square over its size, from the same
+            module's in single precision; 0 where that is what it has, and NaN where it was not compared.
+        dtype: of one module's parameters, as "bfloat16".
+        ends: names of the matrices that are smaller in energy_smaller_ends.
+        names: of one module's layers, by list and number.
+        config: the fields of one module's attribute `config`, as models of transformers have it; or empty.
+        words: how long the sequences of words in one module's inputs are; 0 without any.
+        stack: the network that one module's layers are, with inputs like theirs, where they are of `torch.nn`.
     """
 
     frame: pd.DataFrame
     notes: tuple[str, ...]
-    stacks: Mapping[tuple[int, int], Stack]
     tests: ExactTests
     unseen: Mapping[str, str] = field(default_factory=dict)
+    dtype_change: float = 0.0
+    dtype: str = ""
+    ends: tuple[str, ...] = ()
+    names: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    words: int = 0
+    stack: Stack | None = None
 
 
 _ENDS = {
@@ -104,36 +117,19 @@ def probe(
         ValueError: an argument is outside its range; the factory, its module or its loss fails, or gives no gradient;
             or there is no list of layers.
     """
-    for name, values in (("widths", widths), ("depths", depths)):
-        if not values:
-            raise ValueError(f"{name} must have at least one value, got none.")
-        for value in values:
-            check_count(name, value, 1)
-            if value > _LARGEST:
-                raise ValueError(f"{name} must be at most {_LARGEST}, got {value!r}.")
-    check_count("seeds", seeds, 1)
-    check_count("seed", seed, 0)
-    check_device(device)
+    check_sizes(widths, depths, seeds, seed, device)
     rows: list[tuple[Any, ...]] = []
     notes: dict[str, None] = {}
-    stacks: dict[tuple[int, int], Stack] = {}
     tests: list[ExactTests] = []
     unseen: dict[str, str] = {}
-    for (width, depth, number), (module_rows, module_notes, stack) in of_every_module(
-        partial(_one, layers, tests, unseen, alone),
-        factory,
-        widths,
-        depths,
-        seeds,
-        seed=seed,
-        device=device,
-        on_module=on_module,
-    ):
+    measure = partial(_one, layers, tests, unseen, alone)
+    every = of_every_module(
+        measure, factory, product(widths, depths), seeds, seed=seed, device=device, on_module=on_module
+    )
+    for (width, depth, number), (module_rows, module_notes) in every:
         rows += [(width, depth, number, *row) for row in module_rows]
         notes |= dict.fromkeys(module_notes)
-        if stack is not None:
-            stacks.setdefault((width, depth), stack)
-    return Probed(pd.DataFrame(rows, columns=COLUMNS), tuple(notes), stacks, tests[0], unseen)
+    return Probed(pd.DataFrame(rows, columns=COLUMNS), tuple(notes), tests[0], unseen)
 
 
 def _one(
@@ -143,16 +139,10 @@ def _one(
     alone: bool,
     built: Made,
     seed: int,
-    depth: int,
+    size: tuple[int, int],
     number: int,
-) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
-    try:
-        lists = layer_lists(built.module, globs, depth)
-    except ValueError:
-        if globs or not alone:
-            raise
-        lists = []
-    lists = with_boundaries(built, lists, seed)
+) -> tuple[list[tuple[Any, ...]], list[str]]:
+    lists = with_boundaries(built, found_layers(built.module, globs, size[1], needed=not alone), seed)
     rows = measured(built, lists, asked=number < _ASKED)
     unseen |= unseen_layers(lists, rows[0])
     if not tests:
@@ -161,10 +151,22 @@ def _one(
     return rows
 
 
-def measured(
-    built: Made, lists: Sequence[LayerList], *, asked: bool
-) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
-    """One module: rows of `Probed.frame` from part on, notes, and the nearest Stack.
+def found_layers(module: nn.Module, globs: Sequence[str], depth: int, *, needed: bool) -> list[LayerList]:
+    """Lists of layers; none of a module without, unless there must be one.
+
+    Raises:
+        ValueError: as `layer_lists`, if globs are given or a list is needed.
+    """
+    try:
+        return layer_lists(module, globs, depth)
+    except ValueError:
+        if globs or needed:
+            raise
+        return []
+
+
+def measured(built: Made, lists: Sequence[LayerList], *, asked: bool) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """One module: rows of `Probed.frame` from part on, and notes.
 
     Args:
         built: module and batch; its gradients are there after.
@@ -199,7 +201,7 @@ def measured(
     norms = {row[:3]: row[4] for row in numbers if row[3] == "weight"}
     # Biases that begin at 0 have no ratio.
     ratios = [(*r[:3], "ratio", r[4] / norms[r[:3]]) for r in numbers if r[3] == "gradient" and norms[r[:3]] > 0]
-    return numbers + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
+    return numbers + ratios, [*notes, *recorder.notes()]
 
 
 def _broken(built: Made, lists: Sequence[LayerList]) -> list[tuple[str, int, str, str, float]]:

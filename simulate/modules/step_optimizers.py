@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from simulate.modules.catalogue import load_factory
-from simulate.modules.factories import ProbeError, stage
+from simulate.modules.factories import ProbeError, name_of, stage
 
 StepOptimizer = Literal["sgd", "adam", "adamw", "muon"]
 STEP_OPTIMIZERS: tuple[StepOptimizer, ...] = get_args(StepOptimizer)
@@ -88,7 +88,7 @@ def optimizer_factory(
     if not callable(optimizer):
         also = ", or an optimizer" if made else ""
         raise ValueError(f"optimizer must be a name or a function of a module{also}, got {optimizer!r}.")
-    return getattr(optimizer, "__qualname__", repr(optimizer)), optimizer
+    return name_of(optimizer), optimizer
 
 
 def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: Mapping[str, int]) -> Stepper:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import gradbounds as gb
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from tests.helpers.exact_lines import exactly
 from tests.helpers.single_modules import Decoder, made, next_word, planted
 
@@ -20,7 +20,7 @@ def test_what_logits_are_multiplied_by():
     def scaled(scale):
         for layer in module.layers:
             layer.attention.scale = scale
-        report = one_report(module, words, loss)
+        report = judged_module(module, words, loss)
         return [str(alarm) for alarm in report.alarms], [note for note in report.notes if "q.k" in note]
 
     (alarm,), _ = scaled(1.0)

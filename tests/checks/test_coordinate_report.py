@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import ahead, exponents, farther, judged, sizes_of
-from checks.models.coordinate_report import judged_steps
+from checks.models.coordinate_exponents import exponent_excess, exponent_lead, exponents, judged, probe_grid
+from checks.models.judge import judged_steps
 from checks.models.parametrizations import crowded, own_asked
+from checks.models.sections import steps_notes
 from figures.coordinates import coordinates
 from gradbounds.cli import main
 from simulate.modules.step_optimizers import optimizer_factory
@@ -28,7 +29,7 @@ def healthy():
 
 def test_a_right_transformer_passes_and_says_so(healthy):
     healthy.assert_healthy()
-    table = healthy.table
+    table = healthy.steps
     assert set(table.loc[table["quantity"] == "own", "role"]) == {"input", "hidden", "output", "vector", "inner"}
     assert not (table["word"] == "breach").any()
     assert re.search(r"no exponent is off from mu-P; \d+ agree|is mu-P: all", healthy.judgement())
@@ -54,17 +55,17 @@ def test_a_power_that_changes_with_the_width_is_noted_and_no_other(healthy):
     assert (low + high) / 2 == pytest.approx(exponent)
     assert bend == pytest.approx(slopes[1] - slopes[0])
     assert bend > half
-    table = healthy.table.assign(bend=0.0, ahead=healthy.table["exponent"])
-    assert replace(healthy, table=table).notes == healthy.stepped.notes
+    table = healthy.steps.assign(bend=0.0, ahead=healthy.steps["exponent"])
+    assert steps_notes([], healthy.stepped, table) == list(healthy.stepped.notes)
     at = table.index[table["off"].notna()][3]
     for name, value in (("bend", bend), ("bend_half", half)):
         table.loc[at, name] = value
-    (note,) = replace(healthy, table=table).notes[len(healthy.stepped.notes) :]
+    (note,) = steps_notes([], healthy.stepped, table)[len(healthy.stepped.notes) :]
     assert note.startswith("1 of ")
     assert f"of {table['place'][at]}" in note
     assert f"by {bend:+.2f}" in note
     table.loc[at, "bend_half"] = 1.1 * bend
-    assert replace(healthy, table=table).notes == healthy.stepped.notes
+    assert steps_notes([], healthy.stepped, table) == list(healthy.stepped.notes)
 
 
 def test_the_power_of_a_sum_at_larger_sizes(healthy):
@@ -74,31 +75,31 @@ def test_the_power_of_a_sum_at_larger_sizes(healthy):
         def power(at, part=part):
             return -0.5 * (part / at) / (part / at + 0.01)
 
-        assert farther(power(size), (-0.5, 0.0)) == pytest.approx(power(4.0 * size))
-    value, half = ahead(-0.25, 0.05, (-0.5, 0.0), 2.0)
+        assert exponent_excess(power(size), (-0.5, 0.0)) == pytest.approx(power(4.0 * size))
+    value, half = exponent_lead(-0.25, 0.05, (-0.5, 0.0), 2.0)
     assert value == pytest.approx(-0.1)
     # It is -3/22 and -1/14 at the ends of the interval.
     assert half == pytest.approx((3 / 22 - 1 / 14) / 2)
-    value, half = ahead(-0.01, 0.05, (-0.5, 0.0), 2.0)
+    value, half = exponent_lead(-0.01, 0.05, (-0.5, 0.0), 2.0)
     assert (value, half) == (pytest.approx(-0.0025, rel=0.02), pytest.approx(0.05 / 4, rel=0.05))
     for exponent, asked in ((0.01, (-0.5, 0.0)), (-0.41, (-0.5, 0.0)), (-0.6, (-0.5, 0.0)), (0.9, (1.0, 1.0))):
-        assert ahead(exponent, 0.05, asked, 2.0) == (exponent, 0.05)
-    table = healthy.table.assign(bend=0.0, ahead=healthy.table["exponent"])
+        assert exponent_lead(exponent, 0.05, asked, 2.0) == (exponent, 0.05)
+    table = healthy.steps.assign(bend=0.0, ahead=healthy.steps["exponent"])
     at = table.index[(table["quantity"] == "passed") & table["off"].notna()][-1]
     table.loc[at, "ahead"] += 0.11
-    (note,) = replace(healthy, table=table).notes[len(healthy.stepped.notes) :]
+    (note,) = steps_notes([], healthy.stepped, table)[len(healthy.stepped.notes) :]
     assert f"at 4 times the width that of passed of {table['place'][at]} in step 1 is about" in note
     table.loc[at, "ahead"] -= 0.02
-    assert replace(healthy, table=table).notes == healthy.stepped.notes
-    of_one = healthy.table[healthy.table["asked_low"] == healthy.table["asked_high"]]
+    assert steps_notes([], healthy.stepped, table) == list(healthy.stepped.notes)
+    of_one = healthy.steps[healthy.steps["asked_low"] == healthy.steps["asked_high"]]
     assert (of_one["ahead"] == of_one["exponent"]).all()
-    assert (healthy.table["ahead"] > healthy.table["exponent"]).any()
+    assert (healthy.steps["ahead"] > healthy.steps["exponent"]).any()
 
 
 def test_powers_of_a_standard_first_step_are_those_of_every_rate():
     """The large one changes what later layers are given by more than that was."""
     small, large = (
-        check(transformer, partial(adam, rate=rate), "sp", seeds=2, steps=1).table.query("quantity == 'own'")
+        check(transformer, partial(adam, rate=rate), "sp", seeds=2, steps=1).steps.query("quantity == 'own'")
         for rate in (1e-5, 1e-2)
     )
     judged_ones = small["off"].notna()
@@ -111,7 +112,7 @@ def test_a_right_standard_muon_passes():
     _, muon = optimizer_factory("muon", 1e-3)
     report = check(transformer, lambda module, *_: muon(module), "sp", seeds=3, steps=1)
     report.assert_healthy()
-    table = report.table[report.table["quantity"] == "own"].set_index(["place", "parameter"])
+    table = report.steps[report.steps["quantity"] == "own"].set_index(["place", "parameter"])
     assert table["off"].abs().max() < 0.15
     head = table.loc["head", "weight"]
     assert (head["asked_low"], head["asked_high"]) == (0.0, 0.5)
@@ -119,7 +120,7 @@ def test_a_right_standard_muon_passes():
 
 
 def test_the_picture_has_a_panel_for_each_matrix(healthy):
-    table = healthy.coordinates()
+    table = healthy.stepped.coordinates()
     figure = coordinates(table)
     assert isinstance(figure, Figure)
     assert 0 < len(figure.axes) <= 12
@@ -187,7 +188,7 @@ def test_entries_are_the_cause_where_the_multiplier_makes_the_update_right():
 ])  # fmt: skip
 def test_a_power_of_a_rate_is_named_where_it_is_clear(healthy, role, off, rate, words):
     """Adam's of a hidden matrix by what is asked, though a narrow one moves less; others where one multiple is near."""
-    sizes = sizes_of(healthy.stepped, "width")
+    sizes = probe_grid(healthy.stepped, "width")
     rows = exponents(healthy.stepped, sizes, "mup")
     at = next(k for k, row in enumerate(rows) if (row.quantity, row.step, row.role) == ("own", 1, role))
     rows[at] = rows[at]._replace(low=off - 0.05, high=off + 0.05, off=off, word="breach")
@@ -217,7 +218,7 @@ def test_right_ones_at_widths_below_their_32_vectors_pass(optimizer, rule, width
     """Their powers are below those of large widths, and say so; of queries and keys by SGD in mu-P they are at all."""
     report = check(transformer, optimizer, rule, seeds=8, steps=1, widths=widths)
     report.assert_healthy()
-    updates = report.table[(report.table["quantity"] == "own") & (report.table["role"] == "hidden")]
+    updates = report.steps[(report.steps["quantity"] == "own") & (report.steps["role"] == "hidden")]
     assert (updates["exponent"] < updates["asked_high"] - 0.25).any()
     assert (updates["asked_low"] <= updates["asked_high"] - 0.5).any()
     assert not (updates["word"] == "breach").any()
@@ -246,7 +247,7 @@ def test_rates_and_gradients_are_those_of_the_first_step_in_which_there_are_any(
     rows = tuple(row for row in stepped.rows if row not in first)
     nothing = [(*row[:-1], 0.0) for row in first]
     for more, expected in ((first, mean), (first + later, mean), (nothing + later, 10.0)):
-        sizes = sizes_of(replace(stepped, rows=(*rows, *more)), "width")
+        sizes = probe_grid(replace(stepped, rows=(*rows, *more)), "width")
         assert sizes.at("gradient", name, width) == pytest.approx(expected)
 
 
@@ -261,7 +262,7 @@ def test_widths_are_of_the_greatest_depth_and_depths_of_the_greatest_width():
     for against, values, alone in (
         ("width", "8 16 32", run("mup", [8, 16, 32], [3])), ("depth", "1 2 3", run("completep", [32], [1, 2, 3])),
     ):  # fmt: skip
-        one, other = (table[table["against"] == against][columns] for table in (whole.table, alone.table))
+        one, other = (table[table["against"] == against][columns] for table in (whole.steps, alone.steps))
         assert len(one) > 20
         assert one.reset_index(drop=True).equals(other.reset_index(drop=True))
         for report in (whole, alone):
@@ -274,7 +275,7 @@ def test_breaches_in_the_depth():
     assert kind == report.alarms[0].kind
     assert name in report.alarms[0].part
     assert "are multiplied by depth^-0.50, and must be by depth^-1" in report.alarms[0].what
-    assert set(report.table["against"]) == {"depth"}
+    assert set(report.steps["against"]) == {"depth"}
 
 
 def test_what_right_is_in_one_is_wrong_in_the_other(healthy):
@@ -328,7 +329,7 @@ def test_the_command_judges_and_keeps(folder, capsys):
     said = capsys.readouterr().out
     assert "ALARM learning rate: 0.weight" in said
     names = {file.name for file in (folder / "kept").iterdir()}
-    assert {"steps.parquet", "exponents.csv", "coordinates.png"} <= names
+    assert {"steps.parquet", "steps.csv", "coordinates.png"} <= names
     assert main([*of, "steps_of_mine.py:fast", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert any("is not finite" in alarm["what"] for alarm in printed["alarms"])
@@ -373,7 +374,7 @@ def test_bad_input_from_python():
 def test_exponents_of_steps_on_a_gpu_are_those_of_a_cpu(name):
     here, there = (check(*HEALTHY[name], seeds=2, device=device) for device in ("cpu", "cuda"))
     assert [str(alarm) for alarm in there.alarms] == [str(alarm) for alarm in here.alarms]
-    first = [report.table[report.table["step"] <= 1] for report in (here, there)]
+    first = [report.steps[report.steps["step"] <= 1] for report in (here, there)]
     for column in ("place", "parameter", "quantity"):
         assert (first[0][column] == first[1][column]).all()
     # A step of Adam is the gradient's sign: where that is rounding, a weight may go the other way.

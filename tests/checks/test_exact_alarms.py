@@ -13,7 +13,7 @@ import gradbounds as gb
 from checks.models.exact_alarms import exact_alarms
 from checks.models.exact_alarms import whole as whole_number
 from checks.models.health import alarms as layer_alarms
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from simulate.modules.one_module import one_module
 from tests.helpers.exact_lines import exactly
 from tests.helpers.single_modules import Decoder, made, planted
@@ -23,7 +23,7 @@ def test_what_belongs_to_training_is_left_out_of_trained_modules():
     module, words, loss = planted("decoder", "logits multiplied", 2, 32, 4)
     module.head.weight.data.mul_(20)
     nn.init.normal_(module.layers[0].up.bias, std=30)
-    kinds = {alarm.kind for alarm in one_report(module, words, loss).alarms}
+    kinds = {alarm.kind for alarm in judged_module(module, words, loss).alarms}
     assert {"attention", "loss", "bias"} <= kinds
     trained = gb.probe(module, words, loss=loss, trained=True)
     assert trained.alarms == []
@@ -200,7 +200,7 @@ def test_what_is_not_registered_is_an_alarm(hidden, place, names):
 
 def test_a_loss_that_is_not_finite_blames_no_layer():
     module, x = Hidden("nothing"), torch.randn(9, 8)
-    report = one_report(module, x, lambda y: y.sum() * float("nan"))
+    report = judged_module(module, x, lambda y: y.sum() * float("nan"))
     assert [str(alarm) for alarm in report.alarms] == ["non-finite: the whole model: the loss is nan"]
     assert "guess" not in "\n".join(report.lines())
     frame = report.to_frame()
@@ -317,7 +317,7 @@ def test_a_note_on_copies_says_what_they_change():
     def loss(y):
         return (y * target).mean()
 
-    (note,) = [note for note in one_report(module, x, loss).notes if "same numbers" in note]
+    (note,) = [note for note in judged_module(module, x, loss).notes if "same numbers" in note]
     report = gb.probe(lambda *_: (module, lambda _: (x, loss)), widths=[64], depths=[6], seeds=1)
     assert f"note: {note}" in report.lines()
     copied, redrawn, step = (float(number) for number in re.findall(r"([\d.]+) times(?: as|, and)", note))

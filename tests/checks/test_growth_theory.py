@@ -25,7 +25,7 @@ def growths(single, seeds=SEEDS, **named):
         torch.manual_seed(seed)
         module, inputs, loss = single()
         report = gb.probe(module, inputs, loss=loss, **named)
-        (theory,) = report.theory
+        (theory,) = report.growth
         energies = report.layers["energy"].to_numpy()
         rows.append((theory.energy, energies[-1] / energies[0], theory.gradient, theory.measured))
         assert theory.line() in report.lines()
@@ -57,7 +57,7 @@ def test_theory_has_the_inputs_of_the_layers():
     growth = {}
     for scale in (1.0, 3.0):
         report = gb.probe(module, scale * x, loss=loss)
-        growth[scale] = report.theory[0].energy - 1
+        growth[scale] = report.growth[0].energy - 1
         energies = report.layers["energy"].to_numpy()
         assert growth[scale] == pytest.approx(energies[-1] / energies[0] - 1, rel=0.3)
     assert growth[3.0] < 0.2 * growth[1.0]
@@ -70,7 +70,7 @@ def test_copies_of_a_layer_grow_beyond_theory():
     module = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
     report = gb.probe(module, torch.randn(4, 16, 64), loss=lambda y: (y * y.detach().roll(1, 0)).mean())
     energies = report.layers["energy"].to_numpy()
-    assert energies[-1] / energies[0] > 2 * report.theory[0].energy
+    assert energies[-1] / energies[0] > 2 * report.growth[0].energy
 
 
 class Branches(nn.Module):
@@ -122,7 +122,7 @@ def test_a_placement_s_own_growth_where_the_network_is_not_known(post):
 def test_a_stack_may_be_given_and_must_fit():
     module, words, loss = made("decoder", width=32, depth=4)
     stack = gb.Stack(placement="pre", width=32, depth=4, tokens=16, vocab=128)
-    (theory,) = gb.probe(module, words, loss=loss, stack=stack).theory
+    (theory,) = gb.probe(module, words, loss=loss, stack=stack).growth
     assert theory.of == "this network (the Stack given)"
     predicted = gb.predict(stack)
     assert theory.energy == pytest.approx(predicted["hidden_energy"][-1] / predicted["hidden_energy"][0])
@@ -161,7 +161,7 @@ def test_a_configuration_of_the_module_is_read(kind):
     module.config = {
         "object": Config(), "dict": vars(Config()), "another depth": Config(n_layer=3), "unread": {"n_layer": 4},
     }[kind]  # fmt: skip
-    (theory,) = gb.probe(module, words, loss=loss).theory
+    (theory,) = gb.probe(module, words, loss=loss).growth
     read = kind in ("object", "dict")
     assert theory.of.startswith("this network (read from its configuration)" if read else "Pre-LN")
     if read:
@@ -184,22 +184,22 @@ def test_a_configuration_of_two_lists_is_of_neither():
             return self.first(words) + self.second(words)
 
     _, words, loss = made("nanoGPT-like", width=64, depth=4)
-    theories = gb.probe(Two(), words, loss=loss).theory
+    theories = gb.probe(Two(), words, loss=loss).growth
     assert len(theories) == 2
     assert all(theory.of.startswith("Pre-LN whose layers") for theory in theories)
 
 
 def test_what_theory_says_nothing_of():
     module, inputs, loss = made("ViT-like")
-    (theory,) = gb.probe(module, inputs, loss=loss).theory
+    (theory,) = gb.probe(module, inputs, loss=loss).growth
     assert np.isnan(theory.gradient)
     assert "gradient" not in theory.line()
-    assert not gb.probe(module, inputs, loss=loss, trained=True).theory
+    assert not gb.probe(module, inputs, loss=loss, trained=True).growth
     plain = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)))
-    assert not gb.probe(plain, torch.randn(64, 16), loss=lambda y: y.square().sum()).theory
+    assert not gb.probe(plain, torch.randn(64, 16), loss=lambda y: y.square().sum()).growth
     short, x, of = with_branches()
     del short.layers[2:]
-    assert not gb.probe(short, x, loss=of).theory
+    assert not gb.probe(short, x, loss=of).growth
 
 
 def test_many_tokens_are_predicted_at_as_many_as_are_cheap(monkeypatch):
@@ -214,13 +214,13 @@ def test_many_tokens_are_predicted_at_as_many_as_are_cheap(monkeypatch):
     plain = rules.predict
     monkeypatch.setattr(rules, "predict", priced)
     module, inputs, loss = made("torch.nn, Pre-LN")
-    (theory,) = gb.probe(module, inputs, loss=loss).theory
+    (theory,) = gb.probe(module, inputs, loss=loss).growth
     assert theory.energy > 1
     assert theory.of == "this network at 4 tokens (read from its layers)"
     assert asked == [16, 8, 4]
     monkeypatch.setattr(rules, "_SECONDS", 0.0)
     monkeypatch.setattr(rules, "predict", plain)
-    assert gb.probe(module, inputs, loss=loss).theory[0].of.startswith("Pre-LN whose layers")
+    assert gb.probe(module, inputs, loss=loss).growth[0].of.startswith("Pre-LN whose layers")
 
 
 def test_a_factory_of_one_module_has_its_stack_beside_it(tmp_path, monkeypatch, capsys):

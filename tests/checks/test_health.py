@@ -12,11 +12,12 @@ from torch import nn
 
 from checks.models.alarm import Alarm, one_a_cause
 from checks.models.health import alarms
-from checks.models.one_report import one_report
-from checks.models.probe import against_theory, probe_exponents
+from checks.models.judge import judged_module
+from checks.models.layer_tables import against_theory, probe_exponents
 from gradbounds import probe as judged
 from simulate import probe
 from simulate.modules.catalogue import BUILTINS
+from simulate.modules.one_module import one_module
 from tests.helpers.probed_modules import FAULTS, planted
 
 KINDS = {
@@ -48,7 +49,7 @@ def test_a_layer_that_differs_is_the_one_alarm_where_none_holds_its_input(factor
     torch.manual_seed(4)
     layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.SiLU()) for _ in range(5))
     layers[2][1].weight.data.mul_(factor)
-    (alarm,) = one_report(nn.Sequential(*layers), torch.randn(64, 32), lambda y: y.square().sum()).alarms
+    (alarm,) = judged_module(nn.Sequential(*layers), torch.randn(64, 32), lambda y: y.square().sum()).alarms
     assert alarm.layer == 3
     assert "the energy of its output is " in str(alarm)
 
@@ -114,7 +115,7 @@ def test_a_layer_that_is_frozen_is_noted_and_one_that_learns_nothing_is_an_alarm
     if purpose:
         assert report.alarms == []
         assert any("linear1.weight of layer 3 of body.layers" in note for note in report.notes)
-        assert lines[0] == "No alarm: all layers are like their neighbours."
+        assert "raises no alarm: all layers are like their neighbours. Judged: " in lines[-1]
         (folded,) = (k for k, line in enumerate(lines) if line.startswith("... and "))
         assert lines[folded] == f"... and {len(report.notes) - 4} notes more (`notes` has them)", "notes are folded"
         assert lines[folded - 4 : folded] == [f"note: {note}" for note in report.notes[:4]]
@@ -242,20 +243,14 @@ def test_encoders_of_torch_are_predicted(name):
 
 @pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
 def test_the_nearest_stack_is_read_from_the_module(name):
-    """The built-in's own; and under another loss its gradients over the last layer's are predicted still."""
-
-    def squares(width, depth):
-        module, batch = BUILTINS[name].factory(width, depth)
-        return module.body, lambda seed: (batch(seed)[0], lambda y: (y * torch.randn_like(y)).mean())
-
+    """It is the built-in's own, with the inputs of the batch."""
+    module, batch = BUILTINS[name].factory(256, 3)
     expected = BUILTINS[name].stack(256, 3)
-    read = probe(BUILTINS[name].factory, widths=[256], depths=[3], seeds=1).stacks[256, 3]
-    assert replace(read, query_key_scale=0.5) == replace(expected, query_key_scale=0.5)
+    read = one_module(module, *batch(0)).stack
+    own = {"query_key_scale": 0.5, "embedding_scale": 1.0, "input_correlation": 0.0}
+    assert replace(read, **own) == replace(expected, vocab=read.vocab, **own)
     assert read.query_key_scale == pytest.approx(expected.query_key_scale, abs=0.01)
-    table = judged(squares, widths=[256], depths=[3], seeds=24).theory
-    assert len(table) == 2 * 4
-    off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
-    assert (off <= 1).all(), table[off > 1]
+    assert read.embedding_scale == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_stack_that_cannot_be_read():
@@ -275,8 +270,10 @@ def test_a_stack_that_cannot_be_read():
         layer.dropout.p = 0.1
 
     for change in (larger, dropping):
-        assert not probe(factory(change), widths=[64], depths=[2], seeds=1).stacks
-    assert not probe(BUILTINS["transformer-pre"].factory, widths=[64], depths=[2], seeds=1).stacks
+        module, batch = factory(change)(64, 2)
+        assert one_module(module, *batch(0)).stack is None
+    module, batch = BUILTINS["transformer-pre"].factory(64, 2)
+    assert one_module(module, *batch(0)).stack is None
 
 
 def test_two_seeds_widen_an_interval_by_student_s_t():

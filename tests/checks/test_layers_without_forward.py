@@ -165,9 +165,9 @@ def test_numbers_are_those_of_the_same_layers_with_a_forward():
     called = report_on((lambda _: Called(gpt_parts()), lambda layer, x: layer(x)))
     for name in called.layers.columns[2:]:
         assert without.layers[name].tolist() == pytest.approx(called.layers[name].tolist(), rel=1e-5, nan_ok=True)
-    kinds = [{row for row in report.measured.tests.rows if row[3].startswith("sees")} for report in (without, called)]
+    kinds = [{row for row in report.probed.tests.rows if row[3].startswith("sees")} for report in (without, called)]
     assert {row[:4] for row in kinds[0]} == {row[:4] for row in kinds[1]}
-    assert without.measured.tests.inside == called.measured.tests.inside
+    assert without.probed.tests.inside == called.probed.tests.inside
 
 
 def functional_norm(layer, x, **_):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from simulate.modules.one_module import one_module
 
 
@@ -21,7 +21,7 @@ def test_an_epsilon_is_held_against_what_it_divides(norm, epsilon, kind):
             nn.init.orthogonal_(linear.weight)
             nn.init.zeros_(linear.bias)
     layers[1][2].eps = epsilon
-    report = one_report(nn.Sequential(layers, nn.Linear(32, 4)), torch.randn(64, 32), lambda y: y.square().mean())
+    report = judged_module(nn.Sequential(layers, nn.Linear(32, 4)), torch.randn(64, 32), lambda y: y.square().mean())
     said = [f"alarm {alarm.layer} {alarm}" for alarm in report.alarms if alarm.kind == "norm"]
     said += [f"note {note}" for note in report.notes if "epsilon" in note]
     if kind:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import gradbounds as gb
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from gradbounds.actions.logged_layers import beside_module
 from gradbounds.cli import main
 from simulate.modules.factories import moved
@@ -39,7 +39,7 @@ def test_faults_are_named_where_they_are(fault):
     """In one family each, in the second layer; the evidence has all."""
     kind, families, _ = (LOCAL | GLOBAL)[fault]
     torch.manual_seed(12)
-    report = one_report(*planted(families[0], fault, 2, 32, 4))
+    report = judged_module(*planted(families[0], fault, 2, 32, 4))
     assert any(kind in str(alarm) and (fault in GLOBAL or alarm.layer == 2) for alarm in report.alarms)
     assert "not" in report.judgement()
     assert "?." not in report.judgement()
@@ -348,14 +348,14 @@ def broken(where):
     ("input", "the whole model: the output of words is not finite, and no module's before it; the loss is nan"),
 ])  # fmt: skip
 def test_what_is_not_finite_first_is_the_one_alarm(where, said):
-    (alarm,) = one_report(*broken(where)).alarms
+    (alarm,) = judged_module(*broken(where)).alarms
     assert str(alarm).startswith(f"non-finite: {said}")
 
 
 def test_a_batch_that_is_not_finite_is_no_layer_s_fault():
     module, x, loss = made("torch.nn, Pre-LN", width=16, depth=2)
     x[0, 0, 0] = float("nan")
-    (alarm,) = one_report(module, x, loss).alarms
+    (alarm,) = judged_module(module, x, loss).alarms
     assert "what goes into norm1 of layer 1 of body.layers is not finite" in str(alarm)
 
 
@@ -364,8 +364,8 @@ def test_a_batch_that_is_not_finite_is_no_layer_s_fault():
 @pytest.mark.parametrize("name", WITHIN)
 def test_a_report_of_a_gpu_is_that_of_a_cpu(name):
     module, inputs, loss = made(name)
-    here = one_report(module, inputs, loss)
-    there = one_report(module.to("cuda"), moved(inputs, "cuda"), loss)
+    here = judged_module(module, inputs, loss)
+    there = judged_module(module.to("cuda"), moved(inputs, "cuda"), loss)
     assert not there.alarms
     assert len(there.layers) == len(here.layers)
     numbers = ["energy", "gradient", "logits", "entropy"]
@@ -379,5 +379,5 @@ def test_faults_on_a_gpu_are_named_where_they_are(fault):
     kind, families, _ = (LOCAL | GLOBAL)[fault]
     torch.manual_seed(12)
     module, inputs, loss = planted(families[0], fault, 2, 32, 4)
-    report = one_report(module.to("cuda"), moved(inputs, "cuda"), loss)
+    report = judged_module(module.to("cuda"), moved(inputs, "cuda"), loss)
     assert any(kind in str(alarm) and (fault in GLOBAL or alarm.layer == 2) for alarm in report.alarms)

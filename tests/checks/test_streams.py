@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from checks.models.initialization import against_initialization
-from checks.models.module_report import probe
-from checks.models.probe import ROLES
+from checks.models.judge import probe
+from checks.models.layer_tables import ROLES
 from checks.models.reference import Reference, against_reference
 from checks.models.streams import behind_norms, normed_residuals
 from simulate import probe as measured

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from checks.models.one_report import ENTRIES, ENTRIES_BESIDE
+from checks.models.whole_model import ENTRIES, ENTRIES_BESIDE
 from simulate.modules.layers import layer_lists
 from tests.helpers.evidence_file import kept_cases, record, rounded
 

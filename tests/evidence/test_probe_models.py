@@ -15,7 +15,7 @@ from scipy import stats
 
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
-from checks.models.probe import ROLES, against_theory, probe_exponents
+from checks.models.layer_tables import ROLES, against_theory, probe_exponents
 from checks.models.reference import RATE, Reference, against_reference, reference_of
 from simulate import probe
 from simulate.modules.catalogue import BUILTINS
@@ -192,7 +192,7 @@ def test_alarms():
 
 def test_healthy_modules_beside_their_stack(monkeypatch):
     """Encoders of torch.nn, in runs of two and of four seeds: no alarm; and how far theory is from the measured."""
-    monkeypatch.setattr("checks.models.probe.predict", lru_cache(None)(predict))
+    monkeypatch.setattr("checks.models.layer_tables.predict", lru_cache(None)(predict))
     found, sizes = {}, {"widths": [32, 64], "depths": [2, 4, 8]}
     for name in ("encoder-post", "encoder-pre"):
         built = BUILTINS[name]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from checks.models.exact_alarms import values, whole
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import kept_cases, record, rounded
 from tests.helpers.single_modules import GLOBAL, HEALTHY, LOCAL, planted
@@ -27,12 +27,12 @@ def reports(sizes, name, seed):
     for width in sizes["widths"]:
         for depth in sizes["depths"]:
             torch.manual_seed(seed)
-            yield depth, one_report(*HEALTHY[name](width, depth), name=name)
+            yield depth, judged_module(*HEALTHY[name](width, depth), name=name)
 
 
 def numbers(report, depth):
     """What thresholds are of, each as far from them as it comes."""
-    tests, layers = report.measured.tests, report.layers
+    tests, layers = report.probed.tests, report.layers
     size, classes, known = (whole(tests, what) for what in ("cross_entropy", "classes", "label_entropy"))
     energy = [of["energy"].iloc[-1] / of["energy"].iloc[0] for _, of in layers.groupby("part")]
     gradient = [of["gradient"].iloc[0] / of["gradient"].iloc[-1] for _, of in layers.groupby("part")]
@@ -83,7 +83,7 @@ def fault_case(fault, run):
     kind, families, _ = (LOCAL | GLOBAL)[fault]
     family, number, width = families[run % len(families)], 1 + run % DEPTH, (32, 64)[run // DEPTH % 2]
     torch.manual_seed(FAULT_SEED + run)
-    alarms = one_report(*planted(family, fault, number, width, DEPTH)).alarms
+    alarms = judged_module(*planted(family, fault, number, width, DEPTH)).alarms
     right = [one for one in alarms if kind in str(one) and (fault in GLOBAL or one.layer == number)]
     return bool(right), len(alarms) > len(right), f"{family}, layer {number}, d = {width}"
 

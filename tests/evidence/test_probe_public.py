@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from tests.evidence.test_probe_models import interval
 from tests.evidence.test_probe_wild import run as run_module
 from tests.helpers.evidence_file import kept_cases, record, rounded
@@ -38,7 +38,7 @@ def public_case(kind: str, number: int) -> dict[str, Any]:
     family, layer, width = place(kind, number)
     torch.manual_seed(FIRST_SEED + number)
     single = KINDS[kind].plant(family, layer, width, DEPTH)
-    report = one_report(*single)
+    report = judged_module(*single)
     found: dict[str, Any] = KINDS[kind].answers(report, layer)
     if found["other"]:
         found["said"] = [str(alarm) for alarm in report.alarms]

@@ -15,7 +15,7 @@ import torch
 from scipy.special import stdtrit
 
 import gradbounds as gb
-from checks.models.coordinate_exponents import ahead, farther, wider_by
+from checks.models.coordinate_exponents import exponent_excess, exponent_lead, wider_by
 from simulate.modules.coordinates import coordinate_steps
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import DEVICE, kept_cases, record, rounded
@@ -57,7 +57,7 @@ def _one_thread():
 def test_exponents_of_right_parametrizations():
     off = {}
     for name, kind in HEALTHY.items():
-        tables = [check(*kind, seed=SET + run, seeds=SEEDS, steps=STEPS).table for run in range(SET_RUNS)]
+        tables = [check(*kind, seed=SET + run, seeds=SEEDS, steps=STEPS).steps for run in range(SET_RUNS)]
         asked = pd.concat(tables).dropna(subset="off")
         off[name] = asked["off"].abs().groupby(asked["quantity"]).max().to_dict()
     record("probe-steps-exponents", {"first seed": SET, "runs": SET_RUNS, "furthest off": rounded(off)})
@@ -67,7 +67,7 @@ def healthy_case(name):
     """Of one kind: its alarms, how many exponents were judged and how many agree, and what it took."""
     begun = time.process_time()
     reports = [check(*HEALTHY[name], seed=JUDGED + run, seeds=SEEDS, steps=STEPS) for run in range(RUNS)]
-    words = [report.table["word"] for report in reports]
+    words = [report.steps["word"] for report in reports]
     return {
         "alarms": [f"{name}: {report.alarms[0]}" for report in reports if report.alarms],
         "judged": sum(int(of.isin(["agrees", "undecided", "breach"]).sum()) for of in words),
@@ -125,7 +125,7 @@ def dense_case(name, run):
         table = check(
             *HEALTHY[name], seed=seed, seeds=DENSE["seeds of a run"], steps=STEPS, widths=sizes[f"{of}widths"],
             device=DEVICE,
-        ).table.dropna(subset="off")  # fmt: skip
+        ).steps.dropna(subset="off")  # fmt: skip
         if name.endswith("CompleteP"):
             table = table[table["against"] == "depth"]
         found[f"{of}exponents"] = {
@@ -168,14 +168,16 @@ def beside_dense(runs):
     exponents, halves, errors = pooled(by_run)
     dense, dense_halves, dense_errors = pooled([[run["dense exponents"][key] for key in keys] for run in runs])
     wider, wider_alone = (wider_by(3 * (DENSE["seeds of a run"] - 1) * count) for count in (len(runs), 1))
-    powers, power_halves = np.transpose([ahead(*of, wider) for of in zip(exponents, halves, asked, strict=True)])
+    powers, power_halves = np.transpose(
+        [exponent_lead(*of, wider) for of in zip(exponents, halves, asked, strict=True)]
+    )
     single, single_halves = np.transpose(
-        [[ahead(*of[:2], of[2:], wider_alone) for of in run] for run in by_run], (2, 0, 1)
+        [[exponent_lead(*of[:2], of[2:], wider_alone) for of in run] for run in by_run], (2, 0, 1)
     )  # fmt: skip
     two_errors = 2 * np.hypot(errors * power_halves / halves, dense_errors)
     # The same sum of every power that is inside its range, whether its interval leaves out the lower end or not.
     every = np.array([
-        farther(exponent, of) if of[0] < exponent < of[1] else exponent
+        exponent_excess(exponent, of) if of[0] < exponent < of[1] else exponent
         for exponent, of in zip(exponents, asked, strict=True)
     ])  # fmt: skip
     found = {}

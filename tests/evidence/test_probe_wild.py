@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import kept_cases, record
 from tests.helpers.model_families import FAMILIES as EVERY
@@ -50,7 +50,7 @@ def fresh(family: str, seed: int) -> list[str]:
     found = []
     for width in FRESH["widths"]:
         for depth in FRESH["depths"]:
-            alarms = one_report(*made(family, width, depth, seed)).alarms
+            alarms = judged_module(*made(family, width, depth, seed)).alarms
             found.append(f"{family}, width {width}, depth {depth}, seed {seed}: {alarms[0]}" if alarms else "")
     return found
 
@@ -102,7 +102,7 @@ def trained(family: str, number: int) -> dict[str, Any]:
         value.backward()
         optimizer.step()
         losses.append(float(value.detach()))
-    report = one_report(module, *data.batch(2), trained=True)
+    report = judged_module(module, *data.batch(2), trained=True)
     said = f"{family}, width {width}, depth {depth}, number {number}: {report.alarms[0]}" if report.alarms else ""
     return {"first": losses[0], "last": sum(losses[-10:]) / 10, "said": said}
 

@@ -98,7 +98,7 @@ def test_words_of_a_batch_may_repeat(capsys):
     content = answer("batch", {"fields": SMALL, "batch": "6", "zipf": "1.2"})
     known = printed(capsys, *FLAGS, "--batch", "6", "--text", "zipf:1.2")
     assert content["gradient_norm"] == known["gradient_norm"]
-    with pytest.raises(ValueError, match="text must be zipf:A"):
+    with pytest.raises(ValueError, match="text must be .*, zipf:A"):
         answer("batch", {"fields": SMALL, "zipf": "/etc/passwd"})
 
 

@@ -15,7 +15,7 @@ import figures
 import gradbounds as gb
 import simulate
 import theory
-from checks.models.module_report import probe
+from checks.models.judge import probe
 from gradbounds.cli import main
 from gradbounds.shadowing import ShadowedError, check_own_packages, load_own
 from simulate.runs.execution import worker_context

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from checks.models.exact_alarms import exact_alarms
-from checks.models.one_report import sight_lines
+from checks.models.sections import sight_lines
 from simulate.modules.exact_tests import exact_tests
 from simulate.modules.factories import Made
 from simulate.modules.layers import layer_lists

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from checks.models.one_report import OneReport
+from checks.models.report import ProbeReport
 from simulate.modules.layers import layer_lists
 from tests.helpers.model_families import HEADS
 from tests.helpers.public_families import AXIS_NOT_TOLD, AXIS_TOLD, Routed, of_torch, random_labels
@@ -51,7 +51,7 @@ class Kind:
     plant: Planted
     local: bool = False
 
-    def answers(self, report: OneReport, number: int) -> dict[str, bool]:
+    def answers(self, report: ProbeReport, number: int) -> dict[str, bool]:
         """Which of alarm, note and fact names it, and whether there is another alarm."""
         pattern = re.compile(self.words) if self.words else re.compile("(?!)")
         right = [

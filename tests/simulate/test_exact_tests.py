@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from checks.models.one_report import one_report
+from checks.models.judge import judged_module
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
 from simulate.modules.exact_tests import exact_tests
 from simulate.modules.factories import Made
@@ -189,7 +189,7 @@ def test_a_module_under_autocast_has_a_loss_to_hold_against_a_guess():
 
     torch.manual_seed(3)
     module, words = Autocast(32, 2, attends=True), torch.randint(128, (4, 17))
-    report = one_report(module, words[:, :-1], lambda y: functional.cross_entropy(y.float().mT, words[:, 1:]))
+    report = judged_module(module, words[:, :-1], lambda y: functional.cross_entropy(y.float().mT, words[:, 1:]))
     assert not report.alarms
     line = report.lines()[0]
     assert "a uniform guess among 128 classes has 4.852" in line

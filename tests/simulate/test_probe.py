@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from checks.models.probe import profile_table
+from checks.models.layer_tables import profile_table
 from gradbounds import probe as judged
 from gradbounds.cli import main
 from simulate import probe, sample
@@ -202,10 +202,12 @@ def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
     line = ["probe", "encoder-pre", "--width", "16:64:x2", "--depth", "2", "3", "4", "--seeds", "4"]
     assert main([*line, "--out", str(tmp_path / "out"), "--strict"]) == 0
     said = capsys.readouterr().out
-    assert "No alarm" in said and "large-width theory: none of 135 numbers is judged" in said
+    assert "raises no alarm" in said and "large-width theory: none of 135 numbers is judged" in said
     assert main([*line, "--against", str(tmp_path / "none.json")]) == 2
     assert "reference must be a probe.json that `probe --out` wrote" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "exponents.csv",
+        "layers.csv",
         "probe.json",
         "probe.parquet",
         "probe.png",

@@ -291,22 +291,8 @@ def forward_pass(
         stream, total = passed.stream, passed.total
         pullbacks.append(passed.pullback)
         insides += [passed.insides] if passed.insides else []
-        energy = tokens.diagonal(total.kernel)
-        if not np.isfinite(energy).all():
-            raise ValueError(
-                f"depth must be less than {step.layer} for a prediction: the energy of tokens overflows there."
-            )
-        # The last residual sum of a layer is that of attention where there are no units.
-        for name in {step.energy, "hidden_energy"} if step.ends_layer else (step.energy,):
-            layers[name].append(energy)
-        for statistic, value in passed.recorded.items():
-            if statistic in layers:
-                layers[statistic].append(value)
-        if step.ends_layer:
-            layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
-        if "units" in step.kinds:
-            hidden = passed.recorded["hidden"]
-            layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
+        _record(layers, step, tokens, passed)
+        hidden = passed.recorded.get("hidden", hidden)
     read, output_scales, pullback = _read_out(stack, tokens, stream)
     output, transform = transformed(stack, tokens, read)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
@@ -315,6 +301,29 @@ def forward_pass(
     return Forward(
         layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded
     )
+
+
+def _record(layers: dict[str, list[Number]], step: Step, tokens: KernelLayout[Kernel], passed: Passed[Kernel]) -> None:
+    """Add what is predicted of a sub-layer to the quantities of layers.
+
+    Raises:
+        ValueError: the energy of tokens overflows.
+    """
+    energy = tokens.diagonal(passed.total.kernel)
+    if not np.isfinite(energy).all():
+        raise ValueError(
+            f"depth must be less than {step.layer} for a prediction: the energy of tokens overflows there."
+        )
+    # The last residual sum of a layer is that of attention where there are no units.
+    for name in {step.energy, "hidden_energy"} if step.ends_layer else (step.energy,):
+        layers[name].append(energy)
+    for statistic, value in passed.recorded.items():
+        if statistic in layers:
+            layers[statistic].append(value)
+    if step.ends_layer:
+        layers["token_correlation"].append(tokens.off_diagonal(passed.total.kernel))
+    if "units" in step.kinds:
+        layers["ffn_hidden_energy"].append(tokens.diagonal(passed.recorded["hidden"]))
 
 
 def _passed(

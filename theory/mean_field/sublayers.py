@@ -230,9 +230,8 @@ def sublayer(
     given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
     means = None if stream.means is None else stream.means * alpha
     branch_outputs, attended = [], []
-    for branch, tau in zip(branches, step.branches, strict=True):
+    for branch, tau_sq in zip(branches, np.square(step.branches).tolist(), strict=True):
         kernel, branch_pullback, statistics = branch(tokens, given)
-        tau_sq = tau**2
         out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
         summed = tokens.plus(summed, tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq, stack.width, means)
         branch_outputs.append((kernel, scales, out.kernel, branch_pullback, tau_sq))

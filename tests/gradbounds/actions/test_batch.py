@@ -232,7 +232,7 @@ def test_what_it_takes_is_said_and_held(capsys):
     assert main([*llama, "--dry-run", "--json"]) == 0
     takes = json.loads(capsys.readouterr().out)
     assert takes["grouped"]
-    assert 5 < takes["seconds"] < 60
+    assert 5 < takes["seconds"] < 600
     assert main([*llama, "--max-time", "1s"]) == 2
     assert "more than the 1 s of --max-time" in capsys.readouterr().err
 

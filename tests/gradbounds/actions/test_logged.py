@@ -37,10 +37,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget):
+    def once(stack, law, patterns, budget, pace=None):
         key = stack, law and law.key, patterns
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -100,12 +100,12 @@ def test_planted_networks(tmp_path, healthy):
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
-    """Of the network that was asked about, and of all that may be a cause together; on lines without a terminal."""
+    """Of all that may be a cause together; on lines without a terminal."""
     monkeypatch.setattr(progress, "LONG", 0.0)
     judged(tmp_path, healthy.loss, healthy.norm)
     judged(tmp_path, healthy.loss, healthy.norm**2)
     said = [line.partition(", about ")[0] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["predicting step 1", "predicting step 1", "predicting step 1 of 2 other networks"]
+    assert said == ["predicting step 1 of 2 other networks"]
 
 
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
@@ -171,7 +171,7 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
             "[rank0]:[titan] 2025-10-15 10:37:01,390 - root - INFO - step:  1  loss: 11.0  grad_norm:  2.5  mfu: 0.5%",
             LogLine(11.0, 2.5, 1),
         ),
-        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5)),
+        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5, 1)),
         ("s:0 tel:11.2\ns:0 trl:11.0 norm:2.5 lr:1e-6\n", LogLine(11.0, 2.5, 0)),
     ],
 )

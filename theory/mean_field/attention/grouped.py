@@ -194,17 +194,8 @@ class GroupedAttention:
         """
         stack = self.stack
         values, layout, sequences = kernel * gain(stack, "WV"), tokens.one, tokens.sequences
-        smooth, extra = tokens.split(values)
-        others, words = np.zeros(()), patterns.words
-        if words is not None:
-            smooth = words.tokens.without_words(smooth, values)
-            others = words.others * columns(words.tokens.of_word_share(values), sequences)
-        shape = (*patterns.mean.shape[:2], kernel.shape[-1], SAMPLES)
-        spread = np.sqrt(extra)[:, None, :, None]
-        common = tokens.drawn(smooth, shape, self.generator)
-        alone = self.generator.standard_normal(shape)
-        alone = spread * tokens.shared_by_place(alone, tokens.of_places(values)[:, None, :, None], self.generator)
-        common, alone = (numbers(drawn.mT, sequences)[..., None, :] for drawn in (common, alone))
+        (common, alone), extra, others = self._drawn_values(tokens, patterns, values)
+        words = patterns.words
         # What differs within a group adds up as one token's times the root of their number.
         many = layout.seen / np.sqrt(layout.sizes) * patterns.own * alone
         of_one = layout.seen / layout.sizes**1.5 * patterns.own_changed * alone
@@ -243,32 +234,59 @@ class GroupedAttention:
                 mine / of_own,
             )
 
-        def at_keys(rotates: bool) -> Array:
-            met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
-            between = self._at_keys(tokens, patterns, above, of_group, of_group, rotates=rotates) - met - met.mT
-            if words is not None:
-                # Of two keys in one sequence, which holds both.
-                of_both = of_group.copy()
-                of_both[..., probes] *= words.changes
-                both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True, rotates=rotates)
-                between = np.where(words.tokens.one_sequence, both - met - met.mT, between)
-            kernel = with_diagonal(between, self._of_same_place(tokens, patterns, above, mine, 0))
-            for shift, (place, same) in enumerate(tokens.same_places(), start=1):
-                kernel[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
-            return kernel
-
-        to_keys = at_keys(True)
+        parts = of_one, subtracted, of_group, mine
+        to_keys = self._at_every_key(tokens, patterns, above, parts)
         # Logits of a row change its weights, whose sum is 1, by their differences alone.
         if not stack.logit_softcap and not stack.rotary:
             to_keys = tokens.centred(to_keys)
         elif not stack.logit_softcap and words is not None:
-            unturned = at_keys(False)
+            unturned = self._at_every_key(tokens, patterns, above, parts, rotates=False)
             to_keys = to_keys - _turning(stack, tokens) * (unturned - tokens.centred(unturned))
         if overlaps is not None:
             mixed, _ = tokens.mixed(values)
             removed = self._removed(tokens, patterns, mixed, overlaps)
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
         return to_queries, to_keys
+
+    def _drawn_values(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, values: Array
+    ) -> tuple[tuple[Array, Array], Array, Array]:
+        """Sampled values of groups in common and of one token, its variance, and `WordShares.others` of values."""
+        sequences = tokens.sequences
+        smooth, extra = tokens.split(values)
+        others, words = np.zeros(()), patterns.words
+        if words is not None:
+            smooth = words.tokens.without_words(smooth, values)
+            others = words.others * columns(words.tokens.of_word_share(values), sequences)
+        shape = (*patterns.mean.shape[:2], values.shape[-1], SAMPLES)
+        spread = np.sqrt(extra)[:, None, :, None]
+        common = tokens.drawn(smooth, shape, self.generator)
+        alone = self.generator.standard_normal(shape)
+        alone = spread * tokens.shared_by_place(alone, tokens.of_places(values)[:, None, :, None], self.generator)
+        common, alone = (numbers(drawn.mT, sequences)[..., None, :] for drawn in (common, alone))
+        return (common, alone), extra, others
+
+    def _at_every_key(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, parts: tuple[Array, Array, Array, Array], *,
+        rotates: bool = True,
+    ) -> Array:  # fmt: skip
+        """Gradient kernel at keys: of two groups, of one token, and of tokens of one place.
+
+        The parts are what one token of a group asks for, what is subtracted, both of a group, and one token's own.
+        """
+        of_one, subtracted, of_group, mine = parts
+        met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
+        between = self._at_keys(tokens, patterns, above, of_group, of_group, rotates=rotates) - met - met.mT
+        if (words := patterns.words) is not None:
+            # Of two keys in one sequence, which holds both.
+            of_both = of_group.copy()
+            of_both[..., words.tokens.one.probes] *= words.changes
+            both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True, rotates=rotates)
+            between = np.where(words.tokens.one_sequence, both - met - met.mT, between)
+        kernel = with_diagonal(between, self._of_same_place(tokens, patterns, above, mine, 0))
+        for shift, (place, same) in enumerate(tokens.same_places(), start=1):
+            kernel[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
+        return kernel
 
     def _of_same_place(
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, mine: Array, shift: int

@@ -101,29 +101,9 @@ def grouped_patterns(
 
     Rows are those of the representatives, or of the tokens whose kernel is given as `attending`, (batch, R, R).
     """
-    smooth, extra = tokens.split(kernel)
-    shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
-    of_rows = kernel if attending is None else attending
-    queries = tokens.root(of_rows)[:, None, None] @ generator.standard_normal(
-        (*shape[:3], of_rows.shape[-1], shape[-1])
+    (queries, mean_keys, keys), (scale, extra, alone), sizes = _queries_and_keys(
+        stack, tokens, kernel, heads, generator, kernel if attending is None else attending
     )
-    mean_keys = eigen_root(smooth)[:, None, None] @ generator.standard_normal(shape)
-    deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
-    keys, alone = tokens.keys(kernel, (mean_keys, extra), deviations, generator)
-    scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
-    if stack.query_key_norm != "none":
-        scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
-        of_queries = normed_sizes(stack, "WQ", np.square(queries).mean(-1), 1)
-        of_keys = normed_sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra, 1)
-        extra = extra * (to_keys / of_keys) ** 2
-        queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
-        of_own = normed_sizes(stack, "WK", np.square(keys).mean(-1) + alone, 1)
-        alone = alone * (to_keys / of_own) ** 2
-        keys = keys * (to_keys / of_own)[..., None]
-        mean_keys = mean_keys * (to_keys / of_keys)[..., None]
-        sizes = of_queries, of_keys, of_own
-    queries = turned(stack, tokens.row_places, queries)
-    mean_keys, keys = (turned(stack, tokens.places, vectors) for vectors in (mean_keys, keys))
     # From here on, of each sequence by itself.
     sequences, layout = tokens.sequences, tokens.one
     leaning, of_means, of_own = scale * rows(queries, sequences), rows(mean_keys, sequences), rows(keys, sequences)
@@ -165,6 +145,39 @@ def grouped_patterns(
     attended = joined(attended + leans * leaning)
     single_changed = single * own_slopes if stack.logit_softcap else single
     return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
+
+
+def _queries_and_keys(
+    stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator, of_rows: Array
+) -> tuple[tuple[Array, Array, Array], tuple[float, Array, Array], tuple[Array, Array, Array] | None]:
+    """Queries, groups' mean keys and keys of one token; scale and variances of logits; and what norms divide by.
+
+    The variances, over those of queries, are of a group's keys beside the mean one, and of what one token's key leaves
+    out. `of_rows` is the kernel of the tokens that attend.
+    """
+    smooth, extra = tokens.split(kernel)
+    shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
+    queries = tokens.root(of_rows)[:, None, None] @ generator.standard_normal(
+        (*shape[:3], of_rows.shape[-1], shape[-1])
+    )
+    mean_keys = eigen_root(smooth)[:, None, None] @ generator.standard_normal(shape)
+    deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
+    keys, alone = tokens.keys(kernel, (mean_keys, extra), deviations, generator)
+    scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
+    if stack.query_key_norm != "none":
+        scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
+        of_queries = normed_sizes(stack, "WQ", np.square(queries).mean(-1), 1)
+        of_keys = normed_sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra, 1)
+        extra = extra * (to_keys / of_keys) ** 2
+        queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
+        of_own = normed_sizes(stack, "WK", np.square(keys).mean(-1) + alone, 1)
+        alone = alone * (to_keys / of_own) ** 2
+        keys = keys * (to_keys / of_own)[..., None]
+        mean_keys = mean_keys * (to_keys / of_keys)[..., None]
+        sizes = of_queries, of_keys, of_own
+    queries = turned(stack, tokens.row_places, queries)
+    mean_keys, keys = (turned(stack, tokens.places, vectors) for vectors in (mean_keys, keys))
+    return (queries, mean_keys, keys), (scale, extra, alone), sizes
 
 
 @lru_cache(maxsize=8)

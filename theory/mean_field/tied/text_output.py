@@ -93,6 +93,21 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
     apart = apart - certain * (hit + hit.mT)
     targets = same_label * certain**2 + (smoothing * (2.0 - smoothing) - 2.0 * smoothing) / vocab
     errors = np.where(same > 0, alike, apart) + targets
+    own, others, crossed = _in_own_columns(stack, tokens, first, both)
+    return TextOutput(loss, errors / count**2, own / count**2, others / count**2, crossed / count**2)
+
+
+def _in_own_columns(stack: Stack, tokens: TextLayout, first: Array, both: Array) -> tuple[Array, Array, Array]:
+    """The products `own`, `others` and `crossed` of `TextOutput`, times P².
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        first: the mean probability of a position's own word, (batch, 2 R).
+        both: the mean product of two of them, (batch, 2 R, 2 R).
+    """
+    vocab, smoothing, same, chances = stack.vocab, stack.label_smoothing, tokens.one_word, tokens.labels
+    certain, left = 1.0 - smoothing, 1.0 - first
     target = certain * chances.own + smoothing / vocab
     square = certain**2 * chances.both + smoothing / vocab * (target + target.T - smoothing / vocab)
     crossed_own = first[..., :, None] * target.T
@@ -104,13 +119,7 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
     others = others - certain * (chances.hits.mT * unlabelled - certain * chances.hits_twice.mT)
     of_each = column[..., :, None] * certain * chances.hits
     crossed = column[..., :, None] * column[..., None, :] - of_each - of_each.mT + certain**2 * chances.crossed
-    return TextOutput(
-        loss=loss,
-        errors=errors / count**2,
-        own=of_own / count**2,
-        others=np.where(same > 0, 0.0, others) / count**2,
-        crossed=np.where(same > 0, 0.0, crossed) / count**2,
-    )
+    return of_own, np.where(same > 0, 0.0, others), np.where(same > 0, 0.0, crossed)
 
 
 def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:

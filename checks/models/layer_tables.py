@@ -1,4 +1,4 @@
-"""A probed module judged: exponents with intervals, profiles over the layers, and theory beside it."""
+"""Tables of probed modules: layers, exponents with intervals, profiles over the layers, updates, theory beside them."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,9 +9,12 @@ from scipy import stats
 from checks.fits import LEAST_POINTS, pooled_exponent, slope_weights
 from checks.statistics import Estimate, agreement_word, standard_error
 from checks.trust import Trust
+from simulate.modules.probe import Probed
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.cost import quick_patterns
 
+WORDS = ("agrees", "undecided", "differs", "not judged")
+"""Of theory's table."""
 TOTAL = "all"
 """Stands for all parameters of a layer together."""
 
@@ -198,23 +201,52 @@ def not_compared(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     return sorted(set(there) - set(table["quantity"]))
 
 
-def relative_to_last(table: pd.DataFrame) -> pd.DataFrame:
-    """What of `against_theory` does not depend on inputs and loss: gradients over the last layer's own.
+LAYER_COLUMNS = {
+    "hidden_energy": "energy", "stream_coefficient": "keeps", "gradient_sq": "gradient", "logit_std": "logits",
+    "attention_entropy": "entropy", "attention_peak": "peak", "dead_units": "dead", "saturated_units": "saturated",
+}  # fmt: skip
+"""Quantities of a layer, with their titles in the table."""
 
-    The errors of two layers are taken for independent; those of one network are not, so that noise is overstated.
+
+def layers_table(probed: Probed) -> pd.DataFrame:
+    """A row for every layer, of modules of several sizes at the greatest width and depth; means over seeds.
+
+    Returns:
+        Columns part, layer, energy (mean square of its output), keeps (the part of its input in it), gradient (norm of
+        the loss's gradient at its output; of several modules the root mean square), and of one module, or of several
+        of one size, logits (standard deviation), entropy of attention over a uniform one's, peak (the mean over
+        queries of the largest weight), dead and saturated (shares of its units).
     """
-    rows = table[table["quantity"] != "hidden_energy"]
-    keys = ["width", "depth", "part", "quantity"]
-    last = rows[rows["layer"] == rows.groupby(keys)["layer"].transform("max")]
-    joined = rows[~rows.index.isin(last.index)].merge(last, on=keys, suffixes=("", "_last"))
-    error = np.hypot(joined["noise"] / joined["ratio"], joined["noise_last"] / joined["ratio_last"])
-    joined["predicted"] /= joined["predicted_last"]
-    joined["measured"] /= joined["measured_last"]
-    joined["ratio"] = joined["measured"] / joined["predicted"]
-    joined["noise"] = joined["ratio"] * error
-    joined["sem"] = joined["predicted"] * joined["noise"]
-    joined["agreement"] = [
-        _word(row.ratio, row.noise, row.seeds, judged="not judged" not in (row.agreement, row.agreement_last))
-        for row in joined.itertuples()
-    ]
-    return joined[table.columns]
+    frame = probed.frame[(probed.frame["layer"] > 0) & (probed.frame["parameter"] == "")]
+    sizes = frame[["width", "depth"]].max()
+    here = frame[(frame["width"] == sizes["width"]) & (frame["depth"] == sizes["depth"])]
+    means = here.groupby(["part", "layer", "quantity"], sort=False)["value"].mean()
+    rows = [(part, layer, what, value) for (part, layer, what), value in means.items()]
+    if len(frame[["width", "depth"]].drop_duplicates()) == 1:
+        rows += [
+            (part, layer, what, value) for part, layer, name, what, value in probed.tests.rows if layer and not name
+        ]
+    table: dict[tuple[str, int], dict[str, float]] = {}
+    for part, layer, what, value in rows:
+        if title := LAYER_COLUMNS.get(what):
+            table.setdefault((part, layer), {})[title] = value**0.5 if what == "gradient_sq" else value
+    records = [{"part": part, "layer": layer, **numbers} for (part, layer), numbers in table.items()]
+    return pd.DataFrame(records, columns=["part", "layer", *LAYER_COLUMNS.values()])
+
+
+def updates_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Norms of a first step at rate 1 over the norms of matrices, a row for every matrix of a layer of one module.
+
+    Returns:
+        Columns part, layer, parameter, sgd (of the gradient), adam (the root of the number of entries), muon (of the
+        shorter side, which is the most).
+    """
+    matrices = frame[frame["quantity"].isin(["weight", "gradient", "entries", "shortest"])]
+    table = matrices.pivot_table("value", ["part", "layer", "parameter"], "quantity", sort=False).reset_index()
+    table = table.reindex(columns=["part", "layer", "parameter", "weight", "gradient", "entries", "shortest"])
+    table = table[table["shortest"].notna() & (table["weight"] > 0) & np.isfinite(table["gradient"] / table["weight"])]
+    return pd.DataFrame({
+        "part": table["part"], "layer": table["layer"], "parameter": table["parameter"],
+        "sgd": table["gradient"] / table["weight"], "adam": np.sqrt(table["entries"]) / table["weight"],
+        "muon": np.sqrt(table["shortest"]) / table["weight"],
+    }).reset_index(drop=True)  # fmt: skip

@@ -1,0 +1,303 @@
+"""What `probe` measures and judges: one module, a factory's modules over sizes, or steps of an optimizer from them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from checks.fits import LEAST_POINTS
+from checks.models.alarm import Alarm, of_weights, one_a_cause
+from checks.models.coordinate_causes import causes
+from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
+from checks.models.exact_alarms import exact_alarms
+from checks.models.growth_theory import GrowthTheory, growth_theory
+from checks.models.health import alarms as layer_alarms
+from checks.models.initialization import against_initialization
+from checks.models.layer_tables import (
+    ROLES,
+    against_theory,
+    checked_roles,
+    layers_table,
+    probe_exponents,
+    updates_table,
+)
+from checks.models.questions import Question, check_question
+from checks.models.reference import FILE, Reference, against_reference, one_against_one, reference_of
+from checks.models.report import ALWAYS, ProbeReport
+from checks.models.sections import steps_notes
+from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
+from checks.models.whole_model import ends_of, entry_notes, loss_alarms, of_the_whole, parts_of, profile
+from simulate import Probed
+from simulate import probe as probe_sizes
+from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one
+from simulate.modules.coordinates import Stepped, coordinate_steps
+from simulate.modules.factories import Factory, name_of
+from simulate.modules.one_module import batch_and_loss, is_module, one_module
+from simulate.modules.one_step import one_step
+from simulate.modules.step_optimizers import optimizer_factory
+from theory import Stack
+from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
+
+# Of these no number of a pass is asked.
+_OF_WEIGHTS = ("copies", "structure", "bias")
+
+
+def probe(
+    factory: Any, batch: Any = None, *, loss: Callable[[Any], Any] | None = None, trained: bool = False,
+    widths: Sequence[int] = (), depths: Sequence[int] = (), seeds: int = 8, seed: int = 0, layers: Sequence[str] = (),
+    device: str = "cpu", stack: Any = None, against: Any = None, steps: int | None = None, optimizer: Any = None,
+    learning_rate: float | None = None, parametrization: Parametrization = "mup",
+    on_module: Callable[[int, int], None] | None = None,
+) -> ProbeReport:  # fmt: skip
+    """Measure and judge one module with its weights, `probe(module, batch)`, or a factory's over widths and depths.
+
+    Args:
+        factory: a module, with its batch; a factory as `simulate.probe` has it; a function without arguments that gives
+            (module, batch) or (module, batch, loss); or the name of one: a built-in, or MODULE:FACTORY.
+        batch: a module's: a tensor, a tuple of arguments or a dict of keyword arguments.
+        loss: a module's, from its output to a scalar; the output's own `.loss` if left out.
+        trained: whether a module's weights are trained: thresholds of an initialization do not apply then.
+        widths: given to the factory.
+        depths: given to the factory.
+        seeds: modules per width and depth; of one module against another, of each.
+        seed: root seed.
+        layers: globs that name the layers.
+        device: where; one module stays where it is.
+        stack: the network that one module is to be, or that of a width and a depth; if left out the factory's
+            attribute `stack` (`roles` name parameters as `layer_tables.ROLES` does), or read from one module.
+        against: what it is to be like: another factory or its name, probed with seeds of its own; a `Reference`; or the
+            file or folder that `--out` wrote. For a function without arguments another one, or its name.
+        steps: how many steps an optimizer takes: how coordinates and updates go with sizes is judged.
+        optimizer: for steps, or for one module, whose first step is judged: "sgd", "adam", "adamw" (of steps that name
+            none), "muon", or a function (or its name) of the module, and of its `width` and `depth` if it has such
+            parameters, that gives a torch.optim.Optimizer, several, or (optimizer, schedule), or what it gives.
+        learning_rate: of an `optimizer` by name.
+        parametrization: held against steps: "sp", "mup", "mean-field" or "completep".
+        on_module: called with how many modules are done, and of how many, after each; of one module with its parts.
+
+    Raises:
+        ValueError: an argument belongs to another question (`checks.models.questions`), is outside its range, or
+            something cannot be found.
+    """
+    alone = batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory))
+    question: Question = "one" if alone else "grid" if steps is None else "steps"
+    objects = {"loss": loss, "stack": stack, "against": against, "steps": steps, "optimizer": optimizer,
+               "learning_rate": learning_rate, "trained": trained or None, "widths": widths or None,
+               "depths": depths or None, "layers": layers or None,
+               "parametrization": None if parametrization == "mup" else parametrization}  # fmt: skip
+    check_question(question, [name for name, value in objects.items() if value is not None])
+    if steps is not None:
+        return _judged_steps(
+            factory, optimizer or "adamw", learning_rate, parametrization, widths=widths, depths=depths, steps=steps,
+            seeds=seeds, seed=seed, device=device, on_module=on_module,
+        )  # fmt: skip
+    sampling: dict[str, Any] = {"seeds": seeds, "layers": layers, "device": device}
+    if not alone:
+        sizes = sampling | {"widths": widths, "depths": depths}
+        return _judged_sizes(factory, sizes, seed, stack, against, on_module)
+    return _judged_alone(
+        factory, batch, loss, against, sampling, seed=seed, trained=trained, optimizer=optimizer,
+        learning_rate=learning_rate, stack=stack, on_part=on_module,
+    )  # fmt: skip
+
+
+def _judged_alone(
+    factory: Any, batch: Any, loss: Any, against: Any, sampling: dict[str, Any], *, seed: int, stack: Any, **rest: Any
+) -> ProbeReport:
+    """Measure and judge one module, or what a function without arguments makes, and hold it against another's."""
+    differences, notes, name = list[Alarm](), list[str](), ""
+    if against is not None:
+        differences, notes = one_against_one(factory, against, seed=seed, **sampling)
+    if not is_module(factory):
+        name = name_of(factory)
+        if batch is None:
+            stack = known(factory).stack if stack is None else stack
+            factory, batch, loss = made_one(factory, seed, sampling["device"])
+    single = judged_module(factory, batch, loss, seed=seed, layers=sampling["layers"], name=name, stack=stack, **rest)
+    single.alarms.extend(differences)
+    return replace(single, notes=[*notes, *single.notes], compared=against is not None)
+
+
+def judged_module(
+    module: Any, batch: Any, loss: Callable[[Any], Any] | None = None, *, seed: int = 0, layers: Sequence[str] = (),
+    trained: bool = False, name: str = "", optimizer: Any = None,
+    learning_rate: float | None = None, stack: Stack | None = None,
+    on_part: Callable[[int, int], None] | None = None,
+) -> ProbeReport:  # fmt: skip
+    """Measure a module that there is, and judge it; it stays as it was.
+
+    Args:
+        module: a `torch.nn.Module`.
+        batch: as `simulate.modules.one_module.one_module` takes it.
+        loss: likewise.
+        seed: of what module and loss draw.
+        layers: globs that name the layers.
+        trained: whether its weights have been trained: thresholds of an initialization do not apply.
+        name: how it is called; its class if left out.
+        optimizer: whose first step is judged too, as `simulate.modules.one_step.one_step` takes it; none if left out.
+        learning_rate: of an optimizer by name.
+        stack: the network of theory that it is to be; read from layers of `torch.nn.TransformerEncoder` or a model's
+            configuration if left out.
+        on_part: called with how many parts are done, and of how many, after each.
+
+    Raises:
+        ValueError: as `one_module` and `one_step`, or the Stack is none, or of another depth.
+    """
+    if stack is not None and not isinstance(stack, Stack):
+        raise ValueError(f"stack must be a Stack, of one module, got {stack!r}.")
+    if optimizer is None and learning_rate is not None:
+        raise ValueError(f"learning_rate must stand with an optimizer, got {learning_rate!r} and none.")
+    measured = one_module(module, batch, loss, seed=seed, layers=layers, on_part=on_part)
+    frame = measured.frame
+    depths = [len(profile(frame, part, "hidden_energy")) for part in parts_of(frame)]
+    if stack is not None and stack.depth not in depths:
+        raise ValueError(f"stack must be as deep as a list of layers, {depths}, got depth {stack.depth}.")
+    exact, notes = exact_alarms(measured.tests, trained=trained)
+    others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame)), *of_the_whole(measured)]
+    if trained:
+        others = [alarm for alarm in others if alarm.kind in ALWAYS]
+    if any(alarm.kind == "non-finite" for alarm in others):
+        # What is watched in a pass follows from it.
+        exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
+    rules = (learning_later, no_residual_anywhere, normed_residuals, *(() if trained else (entry_notes,)))
+    notes += [*(line for rule in rules for line in rule(frame)), *measured.notes]
+    alarms, step, moves = one_a_cause(exact + others), None, pd.DataFrame()
+    if optimizer is not None:
+        inputs, own_loss = batch_and_loss(module, batch, loss)
+        step = one_step(module, inputs, own_loss, optimizer, learning_rate=learning_rate, seed=seed)
+        alarms += [of_weights("optimizer", names, what) for names, what in step.alarms]
+        notes, moves = [*notes, *step.notes], step.moves
+    return ProbeReport(
+        name or type(module).__name__, alarms, notes, measured, layers_table(measured), steps=moves,
+        updates=updates_table(frame), growth=() if trained else _growth(measured, stack), step=step, trained=trained,
+    )  # fmt: skip
+
+
+def _growth(measured: Probed, stack: Stack | None) -> tuple[GrowthTheory, ...]:
+    frame = measured.frame
+    energies, squares = (
+        {part: profile(frame, part, quantity) for part in ends_of(frame)}
+        for quantity in ("hidden_energy", "gradient_sq")
+    )
+    theories = [growth_theory(measured, part, energies[part], np.sqrt(squares[part]), stack) for part in energies]
+    return tuple(theory for theory in theories if theory is not None)
+
+
+def _judged_sizes(
+    factory: Any, sizes: dict[str, Any], seed: int, stack: Any, against: Any,
+    on_module: Callable[[int, int], None] | None,
+) -> ProbeReport:  # fmt: skip
+    """Measure a factory's modules of several sizes, and what they are to be like, and judge them.
+
+    Raises:
+        ValueError: stack is no function, or a factory, a reference or a role cannot be found.
+    """
+    name, built = name_of(factory), known(factory)
+    stack, about = stack or built.stack, built.note()
+    if stack is not None and not callable(stack):
+        raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
+    roles = {**ROLES, **checked_roles(built.roles)}
+    reference, other = _held_against(against)
+    rounds = 1 + (other is not None)
+    probed = probe_sizes(built.factory, seed=seed, on_module=_round(on_module, 0, rounds), **sizes)
+    if other is not None:
+        probed_other = probe_sizes(other, seed=seed + 1, on_module=_round(on_module, 1, rounds), **sizes)
+        reference = reference_of(name_of(against), probed_other.frame, probed_other.tests)
+    frame, theory = probed.frame, None
+    exact, notes = exact_alarms(probed.tests)
+    first = sizes["widths"][0], sizes["depths"][0]
+    wrong = [*layer_alarms(frame), *(replace(of, where=(first,)) for of in [*exact, *loss_alarms(probed.tests)])]
+    if stack is not None:
+        theory = against_theory(frame, stack, roles)
+        wrong += against_initialization(frame, theory, stack, roles)
+    if reference is not None:
+        wrong += against_reference(reference_of(name, frame, probed.tests), reference)
+    rules = (other_depths, learning_later, no_residual_anywhere, normed_residuals)
+    notes = [*(line for rule in rules for line in rule(frame)), *notes, *([about] if about else []), *probed.notes]
+    return ProbeReport(
+        name, one_a_cause(wrong), notes, probed, layers_table(probed), probe_exponents(frame), theory=theory,
+        compared=reference is not None or stack is not None,
+    )  # fmt: skip
+
+
+def _round(on_module: Callable[[int, int], None] | None, place: int, rounds: int) -> Callable[[int, int], None] | None:
+    """What counts the modules of one round of several."""
+    return None if on_module is None else lambda done, of: on_module(place * of + done, rounds * of)
+
+
+def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Reference | None, Factory | None]:
+    """What was kept, or the factory to probe.
+
+    Raises:
+        ValueError: it cannot be found.
+    """
+    if against is None or isinstance(against, Reference):
+        return against, None
+    path = Path(against) if isinstance(against, str | Path) and against not in BUILTINS else None
+    if path is not None and (isinstance(against, Path) or path.exists() or path.suffix == ".json"):
+        return Reference.read(path / FILE if path.is_dir() else path), None
+    return None, known(against).factory
+
+
+def _judged_steps(
+    factory: Any, optimizer: Any, learning_rate: float | None, parametrization: Parametrization, *,
+    widths: Sequence[int], depths: Sequence[int], steps: int, seeds: int, **rest: Any,
+) -> ProbeReport:  # fmt: skip
+    """Take steps from a factory's modules, and hold how they go with the width against a parametrization.
+
+    Three widths or more count at the greatest depth; for CompleteP also three depths or more at the greatest width.
+
+    Raises:
+        ValueError: an argument is outside its range.
+        ProbeError: something of the user's fails.
+    """
+    if parametrization not in PARAMETRIZATIONS:
+        raise ValueError(f"parametrization must be one of {', '.join(PARAMETRIZATIONS)}, got {parametrization!r}.")
+    needed = {"depths": depths} if parametrization == "completep" else {"widths": widths}
+    for what, values in needed.items():
+        if len(set(values)) < LEAST_POINTS:
+            raise ValueError(
+                f"{what} must have {LEAST_POINTS} different values or more for an exponent of {parametrization}, got "
+                f"{' '.join(map(str, values)) or 'none'}."
+            )
+    if seeds < 2:
+        raise ValueError(f"seeds must be at least 2 for an interval of an exponent, got {seeds!r}.")
+    title, make = optimizer_factory(optimizer, learning_rate)
+    depths = depths if parametrization == "completep" else [max(depths, default=0)]
+    stepped = coordinate_steps(
+        known(factory).factory, make, name=title, widths=widths, depths=depths, steps=steps, seeds=seeds, **rest
+    )
+    return judged_steps(stepped, parametrization, name_of(factory), title)
+
+
+def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> ProbeReport:
+    """The report on what was measured."""
+    rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
+    alarms = _gathered(alarms)
+    dead = any(alarm.kind == "non-finite" for alarm in alarms)
+    against: list[Against] = ["width"] if parametrization != "completep" else ["width", "depth"]
+    for axis in against:
+        sizes = probe_grid(stepped, axis)
+        if len(sizes.values) < LEAST_POINTS:
+            continue
+        of_axis = exponents(stepped, sizes, parametrization)
+        rows += of_axis
+        alarms += [of_weights(cause.kind, cause.names, cause.what) for cause in causes(sizes, of_axis, parametrization)]
+    table = pd.DataFrame(rows, columns=Exponent._fields)
+    if dead:
+        alarms = [alarm for alarm in alarms if alarm.kind != "unexplained"]
+    notes = steps_notes(alarms, stepped, table)
+    return ProbeReport(
+        name, alarms, notes, steps=table, stepped=stepped, optimizer=optimizer, parametrization=parametrization
+    )
+
+
+def _gathered(alarms: list[Alarm]) -> list[Alarm]:
+    """One of what was seen at several sizes."""
+    alike: dict[Any, list[Alarm]] = {}
+    for alarm in alarms:
+        alike.setdefault((alarm.part, alarm.kind, alarm.what), []).append(alarm)
+    return [replace(same[0], where=tuple(alarm.where[0] for alarm in same)) for same in alike.values()]
