@@ -175,6 +175,24 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         yield Fact("", WHOLE_MODEL, "leak", "positions see later ones outside of the layers, and in no layer")
     if whole(tests, "label_is_own") == 1:
         yield Fact("", WHOLE_MODEL, "leak", "the label of every position is its own input: are labels shifted?")
+    yield from _labels(tests)
+
+
+def _labels(tests: ExactTests) -> Iterator[Fact]:
+    """Where in the inputs labels are, if not at the next position."""
+    distance = whole(tests, "label_distance")
+    if np.isfinite(distance):
+        what = f"the label of every position is the input {abs(distance):.0f} places "
+        what += (
+            "on: are labels shifted more than once?" if distance > 0 else "before it: are they shifted the other way?"
+        )
+        yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
+    for fact, whose in (("next_sample", "next sample"), ("own_start", "same sample")):
+        if whole(tests, f"ends_in_{fact}") == 1:
+            what = (
+                f"labels at the end of a sample are the first words of the {whose}: are they shifted sample by sample?"
+            )
+            yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
 
 
 def _unregistered(tests: ExactTests) -> Iterator[Fact]:

@@ -33,7 +33,7 @@ from checks.models.streams import learning_later, no_residual_anywhere, normed_r
 from checks.models.whole_model import ends_of, entry_notes, loss_alarms, of_the_whole, parts_of, profile
 from simulate import Probed
 from simulate import probe as probe_sizes
-from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one
+from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory, name_of
 from simulate.modules.one_module import batch_and_loss, is_module, one_module
@@ -90,6 +90,8 @@ def probe(
                "depths": depths or None, "layers": layers or None,
                "parametrization": None if parametrization == "mup" else parametrization}  # fmt: skip
     check_question(question, [name for name, value in objects.items() if value is not None])
+    if widths and not depths and takes_width_alone(factory):
+        depths = (1,)
     if steps is not None:
         return _judged_steps(
             factory, optimizer or "adamw", learning_rate, parametrization, widths=widths, depths=depths, steps=steps,
