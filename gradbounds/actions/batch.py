@@ -186,8 +186,8 @@ def predict_batch(
         lines=[
             title(stack), *drawn_lines(notes), "",
             f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
-            *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)), *_warnings(asked.text, law),
-            *said_deviations(line), "", "Shares of the squared norm:",
+            *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
+            *_warnings(asked.text, law), *said_deviations(line), "", "Shares of the squared norm:",
             *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
             f"Norms of the matrices' gradients, of the batch of {batch}",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),

@@ -97,8 +97,8 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     """
     if text == ZIPF:
         return [
-            f"Words by Zipf's law with exponent 1, because no English law is known for {stack.vocab:,} tokens (fewer than "
-            f"{LEAST_VOCAB:,}). The norm of another text can be half or twice as large; --text FILE counts yours."
+            f"Words by Zipf's law with exponent 1: for a vocabulary of {stack.vocab:,} tokens, fewer than {LEAST_VOCAB:,},",
+            "no English law is known. Another text can halve or double the norm; --text FILE counts yours.",
         ]
     if text not in KINDS:
         return []

@@ -1,6 +1,5 @@
 """Numbers of a training log by name, one record after another: JSON, CSV, TensorBoard's events, or lines of text."""
 
-import codecs
 import csv
 import importlib
 import json
@@ -13,8 +12,7 @@ from typing import Any
 
 from gradbounds.actions.log_names import PARAMETER, is_clipped, is_squared, losses, norms, plain, step_of
 
-_MOST_BYTES = 2**20
-"""Read of a log, of which the first step is wanted."""
+_MOST = 2**20  # characters that are read of a log, of which the first step is wanted
 _MOST_FILES = 2000
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|(?:nan|inf(?:inity)?)(?![a-z]))"
 _PAIR = re.compile(
@@ -70,23 +68,18 @@ def _beginning(path: Path) -> str:
         ValueError: it cannot be read, is empty or no text.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read(_MOST)
+    except UnicodeDecodeError:
+        text = "\0"
     except (OSError, ValueError) as error:  # a null character in the path is a ValueError
         why = getattr(error, "strerror", error)
         raise ValueError(f"logged must be a readable log, got {str(path)!r}: {why}.") from error
-    is_cut = len(content) == _MOST_BYTES
-    if is_cut and b"\n" in content:
-        content = content[: content.rindex(b"\n")]
-    try:
-        # Of one line that is cut the last character may be cut as well.
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(content, final=not is_cut)
-    except UnicodeDecodeError:
-        text = "\0"
     if "\0" in text or not text.strip():
-        what = "is empty" if not content.strip() else "is not UTF-8 text"
+        what = "is not UTF-8 text" if text.strip() else "is empty"
         raise ValueError(f"logged must be a log of text, and {str(path)!r} {what}.")
-    return text
+    is_cut = len(text) == _MOST and "\n" in text
+    return text[: text.rindex("\n")] if is_cut else text
 
 
 def _of_events(path: Path) -> Iterator[tuple[float | None, str, float]]:
@@ -212,17 +205,16 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
 def _cells(line: str) -> list[str]:
     """Those of a line of a table, of commas, semicolons or tabs, or else of words."""
     delimiter = max(",;\t", key=line.count)
-    csv.field_size_limit(max(_MOST_BYTES, csv.field_size_limit()))  # a line may hold a sample of text
+    csv.field_size_limit(max(_MOST, csv.field_size_limit()))  # a line may hold a sample of text
     cells = next(csv.reader([line], delimiter=delimiter), []) if delimiter in line else line.split()
     return [cell.strip().strip("\"'") for cell in cells]
 
 
 def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
     """Whether that is the head of a table: with a loss, a parameter, or values of tags or steps, and a row below."""
-    if len(cells) < 2 or not after or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):
-        return False
-    row = list(map(_is_number, _cells(after[0])))
-    if not (any(row) if re.search(r"[,;\t]", line) else all(row)):
+    row = list(map(_is_number, _cells("".join(after))))
+    is_row = any(row) if re.search(r"[,;\t]", line) else all(row)
+    if len(cells) < 2 or not is_row or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):
         return False
     names = [name.rpartition(" - ")[2] for name in cells]
     is_tagged = "value" in map(plain, names) and bool({"step", *_TAGS} & set(map(plain, names)))

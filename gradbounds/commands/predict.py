@@ -89,7 +89,7 @@ class Predict(ModelFlags):
     text: Annotated[
         str | None,
         optional(
-            "with --batch: the text: of a measured kind, by Zipf's law, by counts, by a law in JSON, a file of token ids",
+            "with --batch: the text: a measured kind, Zipf's law, counts, a law in JSON, or a file of token ids",
             "english|code|mock_digits|zipf:A|counts:FILE|law:FILE|FILE|lighthouse|distinct",
             default="english for a model with at least 32,000 tokens, zipf:1 for a smaller one, else distinct",
         ),

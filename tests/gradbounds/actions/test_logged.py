@@ -74,6 +74,9 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
         (BATCH * 8, BATCH * 8, f"the loss is a sum over all {BATCH * 8} tokens"),
         (8, 8, "the loss is a sum over the 8 tokens of a sequence"),
         (1.0, 12, "the gradient is added up over 12 accumulation steps or devices"),
+        (12, 12, "loss and gradient are added up over 12 accumulation steps or devices"),
+        (12, 1.0, "the loss is added up over 12 accumulation steps or devices"),
+        (1 / 6, 1.0, "the loss is divided once too often, by 6"),
         (1.0, 1 / 6, "the gradient is divided once too often, by 6"),
         (1 / math.log(2), 1.0, "the loss is in bits"),
     ],
@@ -83,6 +86,28 @@ def test_planted_factors(tmp_path, healthy, loss, norm, cause):
     assert result.alarm
     assert result.to_frame()["cause"][0] == cause
     assert f"  {cause}: loss" in str(result)
+
+
+def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
+    """A loss below theory's may be of a later step; one below half of ln V is of trained weights, in no other unit."""
+    file = tmp_path / "log"
+
+    def said(text):
+        file.write_text(text)
+        result = predict_logged(FIELDS, BATCH, Description(), file, text="distinct", patterns=None, max_time="1m")
+        return result.values["as_it_should_be"], result.alarm, str(result)
+
+    at_start = said(f"loss: {healthy.loss} norm: {healthy.norm}")
+    assert at_start[:2] == (True, False)
+    assert ", of no step that the log gives." in at_start[2]
+    later = said(f"loss: {0.8 * healthy.loss} norm: {healthy.norm}")
+    assert later[:2] == (None, False)
+    assert "Step 1 is undecided as the log gives no step, and later ones have a smaller loss: " in later[2]
+    assert said(f"step: 1 loss: {0.8 * healthy.loss}")[:2] == (False, True)
+    assert said(f"loss: {1.2 * healthy.loss}")[:2] == (False, True)
+    tuned = said(f"step: 1 loss: {0.4 * math.log(1000)} norm: {healthy.norm}")
+    assert tuned[:2] == (None, False)
+    assert "The loss is 0.4 of ln V, as of trained weights: " in tuned[2]
 
 
 def test_planted_networks(tmp_path, healthy):
