@@ -97,7 +97,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     """
     if text == ZIPF:
         return [
-            f"Words by Zipf's law with exponent 1: for a vocabulary of {stack.vocab:,} tokens, fewer than {LEAST_VOCAB:,},",
+            f"Words by Zipf's law with exponent 1: for fewer than {LEAST_VOCAB:,} tokens, here {stack.vocab:,},",
             "no English law is known. Another text can halve or double the norm; --text FILE counts yours.",
         ]
     if text not in KINDS:

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
-ZIPF = "1"
-"""The exponent of words of web text."""
-
 
 def public_runs() -> Iterator[dict[str, Any]]:
     """What each printed, and the question that describes it.
@@ -23,7 +20,6 @@ def public_runs() -> Iterator[dict[str, Any]]:
         question = {name: run[name] for name in ("like", "config") if name in run} | {
             "drawn_by": run["drawn_by"],
             "batch": str(run["batch"]),
-            "zipf": ZIPF,
             "fields": {
                 "tokens": str(run["tokens"]), "vocab": str(run["vocab"][0]), "embeddings": run["embeddings"],
             },
