@@ -44,7 +44,7 @@ class LogLine:
     @property
     def is_first(self) -> bool:
         """Whether it is of the fresh weights, where its step is known."""
-        return self.step is None or self.step <= 1 or self.step - self.skipped <= 1
+        return self.step is None or 0 <= self.step <= 1 + self.skipped
 
     def facts(self) -> str:
         """What is said of it beside its numbers.
@@ -104,7 +104,8 @@ def first_record(path: str | Path) -> LogLine:
             first = replace(first, steps=every if step == 2 * every else 1)
             break
         for name in _SKIPPED:
-            skipped[name] = numbers.get(name, 0.0) + (skipped[name] if name != "skipped" else 0.0)
+            if name in numbers and math.isfinite(numbers[name]):
+                skipped[name] = numbers[name] + (skipped[name] if name != "skipped" else 0.0)
         if fresh is None and step == 0 and (names := losses(numbers, of_validation=True)):
             fresh = LogLine(numbers[names[0]], None, 0)
         for name, norm in line.parameters.items():

@@ -10,19 +10,19 @@ PARAMETER = re.compile(
 """In the name of a parameter: the number of its layer, or an end that parameters have."""
 _STEP = (
     "train global step", "global step", "step", "iteration", "iter", "current steps", "train step", "num updates",
-    "_step",
+    "global step max steps", "_step",
 )  # fmt: skip
 """Names of a step's number as `plain` has them, the surest first; W&B's own `_step` counts calls."""
 _STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s")
 
-_LOSS = {"loss", "trl", "tel", "crossentropyloss"}
-_CROSS_ENTROPY = {"lm", "ce", "nll", "crossentropyloss"}
+_LOSS = {"loss", "trl", "tel", "xent", "crossentropyloss"}
+_CROSS_ENTROPY = {"lm", "ce", "nll", "xent", "crossentropyloss"}
 _VALIDATION = set("val valid validation eval test dev tel".split())
 _OF_LOSS = _LOSS | _CROSS_ENTROPY | _VALIDATION | set(
     "train training cross entropy language model reduced total batch current step info".split()
 )  # fmt: skip
 _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
-    re.compile(part, re.IGNORECASE) for part in ("loss|trl|tel", "norm", "step|iter|update|^(?:it|s)$")
+    re.compile(part, re.IGNORECASE) for part in ("loss|trl|tel|xent", "norm", "step|iter|update|^(?:it|s)$")
 )
 """Parts of names, which save time where there are many."""
 _GRADIENT = {"grad", "gradient", "gnorm"}

@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,15 +24,16 @@ _PAIR = re.compile(
 _SEVERAL = {"loss", "norm", "step", "steps", "iteration", "iter", "it", "s"}
 """Last words of names that mean something else behind another word, such as of a `weight norm`."""
 _PROGRESS = re.compile(
-    r"\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])|(?<!\d)(\d+)/(\d+) \[\d+:|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
+    r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
+    r"|(?<!\d)(\d+)/(\d+) \[\d+:|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
 """Done and to do: `[batch=1/4800]`, a bar's `1/2000 [00:01<`, or `1.00it/10.0kit`."""
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
 """Up to the first record of a JSON list of records, or of the one that Trainer's state has."""
 _BETWEEN = re.compile(r"[\s,]*")
-_CODE = re.compile(r"\s*(?:import|from) .*?^={20,}$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"\A\s*(?:import \w|from [\w.]+ import ).*?^={20,}$", re.DOTALL | re.MULTILINE)
 """The script itself, which some write at the head of their log."""
-_OVERFLOW = re.compile(r"overflow.*(?:skipp|ignor)", re.IGNORECASE)
+_OVERFLOW = re.compile(r"overflow.{0,100}(?:skipp|ignor)", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TAGS = ("tag", "metric", "key")
 _RANGE = ("__MIN", "__MAX")
@@ -50,9 +52,10 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
         ValueError: it cannot be read or is no text, or a table has one name in two columns.
     """
     path = Path(path)
-    if "tfevents" in path.name or path.is_dir() and next(path.glob("*tfevents*"), None):
+    is_folder = os.path.isdir(path)  # of a name that is too long as well
+    if "tfevents" in path.name or is_folder and next(path.glob("*tfevents*"), None):
         return _by_step(_of_events(path))
-    if path.is_dir() or "-tag-" in path.stem:
+    if is_folder or "-tag-" in path.stem:
         return _by_step(_of_tags(path))
     text = _CODE.sub("", _COLOUR.sub("", _beginning(path)), count=1)
     start, whole = _HISTORY.match(text), _object(text)
@@ -95,7 +98,7 @@ def _of_events(path: Path) -> Iterator[tuple[float | None, str, float]]:
             f"logged must be text, and {str(path)!r} holds TensorBoard's events: install gradbounds[tensorboard], or "
             "tick 'Show data download links' on TensorBoard's page and give the folder of the CSV files."
         ) from None
-    yield from zip(frame["step"], frame["tag"], frame["value"], strict=True)
+    yield from frame.reindex(columns=["step", "tag", "value"]).itertuples(index=False, name=None)
 
 
 def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
@@ -130,9 +133,10 @@ def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
         start = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # which matches nothing as well
         try:
             record, start = decoder.raw_decode(text, start)
+            numbers = _numbers(record) if isinstance(record, dict) else {}
         except (ValueError, RecursionError):
             return
-        yield _numbers(record) if isinstance(record, dict) else {}
+        yield numbers
 
 
 def _object(text: str) -> dict[str, float] | None:
@@ -150,8 +154,9 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
         if isinstance(value, dict) and "_type" not in value:  # a histogram of W&B holds no norm
             marked = is_squared(name) or is_clipped(name) is not None
             numbers |= {f"{name}/{inner}" if marked else inner: number for inner, number in _numbers(value).items()}
-        elif isinstance(value, int | float | str) and not isinstance(value, bool) and _is_number(str(value)):
-            numbers[name] = float(value)
+        else:
+            word = str(value).partition("/")[0] if "step" in name else str(value)  # "1/2000"
+            numbers |= _floats({name: word})
     return numbers
 
 

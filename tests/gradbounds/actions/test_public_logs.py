@@ -59,6 +59,17 @@ def test_names_of_wrapped_parameters():
         ("step: 10 val_loss: 9.0 loss: 9.5\n", "got step 10 first in"),
         ("step: 0 val_loss: 11.0\nstep: 10 loss: 9.5\nstep: 20 loss: 9.0\n", LogLine(11.0, None, 0)),
         ("loss: 11.0 ppl: 2048\n", LogLine(11.0 * 0.6931471805599453, is_of_bits=True)),
+        (
+            '{"loss": "11.0", "grad_norm": "2.5", "global_step/max_steps": "1/2000"}\n',
+            LogLine(11.0, 2.5, 1),
+        ),  # ms-swift
+        ("{'loss': '11.0', 'grad_norm': '2.5', 'global_step/max_steps': '1/2000'}\n", LogLine(11.0, 2.5, 1)),
+        ("Epoch [1/10], Step [2/600], Loss: 9.5\n", "got step 2 first in"),
+        ("Epoch [1/10], Loss: 9.5\n", LogLine(9.5)),  # a mean over an epoch, of no step
+        ("INFO:tensorflow:loss = 11.0, step = 1 (5.3 sec)\n", LogLine(11.0, None, 1)),
+        ("Step 50/100000; acc: 2.5; ppl: 14764.8; xent: 9.6; lr: 0.1\n", "got step 50 first in"),
+        ("1|1|Loss: 11.0: 0%| | 1/1000 [00:01<00:02, 1.2s/it]\n", LogLine(11.0, None, 1)),  # torchtune
+        ("step:1 - actor/lr:0.1 - train/loss:11.0 - train/grad_norm:2.5\n", LogLine(11.0, 2.5, 1)),  # verl
         ("[05/14/26 09:00:02] loss: 11.0\n", LogLine(11.0)),
     ],
 )
