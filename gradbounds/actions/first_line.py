@@ -105,15 +105,15 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     law = token_law(text, stack.vocab)
     name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
-    said = f"{name} by {by}: two tokens are the same with the chance {law.kappa:.2g}"
+    sentence = f"{name} by {by}: two tokens are the same with the chance {law.kappa:.2g}"
     if line is None or len(law.kappa_of_texts) == 1:
-        return [f"{said}. --text FILE counts yours."]
+        return [f"{sentence}. --text FILE counts yours."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
     least, most = (
         line.norm * (1.0 + line.shared * ((kappa / law.kappa) ** _power(stack) - 1.0)) ** 0.5 for kappa in kappas
     )
     return [
-        f"{said} ({len(law.kappa_of_texts)} texts: {kappas[0]:.2g} to {kappas[1]:.2g},",
+        f"{sentence} ({len(law.kappa_of_texts)} texts: {kappas[0]:.2g} to {kappas[1]:.2g},",
         f"with norms of about {least:.3g} to {most:.3g}). --text FILE counts yours.",
     ]
 
