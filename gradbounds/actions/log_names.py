@@ -110,7 +110,7 @@ def norms(names: Iterable[str]) -> list[str]:
         is_gradient = whole <= _ALONE or any(words & _GRADIENT and words <= _OF_NORM for words in (whole, tail))
         if whole & {"norm", "gnorm"} and is_gradient and not PARAMETER.search(name):
             matches.append(((after[is_clipped(name)], is_squared(name), not whole & _GRADIENT), name))
-    return [name for _, name in sorted(found, key=lambda pair: pair[0])]
+    return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
 
 
 def step_of(record: Mapping[str, float], *, has_loss: bool) -> float | None:
