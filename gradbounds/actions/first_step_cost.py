@@ -63,8 +63,8 @@ def cost_within(
     shorter = (fewer for fewer in tokens if within.holds(costs(fewer)))
     change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
     raise OverBudgetError(
-        f"theory of the first step would take about {duration(paced.seconds)} and {format_bytes(cost.bytes)}, more than "
-        f"{budget.exceeded(paced)}{change}; --max-time and --memory allow more."
+        f"theory of the first step would take about {duration(paced.seconds)} and {format_bytes(cost.bytes)}, more "
+        f"than {budget.exceeded(paced)}{change}; --max-time and --memory allow more."
     )
 
 
