@@ -15,6 +15,7 @@ from checks.models.coordinate_exponents import Against, Exponent, exponents, pro
 from checks.models.exact_alarms import exact_alarms
 from checks.models.growth_theory import GrowthTheory, growth_theory
 from checks.models.health import alarms as layer_alarms
+from checks.models.health import kinds_of_layers
 from checks.models.initialization import against_initialization
 from checks.models.layer_tables import (
     ROLES,
@@ -32,7 +33,7 @@ from checks.models.streams import learning_later, no_residual_anywhere, normed_r
 from checks.models.whole_model import ends_of, entry_notes, loss_alarms, of_the_whole, parts_of, profile
 from simulate import Probed
 from simulate import probe as probe_sizes
-from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one
+from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory, name_of
 from simulate.modules.one_module import batch_and_loss, is_module, one_module
@@ -89,6 +90,8 @@ def probe(
                "depths": depths or None, "layers": layers or None,
                "parametrization": None if parametrization == "mup" else parametrization}  # fmt: skip
     check_question(question, [name for name, value in objects.items() if value is not None])
+    if widths and not depths and takes_width_alone(factory):
+        depths = (1,)
     if steps is not None:
         return _judged_steps(
             factory, optimizer or "adamw", learning_rate, parametrization, widths=widths, depths=depths, steps=steps,
@@ -156,14 +159,15 @@ def judged_module(
     if stack is not None and stack.depth not in depths:
         raise ValueError(f"stack must be as deep as a list of layers, {depths}, got depth {stack.depth}.")
     exact, notes = exact_alarms(measured.tests, trained=trained)
-    others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame)), *of_the_whole(measured)]
+    others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)), *of_the_whole(measured)]
     if trained:
         others = [alarm for alarm in others if alarm.kind in ALWAYS]
     if any(alarm.kind == "non-finite" for alarm in others):
         # What is watched in a pass follows from it.
         exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
     rules = (learning_later, no_residual_anywhere, normed_residuals, *(() if trained else (entry_notes,)))
-    notes += [*(line for rule in rules for line in rule(frame)), *measured.notes]
+    notes += [*kinds_of_layers(frame, measured.config), *(line for rule in rules for line in rule(frame))]
+    notes += measured.notes
     alarms, step, moves = one_a_cause(exact + others), None, pd.DataFrame()
     if optimizer is not None:
         inputs, own_loss = batch_and_loss(module, batch, loss)
@@ -215,7 +219,7 @@ def _judged_sizes(
         wrong += against_initialization(frame, theory, stack, roles)
     if reference is not None:
         wrong += against_reference(reference_of(name, frame, probed.tests), reference)
-    rules = (other_depths, learning_later, no_residual_anywhere, normed_residuals)
+    rules = (other_depths, kinds_of_layers, learning_later, no_residual_anywhere, normed_residuals)
     notes = [*(line for rule in rules for line in rule(frame)), *notes, *([about] if about else []), *probed.notes]
     return ProbeReport(
         name, one_a_cause(wrong), notes, probed, layers_table(probed), probe_exponents(frame), theory=theory,

@@ -12,13 +12,15 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.first_line import (
+    ZIPF,
     FirstLine,
     cost_of_batch,
     first_line,
     format_cost,
     measured_batch,
     scale_of_batch,
-    zipf_lines,
+    spread_of_texts,
+    text_lines,
 )
 from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
@@ -35,12 +37,10 @@ from theory.configurations.vectors import BIASES, learned_vectors
 from theory.coverage import gaps, has_experts, require
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
 
 DISTINCT = "distinct"
 """The name of no law: words that all differ."""
-
-ZIPF = "zipf:1"
-"""The law of text that is taken of a model."""
 
 _NAMES = {
     "Wemb": "output matrix",
@@ -55,6 +55,9 @@ _NAMES = {
 # Of a text, on one core, to count its words, pairs and repeats: 40 MB took 6.6 CPU seconds.
 _SECONDS_OF_BYTE = 1.7e-7
 
+_LOOKED_AT, _FREQUENT = 4096, 0.2
+"""Characters of a text that tell words from token ids; the share of one token from which a text is warned of."""
+
 _SHOWN_ERROR = 0.01
 """The least relative error of a norm that is stated."""
 
@@ -62,7 +65,7 @@ _LOST = '  "-" is lost in the error of the sampled attention patterns; --pattern
 
 _NOT_TEXT = (
     "Words all differ, which is not text: text repeats words and labels, so that its gradients agree and the norm is",
-    "larger; --text zipf:1 says how much.",
+    "larger; --text english says how much.",
 )
 
 
@@ -74,13 +77,13 @@ class Asked:
         given: fields of the network.
         text: as `law_of` takes it.
         of_tokens: whose number of tokens that is; "" where it was given, or is the default of every network.
-        is_zipf: whether words have Zipf's law, as nobody gave another.
+        is_default: whether the text is a model's default, because none was given.
     """
 
     given: Mapping[str, Any]
     text: str | None
     of_tokens: str = ""
-    is_zipf: bool = False
+    is_default: bool = False
 
 
 def resolve_batch(
@@ -103,13 +106,15 @@ def resolve_batch(
             of_tokens = ", the context of the configuration" if tokens == longest else f", {most}"
     stack, _ = of.read(fields)
     law = _law(stack, text)
-    return Asked(fields, law, of_tokens, is_zipf=text is None and law is not None)
+    return Asked(fields, law, of_tokens, is_default=text is None and law is not None)
 
 
 def _law(stack: Stack, text: str | None) -> str | None:
-    """The law that was given, or the one of a model, where theory has a rule for text."""
+    """The law that was given, or a model's default where theory has a rule for text: English, if its law is known."""
     refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
-    return ZIPF if text is None and not refused else text
+    if text is not None or refused:
+        return text
+    return "english" if stack.vocab >= LEAST_VOCAB else ZIPF
 
 
 def _within(
@@ -153,17 +158,20 @@ def predict_batch(
         cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
         takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
-        lines = [takes, BY_CLOCK, *(zipf_lines(stack) if asked.is_zipf else [])]
+        lines = [takes, BY_CLOCK, *_text_lines(stack, asked)]
         return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
     try:
         scale = scale_of_batch(stack, law, patterns, budget)
     except ValueError as error:
-        if isinstance(error, OverBudgetError) or not asked.is_zipf:
+        if isinstance(error, OverBudgetError) or not asked.is_default:
             raise
         raise ValueError(f"{error} --text {DISTINCT} has no word twice.") from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
-    table, line = _shares(scale.squares(batch, vectors)), first_line(scale, batch, vectors, law)
+    table, line = (
+        _shares(scale.squares(batch, vectors)),
+        first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab)),
+    )
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     lost = set(layers["quantity"][layers["predicted"].isna()])
     shown = table.sort_values("share", ascending=False, kind="stable")
@@ -178,8 +186,8 @@ def predict_batch(
         lines=[
             title(stack), *drawn_lines(notes), "",
             f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
-            *(zipf_lines(stack, line) if asked.is_zipf else []), *(_NOT_TEXT if law is None else _of_law(law)),
-            *said_deviations(line), "", "Shares of the squared norm:",
+            *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
+            *_warnings(asked.text, law), *said_deviations(line), "", "Shares of the squared norm:",
             *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
             f"Norms of the matrices' gradients, of the batch of {batch}",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
@@ -241,7 +249,9 @@ def law_of(stack: Stack, text: str | None) -> TextLaw | None:
 @cache
 def _say_how_long(file: str) -> None:
     """Say once how long a text takes to be counted, if it takes long; of what is no file nothing."""
-    size = Path(file).stat().st_size if not file.startswith(("zipf:", "counts:")) and Path(file).is_file() else 0
+    size = (
+        Path(file).stat().st_size if not file.startswith(("zipf:", "counts:", "law:")) and Path(file).is_file() else 0
+    )
     if size * _SECONDS_OF_BYTE > LONG:
         print(f"counting the words of {file}, about {duration(size * _SECONDS_OF_BYTE)}", file=sys.stderr, flush=True)
 
@@ -268,6 +278,27 @@ def said_deviations(line: FirstLine) -> list[str]:
         f"+- is how far one run is from the mean loss{most} and from the root mean square of the norm: the draw of",
         "weights and words, and theory's own error of the norm, as sampled networks have it (docs/first_step.md).",
     ]
+
+
+def _text_lines(stack: Stack, asked: Asked, line: FirstLine | None = None) -> list[str]:
+    """The text of a kind, or of a model's default."""
+    return text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []
+
+
+def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
+    """Say where a text's words are no token ids, and where one token makes more than a fifth of it."""
+    if law is None or text in KINDS:
+        return []
+    lines = []
+    if text is not None and Path(text).is_file():
+        with Path(text).open(encoding="utf-8") as file:
+            if not all(word.isdecimal() for word in file.read(_LOOKED_AT).split()[:-1]):
+                lines.append("The file holds words between spaces, no token ids: tokens repeat otherwise than words.")
+    if (most := float(law.frequencies.max())) > _FREQUENT:
+        lines.append(
+            f"One token makes {most:.0%} of the text, as runs of spaces do where lines are wrapped or indented."
+        )
+    return lines
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:

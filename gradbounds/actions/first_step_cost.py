@@ -55,16 +55,16 @@ def cost_within(
     cost = steps_cost(stacks, optimizers, patterns)
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
     pace = by_clock(lambda: measured_pace(known, optimizers, patterns), 1.0)
-    held = replace(cost, seconds=cost.seconds * (pace if budget.is_clocked else 1.0))
-    if budget.holds(held) and budget.has_room(held):
+    paced = replace(cost, seconds=cost.seconds * (pace if budget.is_clocked else 1.0))
+    if budget.holds(paced) and budget.has_room(paced):
         return cost, pace
-    within = replace(budget, seconds=budget.seconds * cost.seconds / held.seconds)
+    within = replace(budget, seconds=budget.seconds * cost.seconds / paced.seconds)
     tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
     shorter = (fewer for fewer in tokens if within.holds(costs(fewer)))
     change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
     raise OverBudgetError(
-        f"theory of the first step would take about {duration(held.seconds)} and {format_bytes(cost.bytes)}, more than "
-        f"{budget.exceeded(held)}{change}; --max-time and --memory allow more."
+        f"theory of the first step would take about {duration(paced.seconds)} and {format_bytes(cost.bytes)}, more "
+        f"than {budget.exceeded(paced)}{change}; --max-time and --memory allow more."
     )
 
 

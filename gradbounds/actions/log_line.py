@@ -157,13 +157,13 @@ def _steps(records: Iterable[Mapping[str, float]]) -> Iterator[tuple[float | Non
         if _OF_RUN in record:
             continue
         named = losses(record)
-        own = step_of(record, has_loss=bool(named))
+        record_step = step_of(record, has_loss=bool(named))
         is_behind = step is None and has_loss and not named  # of a record whose step is its last line
-        if any(name in numbers for name in named) or own not in (None, step) and not is_behind:
+        if any(name in numbers for name in named) or record_step not in (None, step) and not is_behind:
             if numbers:
                 yield step, numbers
             step, numbers, has_loss = None, {}, False
-        step = own if own is not None and math.isfinite(own) else step
+        step = record_step if record_step is not None and math.isfinite(record_step) else step
         has_loss = has_loss or bool(named)
         for name, value in record.items():
             if name == "overflow":

@@ -88,12 +88,12 @@ def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
     >>> losses(["train/Z loss", "loss/train/total", "val/loss", "train/CE loss"])
     ['train/CE loss', 'loss/train/total']
     """
-    found: list[tuple[bool, str]] = []
+    matches: list[tuple[bool, str]] = []
     for name in filter(_HAS_LOSS.search, names):
         whole, tail = set(plain(name).split()), set(plain(name.rpartition("/")[2]).split())
         if any(words & _LOSS and words <= _OF_LOSS for words in (whole, tail)):
-            found += [(not whole & _CROSS_ENTROPY, name)] if bool(whole & _VALIDATION) == of_validation else []
-    return [name for _, name in sorted(found, key=lambda pair: pair[0])]
+            matches += [(not whole & _CROSS_ENTROPY, name)] if bool(whole & _VALIDATION) == of_validation else []
+    return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
 
 
 def norms(names: Iterable[str]) -> list[str]:
@@ -103,14 +103,14 @@ def norms(names: Iterable[str]) -> list[str]:
     ['grad_norm_sq', 'clipped_grad_norm']
     """
     after = {False: 0, None: 1, True: 2}
-    found: list[tuple[tuple[int, bool, bool], str]] = []
+    matches: list[tuple[tuple[int, bool, bool], str]] = []
     for name in filter(_HAS_NORM.search, names):
         of = bare(name)
         whole, tail = set(plain(of).split()), set(plain(of.rpartition("/")[2]).split())
         is_gradient = whole <= _ALONE or any(words & _GRADIENT and words <= _OF_NORM for words in (whole, tail))
         if whole & {"norm", "gnorm"} and is_gradient and not PARAMETER.search(name):
-            found.append(((after[is_clipped(name)], is_squared(name), not whole & _GRADIENT), name))
-    return [name for _, name in sorted(found, key=lambda pair: pair[0])]
+            matches.append(((after[is_clipped(name)], is_squared(name), not whole & _GRADIENT), name))
+    return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
 
 
 def step_of(record: Mapping[str, float], *, has_loss: bool) -> float | None:

@@ -12,12 +12,14 @@ import pandas as pd
 
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
 from gradbounds.actions.first_line import (
+    ZIPF,
     FirstLine,
     cost_of_batch,
     first_line,
     measured_batch,
     scale_of_batch,
-    zipf_lines,
+    spread_of_texts,
+    text_lines,
 )
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
@@ -102,6 +104,7 @@ class _Theory:
     law: TextLaw | None
     patterns: int | None
     budget: Budget
+    spread: float = 0.0  # of ln kappa over texts of the law's kind
     squares: dict[str, Array] = field(default_factory=dict)
     _spent: float = 0.0
     _pace: float | None = None  # measured seconds for an estimated one
@@ -120,7 +123,7 @@ class _Theory:
         scale = scale_of_batch(stack, law, self.patterns, left, self._pace)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
         self._spent += cost_of_batch(stack, law, self.patterns)[0].seconds
-        return first_line(scale, self.batch, vectors, law)
+        return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
 
     def seconds(self, stack: Stack) -> float:
         """What a prediction takes; 0 of one that there is no rule for, or that is over the budget."""
@@ -154,7 +157,7 @@ class _Theory:
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
-    is_zipf: bool = False,
+    is_default: bool = False,
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.
 
@@ -174,11 +177,12 @@ def predict_logged(
     line = read_log(logged)
     stack, notes = of.read(given)
     read = reading(line, asked, batch * stack.tokens)
-    theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget)
+    theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     healthy = theory.healthy(notes)
     layers, unmatched = beside_theory(read.line.parameters, theory.squares)
     read.check(layers)
-    verdict = _judged(theory, healthy, read, layers, given, notes, known=is_zipf if is_zipf or text is None else None)
+    known = text == ZIPF if is_default or text is None else None
+    verdict = _judged(theory, healthy, read, layers, given, notes, known=known)
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
         title(stack),
@@ -187,7 +191,7 @@ def predict_logged(
         f"{logged}: {has}, {line.facts()}.",
         *read.lines,
         f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
-        *(zipf_lines(stack, healthy.line) if is_zipf else []),
+        *(text_lines(stack, text, healthy.line) if is_default else []),
         *said_deviations(healthy.line),
         "",
         *verdict.lines,

@@ -89,9 +89,9 @@ class Predict(ModelFlags):
     text: Annotated[
         str | None,
         optional(
-            "with --batch: how words repeat, as 1/k^A of the k-th, as counted in a file, or in a text, or never",
-            "zipf:A|counts:FILE|FILE|lighthouse|distinct",
-            default="zipf:1 of a model, else distinct",
+            "with --batch: the text: a measured kind, Zipf's law, counts, a law in JSON, or a file of token ids",
+            "english|code|mock_digits|zipf:A|counts:FILE|law:FILE|FILE|lighthouse|distinct",
+            default="english for a model with at least 32,000 tokens, zipf:1 for a smaller one, else distinct",
         ),
     ] = None
     logged: Annotated[
@@ -162,5 +162,5 @@ class Predict(ModelFlags):
 
         return predict_logged(
             asked.given, batch, self.description, self.logged, logged_as=self.logged_as,
-            text=asked.text, of_tokens=asked.of_tokens, is_zipf=asked.is_zipf, **limits,
+            text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
         )  # fmt: skip

@@ -18,6 +18,8 @@ _SINGLE = 1e-6
 _SURE = 1e-4
 # Fewer positions, or fewer different words, say nothing of where labels come from.
 _POSITIONS, _WORDS = 8, 4
+# How far labels are looked for, and how rarely words of another sample are labels by chance.
+_FAR, _CHANCE = 8, 1e-4
 
 
 def logits_of(output: Any) -> Tensor | None:
@@ -34,7 +36,9 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
         the loss: 1 of a mean), and of labels that are single classes: "label_entropy" (of their frequencies in the
         batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_is_next",
         "label_is_next_below" (along the first axis) and "label_is_own" (1 where every position's label is the next one
-        of an input, or its own; 0 where not), with next_words, the number of that input in `words_of`.
+        of an input, or its own; 0 where not), with next_words, the number of that input in `words_of`; else, where
+        each is the word so many places on in the first input, "label_distance". Of labels behind a sample's end:
+        "ends_in_next_sample", "ends_in_own_start" (1, where they are the first words of the next, or the same sample).
     """
     try:
         (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
@@ -89,6 +93,43 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
                 facts[name] = max(facts.get(name, 0.0), float(same))
             if same and name != "label_is_own":
                 facts.setdefault("next_words", float(number))
+    told = [facts.get(f"label_is_{which}") == 1 for which in ("next", "next_below", "own")]
+    for words in words_of(inputs, logits)[:1] if told != [False, True, False] else ():
+        distance = 1 if told[0] else 0 if told[2] else _distance(every, words)
+        if distance is not None and not (told[0] or told[2]):
+            facts["label_distance"] = float(distance)
+        if distance is not None and distance > 0:
+            facts |= _ends(every, words, distance)
+    return facts
+
+
+def _distance(labels: Tensor, words: Tensor) -> int | None:
+    """How many places on in its sample the label of every position is; None where no such number is."""
+    for distance in sorted(range(-_FAR, _FAR + 1), key=abs):
+        first, last = max(-distance, 0), min(labels.shape[1], labels.shape[1] - distance)
+        if last - first < 1 or distance in (0, 1):
+            continue
+        label, word = labels[:, first:last], words[:, first + distance : last + distance]
+        there = label >= 0
+        enough = int(there.sum()) >= _POSITIONS and len(word[there].unique()) >= _WORDS
+        if enough and torch.equal(label[there], word[there]):
+            return distance
+    return None
+
+
+def _ends(labels: Tensor, words: Tensor, distance: int) -> dict[str, float]:
+    """Whether labels of the last positions, which have no such word in their sample, are the first of some sample."""
+    facts = {}
+    last, first, different = labels[:, -distance:], words[:, :distance], len(words.unique())
+    for name, label, word in (
+        ("ends_in_own_start", last, first),
+        ("ends_in_next_sample", last[:-1], first[1:]),
+    ):
+        there = label >= 0
+        # Words that are drawn alike would be the same by chance.
+        sure = different ** int(there.sum()) >= 1 / _CHANCE
+        if sure and torch.equal(label[there], word[there]):
+            facts[name] = 1.0
     return facts
 
 

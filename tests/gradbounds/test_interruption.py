@@ -38,7 +38,7 @@ def whole(tmp_path_factory):
 
 
 def test_a_killed_sweep_continues_to_the_same_table(tmp_path, whole):
-    """At a random moment. `make evidence` kills fifty sweeps, again and again, of one worker and of two."""
+    """At a random moment."""
     out, rng = tmp_path / "run", np.random.default_rng(0)
     for last in (0.6, 0.1, 0.0):  # a fast machine finishes within the first of them
         stop_at_random(out, rng, signal.SIGKILL, last=last)

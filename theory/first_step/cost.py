@@ -22,7 +22,7 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
     n, networks, most = stack.rows, sample_count(stack, linear=optimizer in LINEAR, patterns=drawn), SAMPLES // drawn
     numbers, kernels = float(networks * n * stack.vocab), 1 if optimizer in LINEAR else networks
     outputs = numbers * (1.35e-7 + 5e-8 * (optimizer == "adam") + 1.2e-9 * n)
-    held = 2.0 * numbers + 9.0 * min(numbers, max(CHUNK, n * stack.vocab))
+    memory = 2.0 * numbers + 9.0 * min(numbers, max(CHUNK, n * stack.vocab))
     layer, kept = _layer(stack, optimizer, kernels, gaussian_sample_count(n, most))
     if stack.query_key_scale:  # patterns of every head on the way up, twice down, and up with tokens that move
         passes = kernels * (5.0 if optimizer in LINEAR else 7.0)
@@ -32,7 +32,7 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
         outputs += layer / 2 + (4e-10 * product_count(numbers, most) * numbers if optimizer == "adam" else 0.0)
     below = prediction_cost(replace(stack, query_key_scale=0.0, query_key_norm="none"))
     seconds = (1e-3 + outputs + stack.depth * layer + below.seconds) * drawn
-    return Cost(seconds, max(_NUMBER * (stack.depth * kept + held), below.bytes))
+    return Cost(seconds, max(_NUMBER * (stack.depth * kept + memory), below.bytes))
 
 
 def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None = None) -> float:

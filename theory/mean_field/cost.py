@@ -84,8 +84,8 @@ def prediction_cost(
     if grouped:
         text = text or holds_words(stack)
         count = patterns if is_fluctuating(stack) or not text else 1 + (stack.sequences != 2)
-        once, each, held = _of_groups(stack, text=text)
-        return Cost(once + each * count, held * min(count, _at_once(stack, held, text=text)))
+        once, each, memory = _of_groups(stack, text=text)
+        return Cost(once + each * count, memory * min(count, _at_once(stack, memory, text=text)))
     if windows == 0 and is_exchangeable(stack):  # kernels of two numbers each
         return Cost(0.01 + 1e-4 * sum(part.depth for part in stack.parts), _TABLES)
     entries = max(1, windows // stack.sequences)
@@ -93,10 +93,10 @@ def prediction_cost(
         return _of_words(stack, entries, repeats(stack, patterns, entries))
     count = entries * (repeats(stack, patterns, entries) if is_fluctuating(stack) else 1)
     size = own_chunk(stack) if holds_words(stack) else chunk(stack)
-    each, held = _of_tokens(stack)
+    each, memory = _of_tokens(stack)
     calls = 6e-3 * -(-count // size) * sum(part.depth for part in stack.parts)
-    held = max(_TABLES, held * min(count, size))
-    return Cost(calls + each * count, held + 2 * _NUMBER * stack.rows**2 * count)
+    memory = max(_TABLES, memory * min(count, size))
+    return Cost(calls + each * count, memory + 2 * _NUMBER * stack.rows**2 * count)
 
 
 def measured_seconds(
@@ -251,9 +251,9 @@ def _of_groups(stack: Stack, *, text: bool) -> tuple[float, float, float]:
         + samples * (2.0 + text) * r * r / stack.sequences
         + 2.0 * (heads + samples) * r * stack.key_width
     )
-    held = kept * stack.depth + 40.0 * members**2 + samples * (12.0 * pairs + 4.0 * rows)
+    memory = kept * stack.depth + 40.0 * members**2 + samples * (12.0 * pairs + 4.0 * rows)
     interpolated = stack.activation not in _FORMULAS and bool(stack.norm_epsilon)
-    return 0.03 + 0.0125 * stack.depth * interpolated, each, _NUMBER * held
+    return 0.03 + 0.0125 * stack.depth * interpolated, each, _NUMBER * memory
 
 
 def _of_tokens(stack: Stack) -> tuple[float, float]:
@@ -284,6 +284,6 @@ def _of_words(stack: Stack, entries: int, samples: int) -> Cost:
     chunks, gated = -(-entries // at_once) * -(-samples // size), 1 + (stack.ffn == "gated")
     points = at_once * gated * POINTS * (5e-11 * n**4 + 5e-9 * n**2 + 2e-7 * n)
     each = stack.depth * (1.2e-9 * gated * n**4 + 3e-9 * n**3 + 5e-7 * n**2) + 7e-8 * words
-    held = at_once * (2.0 * POINTS * n**2 + 2.0 * n**4 + min(size, samples) * (25.0 * n**2 + n**3))
-    held = max(held, 6.0 * min(words * at_once * min(size, samples), LARGEST_TABLE)) + 2 * n**2 * entries
-    return Cost(stack.depth * chunks * points + each * entries * samples, _NUMBER * held)
+    memory = at_once * (2.0 * POINTS * n**2 + 2.0 * n**4 + min(size, samples) * (25.0 * n**2 + n**3))
+    memory = max(memory, 6.0 * min(words * at_once * min(size, samples), LARGEST_TABLE)) + 2 * n**2 * entries
+    return Cost(stack.depth * chunks * points + each * entries * samples, _NUMBER * memory)

@@ -93,8 +93,8 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
     apart = apart - certain * (hit + hit.mT)
     targets = same_label * certain**2 + (smoothing * (2.0 - smoothing) - 2.0 * smoothing) / vocab
     errors = np.where(same > 0, alike, apart) + targets
-    own, others, crossed = _in_own_columns(stack, tokens, first, both)
-    return TextOutput(loss, errors / count**2, own / count**2, others / count**2, crossed / count**2)
+    own_columns, others, crossed = _in_own_columns(stack, tokens, first, both)
+    return TextOutput(loss, errors / count**2, own_columns / count**2, others / count**2, crossed / count**2)
 
 
 def _in_own_columns(stack: Stack, tokens: TextLayout, first: Array, both: Array) -> tuple[Array, Array, Array]:
