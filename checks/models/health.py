@@ -250,7 +250,7 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
     """
     weights = middle["weight", name].reindex(layers).to_numpy(float)
     entries = middle.get(("entries", name), pd.Series(_MANY, layers)).reindex(layers).to_numpy(float)
-    entries[np.isnan(weights)] = np.nan
+    entries = np.where(np.isnan(weights), np.nan, entries)
     for count in np.unique(entries[np.isfinite(entries)]):
         alike = entries == count
         if (weights[alike] > 0).all():

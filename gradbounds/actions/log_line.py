@@ -54,7 +54,7 @@ class LogLine:
         """
         words = ["of no step that the log gives" if self.step is None else f"at step {self.step}"]
         words += [f"after {self.skipped} skipped steps"] * (self.skipped > 0)
-        words += ["its bits, by its perplexity, as nats"] * self.is_of_bits
+        words += ["in nats for the bits of the log, as its perplexity shows"] * self.is_of_bits
         return ", ".join(words)
 
 
@@ -73,7 +73,7 @@ def read_log(path: str | Path) -> LogLine:
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"logged must have positive finite numbers, got {name} {value:g} in {str(path)!r}.")
     if not line.is_first:
-        mean = f", of a loss that is likely a mean over {line.steps} steps" if line.steps > 1 else ""
+        mean = f", whose loss is likely a mean over {line.steps} steps," if line.steps > 1 else ""
         raise ValueError(
             f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}: log every step."
         )
@@ -127,9 +127,9 @@ def first_record(path: str | Path) -> LogLine:
     first = first or idle
     if first is None:
         raise ValueError(
-            "logged must have a loss of training, as loss: 11.0, a column 'loss', or lines of step, loss and norm, or "
-            "norms of parameters, as layers.3.self_attn.q_proj.weight: 0.12, "
-            f"got {str(path)!r} without in its first MiB."
+            "logged must have a loss of a training step, as loss: 11.0, a column 'loss', or lines of step, loss and "
+            "norm, or norms of parameters, as layers.3.self_attn.q_proj.weight: 0.12, got none in the first MiB of "
+            f"{str(path)!r}."
         )
     return first
 

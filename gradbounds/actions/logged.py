@@ -264,9 +264,11 @@ def _judged(
         return _Verdict(not far, far or _FINE)
     missing: list[str] = []
     causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, theory.batch)]
-    share = (printed.loss or math.inf) / math.log(stack.vocab)
-    if share < _TRAINED and not any(cause.explains(printed) for cause in causes):
-        trained = f"The loss is {share:.2g} of ln V, as of trained weights: their initialization is not judged."
+    loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
+    if loss < _TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
+        trained = (
+            f"The loss is {loss / uniform:.2g} of ln V, as of trained weights: their initialization is not judged."
+        )
         units = f"No usual unit makes it the loss of fresh weights, of {len(causes)} causes that were tried."
         return _Verdict(None, [trained, units], causes)
     texts, far = [], list[str]()

@@ -33,7 +33,7 @@ LOG = LogLine(11.0, 2.5, 1)
         (json.dumps(TRAINER | {"log_history": LATER}, indent=2), "must begin at step 0 or 1, got step 10 first"),
         (json.dumps({"step": 500, "loss": 3.0}, indent=1), "must begin at step 0 or 1, got step 500 first"),
         (json.dumps({"step": 500, "loss": 3.0, "x": {}}, indent=1)[:-4], "step 0 or 1, got step 500 first"),
-        ('{"text": "' + "a" * 200_000, "must have a loss of training.* in its first MiB"),
+        ('{"text": "' + "a" * 200_000, "must have a loss of a training step.* got none in the first MiB"),
         ("step,loss,text\n1,11.0," + "a" * 200_000 + "\n", LogLine(11.0, None, 1)),
         ("a" * 1_000_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("a1" * 500_000 + "\nloss: 11.0\n", LogLine(11.0)),

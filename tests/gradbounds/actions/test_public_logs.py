@@ -23,7 +23,7 @@ def expected(row):
 def test_logs_of_frameworks(row):
     path = FOLDER / row["file"]
     if row["answer"] == "refuse":
-        with pytest.raises(ValueError, match="logged must have a loss of training"):
+        with pytest.raises(ValueError, match="logged must have a loss of a training step"):
             read_log(path)
         return
     line = first_record(path)
@@ -70,6 +70,7 @@ def test_names_of_wrapped_parameters():
         ("Step 50/100000; acc: 2.5; ppl: 14764.8; xent: 9.6; lr: 0.1\n", "got step 50 first in"),
         ("1|1|Loss: 11.0: 0%| | 1/1000 [00:01<00:02, 1.2s/it]\n", LogLine(11.0, None, 1)),  # torchtune
         ("step:1 - actor/lr:0.1 - train/loss:11.0 - train/grad_norm:2.5\n", LogLine(11.0, 2.5, 1)),  # verl
+        ("import os\nloss = 0\nstep = 12\n" + "=" * 40 + "\nstep:0/9 val_loss:11.0\n", LogLine(11.0, None, 0)),
         ("[05/14/26 09:00:02] loss: 11.0\n", LogLine(11.0)),
     ],
 )
