@@ -11,6 +11,8 @@ from simulate.modules.layers import tensor_of
 
 _EPSILONS = ("eps", "variance_epsilon", "epsilon")
 _FACTOR = 2.0
+# How far sizes of rows may be from one another in parts.
+_ALIKE = 0.01
 
 
 def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -39,7 +41,8 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 of a norm, 1 of the identity; "norm_epsilon": the
         same of x/sqrt(v + ε), with v the variance over the last axis, or the mean square if that is what it divides by;
         "norm_divided": v; "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again, since they may
-        divide by what they kept: the first is the second. Empty where its first input is no tensor.
+        divide by what they kept: the first is the second. "norm_gain", where half of the rows have the same: the root
+        mean square of f(x) - f(0), without its epsilon. Empty where its first input is no tensor.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
     if x is None or tensor_of(x) is None:
@@ -72,7 +75,12 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     if epsilon == 0.0 and isinstance(part, nn.RMSNorm):
         epsilon = torch.finfo(x.dtype).eps
     response = math.log(energies[1] / energies[0]) / math.log(_FACTOR**2)
-    return {"norm_response": response, **_epsilon_alone(divided, epsilon)}
+    answers = {"norm_response": response, **_epsilon_alone(divided, epsilon)}
+    sizes = (once.double() - shift).square().mean(-1).flatten().sqrt().sort().values
+    low, middle, high = (float(sizes[int(share * (len(sizes) - 1))]) for share in (0.25, 0.5, 0.75))
+    if high - low < _ALIKE * middle:
+        answers["norm_gain"] = middle * (1 + answers["norm_share"]) ** 0.5
+    return answers
 
 
 def _epsilon_alone(divided: float, epsilon: float) -> dict[str, float]:
