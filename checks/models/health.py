@@ -3,12 +3,15 @@
 The rules are factors, not tests: at initialization the layers of one list differ by a few percent, and smoothly.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 
 from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
 from checks.models.streams import (
@@ -30,20 +33,23 @@ _NORMED, _EVEN = 1.1, 1.05
 # A layer that multiplies the energy this many times more than its neighbours do, or less.
 _ENERGY = 3.0
 _NAMED = 3
+# How often the norm of few entries is beyond its limit by chance, how near constants are, and how many are not few.
+_BY_CHANCE, _ALIKE, _MANY = 1e-6, 1e-6, 1e6
 # The gradient of a layer over the largest of its list, and the energy of one over the smallest.
 _VANISHED, _EXPLODED = 1e-3, 1e6
 
 
-def alarms(frame: pd.DataFrame) -> list[Alarm]:
+def alarms(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[Alarm]:
     """What is wrong in a probed module, each once, with the configurations in which it was seen.
 
     Args:
         frame: as `simulate.Probed` has it.
+        config: of the module, which may say of what kind its layers are.
     """
-    return merged([*_findings(frame), *wrong_depth(frame)])
+    return merged([*_findings(frame, config or {}), *wrong_depth(frame)])
 
 
-def _findings(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
+def _findings(frame: pd.DataFrame, config: Mapping[str, Any]) -> Iterator[tuple[tuple[int, int], str, Finding]]:
     for (width, depth), here in frame.groupby(["width", "depth"], sort=True):
         losses = here.loc[here["quantity"] == "loss", "value"]
         lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
@@ -52,7 +58,7 @@ def _findings(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Findi
             yield (int(width), int(depth)), "", finding
         broken = bool(outside)
         for part, rows in here[here["layer"] > 0].groupby("part", sort=False):
-            for finding in _of_list(rows, lost, outside=bool(outside)):
+            for finding in _of_list(rows, lost, config, outside=bool(outside)):
                 broken = broken or finding.kind == "non-finite"
                 yield (int(width), int(depth)), str(part), finding
         if lost and not broken:
@@ -83,7 +89,7 @@ def _first(name: str, given: float) -> str:
     return f"the output of {which} is not finite, and no module's before it"
 
 
-def _of_list(rows: pd.DataFrame, lost: str, *, outside: bool) -> Iterator[Finding]:
+def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outside: bool) -> Iterator[Finding]:
     """What is wrong in a list; behind a loss that is not finite, `lost` in words, no gradient says anything.
 
     What is not finite outside of layers makes what they give, and their gradients, no numbers.
@@ -98,16 +104,15 @@ def _of_list(rows: pd.DataFrame, lost: str, *, outside: bool) -> Iterator[Findin
     silent = unreached(rows, layers)
     yield from never_learning(rows)
     yield from _without_gradient(rows[~rows["layer"].isin(silent)], [k for k in layers if k not in silent])
-    yield from _structure(rows, layers)
+    kinds = layer_kinds(rows, layers, config)
+    yield from _structure(rows, layers, kinds)
     middle = rows.groupby(["quantity", "parameter", "layer"])["value"].median()
     causes = set[int]()
     for name in sorted(rows.loc[rows["quantity"] == "weight", "parameter"].unique()):
-        weights = middle["weight", name].reindex(layers).to_numpy()
-        if (weights > 0).all():
-            for layer, factor in _outliers(np.log(weights), layers, np.log(_WEIGHT)):
-                what, number = _times(factor)
-                causes.add(layer)
-                yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} its neighbours'", (number,))
+        for layer, factor in _weights_apart(middle, name, layers):
+            what, number = _times(factor)
+            causes.add(layer)
+            yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} its neighbours'", (number,))
     # A layer that gives no tensor has no energy, and one that gives zeros has no logarithm of it.
     energies = _profile(middle, "hidden_energy", layers)
     energies = np.log(energies, where=energies > 0, out=np.full(len(layers), np.nan))
@@ -120,11 +125,11 @@ def _of_list(rows: pd.DataFrame, lost: str, *, outside: bool) -> Iterator[Findin
         yield from _without_norm(energies, layers)
     residual = list(without_residual(rows, layers))
     if alone := independent(rows, layers):
-        for layer, factor in _outliers(energies, layers, np.log(_ENERGY)):
+        for layer, factor in _outliers(energies, layers, np.log(_ENERGY), kinds):
             what, number = _times(factor)
             yield Finding(layer, "energy", f"the energy of its output is {what} its neighbours'", (number,))
     steps = np.concatenate([[np.nan], np.diff(energies)])
-    apart = () if alone else _steps_apart(steps, layers, [finding.layer for finding in residual])
+    apart = () if alone else _steps_apart(steps, layers, [finding.layer for finding in residual], kinds)
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = _times(factor)
@@ -167,52 +172,118 @@ def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding
     weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"].isin(["frozen", "idle"])]
     place = ["layer", "parameter"]
     weights = weights[~weights.set_index(place).index.isin(frozen.set_index(place).index)]
-    yield from _lacking(gradients, layers, "no gradient", "gets no gradient in", weights)
-
-
-def _structure(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Parameters that a layer lacks and most others have, and whether an Identity stands there, as one may choose."""
-    identities = rows[rows["quantity"] == "identity"]
-    for finding in _lacking(rows[rows["quantity"] == "weight"], layers, "structure", "lacks", None):
-        names = identities.loc[identities["layer"] == finding.layer, "parameter"].unique()
-        there = [escaped(name) for name in names if f"{escaped(name)}." in finding.what]
-        yield replace(finding, what=finding.what + f": {', '.join(there)} is an Identity there") if there else finding
-
-
-def _lacking(
-    rows: pd.DataFrame, layers: list[int], kind: str, words: str, among: pd.DataFrame | None
-) -> Iterator[Finding]:
-    has = {layer: set(rows.loc[rows["layer"] == layer, "parameter"]) for layer in layers}
-    usual = {name for name in set().union(*has.values()) if sum(name in h for h in has.values()) > len(layers) / 2}
+    has, owns = _names(gradients, layers), _names(weights, layers)
+    learned, owned = (Counter(name for names in every.values() for name in names) for every in (has, owns))
     for layer in layers:
-        missing = usual - has[layer]
-        if among is not None:
-            missing &= set(among.loc[among["layer"] == layer, "parameter"])
+        missing = [name for name in owns[layer] - has[layer] if 2 * learned[name] > owned[name]]
         if missing:
-            yield Finding(int(layer), kind, f"{words} {escaped(', '.join(sorted(missing)))}")
+            yield Finding(int(layer), "no gradient", f"gets no gradient in {escaped(', '.join(sorted(missing)))}")
 
 
-def _nearest(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """The finite values of the layers that are nearest to one."""
-    order = sorted((j for j in range(len(values)) if j != k), key=lambda j: abs(j - k))[:_NEAR]
-    near = values[order]
-    return near[np.isfinite(near)]
+def _names(rows: pd.DataFrame, layers: list[int]) -> dict[int, set[str]]:
+    """The parameters that rows of a layer are about."""
+    return {layer: set(rows.loc[rows["layer"] == layer, "parameter"]) for layer in layers}
 
 
-def _outliers(values: NDArray[np.float64], layers: list[int], limit: float) -> Iterator[tuple[int, float]]:
+def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]) -> NDArray[np.int64]:
+    """A number for each layer; layers of one kind have the same.
+
+    Layers are of two kinds where each has parameters that the other lacks. One that only lacks some is of the same
+    kind, unless the configuration says that it is of another.
+    """
+    has, said = _names(rows[rows["quantity"] == "weight"], layers), _said_kinds(config, layers)
+    whole = [names for names in has.values() if not any(names < other for other in has.values())]
+    labels, known = np.zeros(len(layers), int), dict[Any, int]()
+    for k, names in enumerate(has.values()):
+        kind = max((other for other in whole if names <= other), key=whole.count)
+        full = [said[j] for j, other in enumerate(has.values()) if other == kind]
+        own = names != kind and said[k] not in full
+        labels[k] = known.setdefault(frozenset(names if own else kind), len(known))
+    return labels
+
+
+def _said_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
+    """What the configuration says of the kind of each layer."""
+    config = {**config, **(config.get("text_config") or {})}
+    types, first = config.get("layer_types"), config.get("first_k_dense_replace")
+    types = types if isinstance(types, list | tuple) and len(types) == len(layers) else [""] * len(layers)
+    dense = set(range(first)) if isinstance(first, int) else set()
+    dense |= set(config.get("mlp_only_layers") or ())
+    return [(types[k], layer - 1 in dense) for k, layer in enumerate(layers)]
+
+
+def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[str]:
+    """A line for every list whose layers are of several kinds, with what is in each kind alone."""
+    lines: dict[str, None] = {}
+    for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
+        layers = sorted(rows["layer"].unique())
+        labels, has = layer_kinds(rows, layers, config or {}), _names(rows[rows["quantity"] == "weight"], layers)
+        texts = []
+        for label in np.unique(labels):
+            members = [layer for layer, own in zip(layers, labels, strict=True) if own == label]
+            others = set().union(*(has[layer] for layer in layers if layer not in members))
+            own_names = sorted(set().union(*(has[layer] for layer in members)) - others)
+            texts.append(f"{', '.join(map(str, members))}" + f" (with {', '.join(own_names[:2])})" * bool(own_names))
+        if len(texts) > 1:
+            lines[f"layers of {part} are of {len(texts)} kinds, and compared within each: {'; '.join(texts)}"] = None
+    return list(lines)
+
+
+def _structure(rows: pd.DataFrame, layers: list[int], kinds: NDArray[np.int64]) -> Iterator[Finding]:
+    """Parameters that a layer lacks and most of its kind have, and whether an Identity stands there."""
+    identities, has = rows[rows["quantity"] == "identity"], _names(rows[rows["quantity"] == "weight"], layers)
+    for label, layer in zip(kinds, layers, strict=True):
+        family = [has[other] for other, own in zip(layers, kinds, strict=True) if own == label]
+        counts = Counter(name for names in family for name in names)
+        missing = sorted(name for name, count in counts.items() if 2 * count > len(family) and name not in has[layer])
+        if missing:
+            names = identities.loc[identities["layer"] == layer, "parameter"].unique()
+            there = [escaped(name) for name in names if any(lost.startswith(f"{name}.") for lost in missing)]
+            where = f": {', '.join(there)} is an Identity there" if there else ""
+            yield Finding(int(layer), "structure", f"lacks {escaped(', '.join(missing))}{where}")
+
+
+def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[tuple[int, float]]:
+    """Layers in which a parameter's norm is unlike that of as many entries in their neighbours, and by how much.
+
+    The norm of few entries scatters like the root of chi-squared, unless its neighbours' are all the same.
+    """
+    weights = middle["weight", name].reindex(layers).to_numpy(float)
+    entries = middle.get(("entries", name), pd.Series(_MANY, layers)).reindex(layers).to_numpy(float)
+    entries = np.where(np.isnan(weights), np.nan, entries)
+    for count in np.unique(entries[np.isfinite(entries)]):
+        alike = entries == count
+        if (weights[alike] > 0).all():
+            values = np.log(weights, where=alike, out=np.full(len(layers), np.nan))
+            ends = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], count)
+            yield from _outliers(values, layers, np.log(_WEIGHT), scatter=float(np.log(ends[0] / ends[1])) / 2)
+
+
+def _nearest(values: NDArray[np.float64], k: int, kinds: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """The finite values of the layers that are nearest to one: of its kind, where there are two more, or of all."""
+    known = [j for j in range(len(values)) if j != k and np.isfinite(values[j])]
+    if kinds is not None and len(alike := [j for j in known if kinds[j] == kinds[k]]) > 1:
+        known = alike
+    return values[sorted(known, key=lambda j: abs(j - k))[:_NEAR]]
+
+
+def _outliers(
+    values: NDArray[np.float64], layers: list[int], limit: float, kinds: NDArray[np.int64] | None = None,
+    scatter: float = 0.0,
+) -> Iterator[tuple[int, float]]:  # fmt: skip
     """Layers that differ from the median of their neighbours by more than a limit, and by how much."""
     for k, value in enumerate(values):
-        near = _nearest(values, k)
+        near = _nearest(values, k, kinds)
         if len(near) < 2 or not np.isfinite(value):
             continue
         # Of two that differ one may be wrong itself: the one that is more like it counts.
         usual = np.median(near) if len(near) > 2 else near[np.argmin(np.abs(near - value))]
-        if abs(value - usual) > limit:
+        if abs(value - usual) > max(limit, scatter * bool(np.ptp(near) > _ALIKE)):
             yield int(layers[k]), float(value - usual)
 
 
 def _steps_apart(
-    steps: NDArray[np.float64], layers: list[int], residual: list[int]
+    steps: NDArray[np.float64], layers: list[int], residual: list[int], kinds: NDArray[np.int64]
 ) -> Iterator[tuple[int, int, float]]:
     """Layers that multiply the energy otherwise than their neighbours, with the layer to blame, and by how much.
 
@@ -221,10 +292,10 @@ def _steps_apart(
     """
     first = min(residual, default=max(layers, default=0) + 1)
     numbers = np.array(layers)
-    for layer, factor in _outliers(np.where(numbers < first, steps, np.nan), layers, np.log(_ENERGY)):
+    for layer, factor in _outliers(np.where(numbers < first, steps, np.nan), layers, np.log(_ENERGY), kinds):
         yield layer, layer, factor
     if residual:
-        for layer, factor in _outliers(steps, layers, np.log(_ENERGY)):
+        for layer, factor in _outliers(steps, layers, np.log(_ENERGY), kinds):
             if layer >= first:
                 yield layer, max(k for k in residual if k <= layer), factor
 

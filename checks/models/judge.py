@@ -15,6 +15,7 @@ from checks.models.coordinate_exponents import Against, Exponent, exponents, pro
 from checks.models.exact_alarms import exact_alarms
 from checks.models.growth_theory import GrowthTheory, growth_theory
 from checks.models.health import alarms as layer_alarms
+from checks.models.health import kinds_of_layers
 from checks.models.initialization import against_description, against_initialization
 from checks.models.layer_tables import (
     ROLES,
@@ -158,7 +159,7 @@ def judged_module(
     if stack is not None and stack.depth not in depths:
         raise ValueError(f"stack must be as deep as a list of layers, {depths}, got depth {stack.depth}.")
     exact, notes = exact_alarms(measured.tests, trained=trained)
-    others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame)), *of_the_whole(measured)]
+    others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)), *of_the_whole(measured)]
     if trained:
         others = [alarm for alarm in others if alarm.kind in ALWAYS]
     held, held_notes = against_description(measured, stack, trained=trained)
@@ -167,7 +168,8 @@ def judged_module(
         # What is watched in a pass follows from it.
         exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
     rules = (learning_later, no_residual_anywhere, normed_residuals, *(() if trained else (entry_notes,)))
-    notes += [*(line for rule in rules for line in rule(frame)), *measured.notes]
+    notes += [*kinds_of_layers(frame, measured.config), *(line for rule in rules for line in rule(frame))]
+    notes += measured.notes
     alarms, step, moves = one_a_cause(exact + others), None, pd.DataFrame()
     if optimizer is not None:
         inputs, own_loss = batch_and_loss(module, batch, loss)
@@ -219,7 +221,7 @@ def _judged_sizes(
         wrong += against_initialization(frame, theory, stack, roles)
     if reference is not None:
         wrong += against_reference(reference_of(name, frame, probed.tests), reference)
-    rules = (other_depths, learning_later, no_residual_anywhere, normed_residuals)
+    rules = (other_depths, kinds_of_layers, learning_later, no_residual_anywhere, normed_residuals)
     notes = [*(line for rule in rules for line in rule(frame)), *notes, *([about] if about else []), *probed.notes]
     return ProbeReport(
         name, one_a_cause(wrong), notes, probed, layers_table(probed), probe_exponents(frame), theory=theory,

@@ -7,6 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from checks.models.alarm import WHOLE_MODEL, Finding, escaped
+from simulate.modules.probe import ROUNDED
 
 NORMED_RESPONSE = 0.1
 """The response of a layer's output to the scale of its input below which a norm stands behind it: there it is 0, and
@@ -20,9 +21,8 @@ _KEPT = 0.5
 _NEAR = 4
 # Tokens behind a norm have the same energy but for its epsilon, and so have layers.
 _SAME = 1e-3
-# A gradient, times the size of what it is of, is rounding below this part of the largest of its layer: the spacing of
-# single precision. Of experts' gates that cannot learn it is 1e-8, and of the weakest that learn 1e-4.
-_ROUNDED = 2.0**-23
+# What is left of rounding in double precision.
+_LESS = 1e-3
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -154,9 +154,9 @@ def unreached(rows: pd.DataFrame, layers: list[int]) -> set[int]:
 
 def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
     """Of every parameter that is not frozen and ran: the largest weight, gradient and later gradient over seeds."""
-    chosen = rows[rows["quantity"].isin(["weight", "gradient", "gradient_later", "frozen", "idle"])]
+    chosen = rows[rows["quantity"].isin(["weight", "gradient", "gradient_later", "frozen", "idle", "gradient_double"])]
     table = chosen.pivot_table("value", ["layer", "parameter"], "quantity", "max")
-    table = table.reindex(columns=["weight", "gradient", "gradient_later", "frozen", "idle"])
+    table = table.reindex(columns=["weight", "gradient", "gradient_later", "frozen", "idle", "gradient_double"])
     return table[table["frozen"].isna() & (table["idle"].isna() | (table["gradient"] > 0))]
 
 
@@ -193,13 +193,15 @@ def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Fin
     """Weights whose gradient is rounding in every layer, as that of a gate whose output is divided by itself.
 
     Sizes count beside gradients: behind a small factor gradients are small, and what its own makes of the loss is not.
-    Biases are left out: that of keys has no gradient but rounding.
+    Biases are left out: that of keys has no gradient but rounding. In double precision rounding is less, and a small
+    gradient the same.
     """
     effect = table["gradient"] * table["weight"]
     share = effect / effect.groupby("layer").transform("max")
+    less = table["gradient_double"] < _LESS * table["gradient"]
     judged = (effect > 0) & ~alike.str.contains(r"bias[^.]*$")
     for name, of in share[judged].groupby(alike[judged]):
-        if of.index.get_level_values("layer").nunique() >= half and of.max() < _ROUNDED:
+        if of.index.get_level_values("layer").nunique() >= half and of.max() < ROUNDED and less[of.index].all():
             what = f"in every layer the gradient of {escaped(name)} is rounding ({{}} of the layer's largest)"
             what += ": is what it makes divided by itself?"
             yield Finding(WHOLE_MODEL, "no gradient", what, (float(of.max()),), digits=1)

@@ -1,7 +1,8 @@
 """Whether what is called a norm normalizes: its output must not answer to the scale of its input."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ _EPSILONS = ("eps", "variance_epsilon", "epsilon")
 _FACTOR = 2.0
 # How far sizes of rows may be from one another in parts.
 _ALIKE = 0.01
+# So many times its input, no epsilon counts.
+_FAR = 1e4
 
 
 def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -41,8 +44,10 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 of a norm, 1 of the identity; "norm_epsilon": the
         same of x/sqrt(v + ε), with v the variance over the last axis, or the mean square if that is what it divides by;
         "norm_divided": v; "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again, since they may
-        divide by what they kept: the first is the second. "norm_gain", where half of the rows have the same: the root
-        mean square of f(x) - f(0), without its epsilon. Empty where its first input is no tensor.
+        divide by what they kept: the first is the second. "norm_far": the first of 10^4 x, where no epsilon counts.
+        "norm_backward": g·x of the gradient g of <f(x), v> with random v, over that of a random direction, by sample:
+        0 of a norm but for its epsilon. "norm_gain", where half of the rows have the same: the root mean square of
+        f(x) - f(0), without its epsilon. Empty where its first input is no tensor.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
     if x is None or tensor_of(x) is None:
@@ -51,22 +56,25 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         answers = _epsilon_alone(_variance_of(part, x.detach()), part.eps)
         return {"norm_response": answers["norm_epsilon"], **answers}
 
+    def run(given: Tensor) -> Tensor | None:
+        named = {name: given if value is x else value for name, value in kwargs.items()}
+        return tensor_of(part.forward(*(given if value is x else value for value in args), **named))
+
     def at(scale: float) -> Tensor | None:
-        given = [scale * value if value is x else value for value in args]
-        named = {name: scale * value if value is x else value for name, value in kwargs.items()}
-        return tensor_of(part.forward(*given, **named))
+        return run(scale * x)
 
     with torch.no_grad():
         try:
             once, twice, nowhere = at(1.0), at(_FACTOR), at(0.0)
+            far = at(_FAR), at(_FAR * _FACTOR)
         except (RuntimeError, TypeError, ValueError):
             return {}
         if once is None or twice is None or nowhere is None:
             return {}
         # A shift stays; without an epsilon nothing is known at 0.
         shift = torch.nan_to_num(nowhere.double(), 0.0, 0.0, 0.0)
-        energies = [float((y.double() - shift).square().sum()) for y in (once, twice)]
-        if not (all(map(math.isfinite, energies)) and min(energies) > 0):
+        energies = [float((y.double() - shift).square().sum()) for y in (once, twice, *far) if y is not None]
+        if not (all(map(math.isfinite, energies[:2])) and min(energies[:2]) > 0):
             return {}
         values = x.detach().double()
         centred = isinstance(part, nn.LayerNorm) or "layer" in type(part).__name__.lower()
@@ -76,11 +84,34 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         epsilon = torch.finfo(x.dtype).eps
     response = math.log(energies[1] / energies[0]) / math.log(_FACTOR**2)
     answers = {"norm_response": response, **_epsilon_alone(divided, epsilon)}
-    sizes = (once.double() - shift).square().mean(-1).flatten().sqrt().sort().values
-    low, middle, high = (float(sizes[int(share * (len(sizes) - 1))]) for share in (0.25, 0.5, 0.75))
-    if high - low < _ALIKE * middle:
-        answers["norm_gain"] = middle * (1 + answers["norm_share"]) ** 0.5
-    return answers
+    if len(energies) == 4 and all(0 < energy < math.inf for energy in energies[2:]):
+        answers["norm_far"] = math.log(energies[3] / energies[2]) / math.log(_FACTOR**2)
+    return answers | _gain(once.double() - shift, answers["norm_share"]) | _backward(x, run)
+
+
+def _gain(y: Tensor, share: float) -> dict[str, float]:
+    """The number `norm_gain` of `norm_response`; empty where rows have different ones."""
+    sizes = y.square().mean(-1).flatten().sqrt().sort().values
+    low, middle, high = (float(sizes[int(part * (len(sizes) - 1))]) for part in (0.25, 0.5, 0.75))
+    return {"norm_gain": middle * (1 + share) ** 0.5} if high - low < _ALIKE * middle else {}
+
+
+def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, float]:
+    """The number `norm_backward` of `norm_response`; empty where there is no gradient."""
+    with torch.enable_grad(), suppress(RuntimeError, TypeError, ValueError):
+        given = x.detach().clone().requires_grad_()
+        y = run(given)
+        if y is None or not y.requires_grad:
+            return {}
+        chosen = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
+        (gradient,) = torch.autograd.grad(y, given, chosen, allow_unused=True)
+        if gradient is None:
+            return {}
+        slope, values = (part.double().reshape(len(x) if x.ndim > 1 else 1, -1) for part in (gradient, x.detach()))
+        along = (slope * values).sum(-1).square().sum()
+        most = (slope.square().sum(-1) * values.square().sum(-1)).sum()
+        return {"norm_backward": float((along * slope.shape[-1] / most) ** 0.5)} if most > 0 else {}
+    return {}
 
 
 def _epsilon_alone(divided: float, epsilon: float) -> dict[str, float]:

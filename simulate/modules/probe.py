@@ -5,6 +5,8 @@ measured by hooks on its layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -14,10 +16,11 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from simulate.modules.boundaries import unseen_layers, with_boundaries
 from simulate.modules.exact_tests import ExactTests, exact_tests
-from simulate.modules.factories import Factory, Made, check_sizes, of_every_module
+from simulate.modules.factories import Factory, Made, check_sizes, of_every_module, seeded
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
 from simulate.modules.redrawn import beside_draws
@@ -27,6 +30,9 @@ from theory.stack import Stack
 _ASKED = 1
 # Entries of what begins at 0 when it has moved: any size will do.
 _MOVED = 0.02
+ROUNDED = 2.0**-23
+"""A gradient, times the size of what it is of, may be rounding below this part of the largest of its layer: the spacing
+of single precision. Of experts' gates that cannot learn it is 1e-8, and of the weakest that learn 1e-4."""
 
 COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
 
@@ -51,8 +57,9 @@ class Probed:
             (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of a list: layers (how many). Of a module:
             identity (1, where it is an nn.Identity). Of a parameter: gradient, weight (Frobenius norms), ratio of the
             two, entries (how many), frozen (1, where it is), shared (1, where it has two names), embedding (1, of an
-            nn.Embedding's), idle (1, of an expert without tokens), and of one seed,
-            where the gradient is 0, gradient_later: what it is once all that begins at 0 and gets a gradient has moved.
+            nn.Embedding's), idle (1, of an expert without tokens), and of one seed, where the gradient is 0,
+            gradient_later: what it is once all that begins at 0 and gets a gradient has moved; and gradient_double, in
+            double precision, where it may be rounding (`ROUNDED`).
             Of the whole: loss.
             One module has width and depth 0 (`ALONE`), and its matrices have shortest, the smaller of both lengths;
             the layers of its first list have energy_smaller_ends (`simulate.modules.branch_ends.smaller_ends`).
@@ -200,6 +207,7 @@ def measured(built: Made, lists: Sequence[LayerList], *, asked: bool) -> tuple[l
     if not all(isfinite(row[4]) for row in numbers if row[3] in ("loss", "hidden_energy")):
         numbers += _broken(built, lists)
     norms = {row[:3]: row[4] for row in numbers if row[3] == "weight"}
+    numbers += _in_double(built, lists, norms, {row[:3]: row[4] for row in numbers if row[3] == "gradient"})
     # Biases that begin at 0 have no ratio.
     ratios = [(*r[:3], "ratio", r[4] / norms[r[:3]]) for r in numbers if r[3] == "gradient" and norms[r[:3]] > 0]
     return numbers + ratios, [*notes, *recorder.notes()]
@@ -256,6 +264,32 @@ def _parameters(
         place_text = _said((part, _run(list(dict.fromkeys(numbers))), name))
         notes.append(f"{what}: {place_text}{_ENDS.get(what, '')}")
     return rows, notes
+
+
+def _in_double(
+    built: Made, lists: Sequence[LayerList], norms: Mapping[Any, float], gradients: Mapping[Any, float]
+) -> list[tuple[Any, ...]]:
+    """Gradients in double precision of parameters of layers whose own may be rounding; none where that is not possible.
+
+    What a gradient makes of the loss, times the weight, is compared with the largest of its layer.
+    """
+    effects = {at: gradient * norms[at] for at, gradient in gradients.items() if at[1]}
+    largest: dict[Any, float] = {}
+    for at, effect in effects.items():
+        largest[at[:2]] = max(effect, largest.get(at[:2], 0.0))
+    small = {at for at, effect in effects.items() if 0 < effect < ROUNDED * largest[at[:2]]}
+    if not small:
+        return []
+    of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
+    with suppress(Exception), seeded(0):
+        # Somebody else's module or loss may name its own dtype, and cannot be run in another.
+        module = deepcopy(built.module).double()
+        module.zero_grad(set_to_none=True)
+        double = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, built.inputs)
+        replace(built, module=module, inputs=double).backward()
+        known = {place_of(name, of_layer): p.grad for name, p in module.named_parameters() if p.grad is not None}
+        return [(*at, "gradient_double", float(known[at].norm())) for at in small if at in known]
+    return []
 
 
 def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
