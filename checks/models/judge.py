@@ -16,7 +16,7 @@ from checks.models.exact_alarms import exact_alarms
 from checks.models.growth_theory import GrowthTheory, growth_theory
 from checks.models.health import alarms as layer_alarms
 from checks.models.health import kinds_of_layers
-from checks.models.initialization import against_initialization
+from checks.models.initialization import against_description, against_initialization
 from checks.models.layer_tables import (
     ROLES,
     against_theory,
@@ -162,6 +162,8 @@ def judged_module(
     others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)), *of_the_whole(measured)]
     if trained:
         others = [alarm for alarm in others if alarm.kind in ALWAYS]
+    held, held_notes = against_description(measured, stack, trained=trained)
+    others, notes = [*others, *held], [*notes, *held_notes]
     if any(alarm.kind == "non-finite" for alarm in others):
         # What is watched in a pass follows from it.
         exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from simulate.modules.layers import tensor_of
 
@@ -93,28 +93,28 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
                 facts[name] = max(facts.get(name, 0.0), float(same))
             if same and name != "label_is_own":
                 facts.setdefault("next_words", float(number))
-    told = [facts.get(f"label_is_{which}") == 1 for which in ("next", "next_below", "own")]
-    for words in words_of(inputs, logits)[:1] if told != [False, True, False] else ():
-        distance = 1 if told[0] else 0 if told[2] else _distance(every, words)
-        if distance is not None and not (told[0] or told[2]):
-            facts["label_distance"] = float(distance)
-        if distance is not None and distance > 0:
-            facts |= _ends(every, words, distance)
+    # Logits may be cut, as where a module shifts them itself.
+    words_there = words_of(inputs, logits) or words_of(inputs, logits, _FAR)
+    if facts.get("label_is_next") == 1 or facts.get("label_is_next_below") != 1:
+        for words in words_there[int(facts.get("next_words", 0)) :][:1]:
+            facts |= _label_places(every, words)
     return facts
 
 
-def _distance(labels: Tensor, words: Tensor) -> int | None:
-    """How many places on in its sample the label of every position is; None where no such number is."""
-    for distance in sorted(range(-_FAR, _FAR + 1), key=abs):
-        first, last = max(-distance, 0), min(labels.shape[1], labels.shape[1] - distance)
-        if last - first < 1 or distance in (0, 1):
+def _label_places(labels: Tensor, words: Tensor) -> dict[str, float]:
+    """Where in an input the labels are, if they are a number of places on; an input may be longer."""
+    labels = nn.functional.pad(labels, (0, words.shape[1] - labels.shape[1]), value=-1)
+    for distance in sorted(range(-_FAR, _FAR + 1), key=lambda places: abs(places - 1)):
+        first, last = max(-distance, 0), labels.shape[1] - max(distance, 0)
+        if last <= first:
             continue
         label, word = labels[:, first:last], words[:, first + distance : last + distance]
         there = label >= 0
         enough = int(there.sum()) >= _POSITIONS and len(word[there].unique()) >= _WORDS
         if enough and torch.equal(label[there], word[there]):
-            return distance
-    return None
+            facts = {0: {"label_is_own": 1.0}, 1: {}}.get(distance, {"label_distance": float(distance)})
+            return facts | (_ends(labels, words, distance) if distance > 0 else {})
+    return {}
 
 
 def _ends(labels: Tensor, words: Tensor, distance: int) -> dict[str, float]:
@@ -133,12 +133,20 @@ def _ends(labels: Tensor, words: Tensor, distance: int) -> dict[str, float]:
     return facts
 
 
-def words_of(inputs: Any, logits: Tensor) -> list[Tensor]:
-    """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels."""
+def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
+    """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels.
+
+    Args:
+        inputs: of a module.
+        logits: its output.
+        longer: how many more positions than the logits they may have.
+    """
     if isinstance(inputs, Mapping):
         names = sorted((name for name in inputs if "label" not in str(name)), key=lambda name: name != "input_ids")
         inputs = [inputs[name] for name in names]
     if isinstance(inputs, tuple | list):
-        return [words for value in inputs for words in words_of(value, logits)]
+        return [words for value in inputs for words in words_of(value, logits, longer)]
     words = isinstance(inputs, Tensor) and not inputs.is_floating_point() and inputs.ndim == 2
-    return [inputs] if words and inputs.shape == logits.shape[:-1] else []
+    if not words or logits.ndim != 3 or len(inputs) != len(logits):
+        return []
+    return [inputs] if 0 <= inputs.shape[1] - logits.shape[1] <= longer else []

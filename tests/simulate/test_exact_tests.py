@@ -184,8 +184,9 @@ AT = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("cut", [0, 2])
 @pytest.mark.parametrize("kind", AT)
-def test_labels_are_found_where_in_the_inputs_they_are(kind):
+def test_labels_are_found_where_in_the_inputs_they_are(kind, cut):
     at, expected = AT[kind]
     torch.manual_seed(5)
     words, labels = torch.randint(300, (6, 12)), torch.full((6, 12), -100)
@@ -193,9 +194,12 @@ def test_labels_are_found_where_in_the_inputs_they_are(kind):
         place = at(b, t, 12)
         if place is not None and place[0] < 6:
             labels[b, t] = words[place]
-    logits = torch.randn(6, 12, 300, requires_grad=True)
-    loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    # A module may cut its logits itself: then there is no label behind a sample's end.
+    logits = torch.randn(6, 12 - cut, 300, requires_grad=True)
+    loss = functional.cross_entropy(logits.flatten(0, 1), labels[:, : 12 - cut].flatten())
     facts = prediction_facts(loss, logits, {"input_ids": words, "labels": labels})
+    if cut:
+        expected = {name: value for name, value in expected.items() if name == "label_distance"}
     found = {name: value for name, value in facts.items() if name.startswith(("label_", "ends")) and value}
     assert {name: found[name] for name in found if name != "label_entropy"} == expected
 
