@@ -7,7 +7,6 @@ import numpy as np
 
 from checks.models.alarm import WHOLE_MODEL, Alarm, escaped
 from simulate.modules.exact_tests import ExactTests
-from simulate.modules.mixing import ROUNDING
 
 NORM = 0.5
 """The response to the scale of its input from which a norm is none: 0 of a norm, 1 of no norm."""
@@ -134,10 +133,8 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
     odd_layers = False
     for part, layers in _layers(tests).items():
         # What sees no other position at all, such as a layer without attention, is no witness.
-        mixing = [
-            at for at in later if at[:2] in {(part, k) for k in layers} and max(later[at], earlier[at]) > ROUNDING
-        ]
-        seeing = [at for at in mixing if later[at] > ROUNDING]
+        mixing = [at for at in later if at[:2] in {(part, k) for k in layers} and max(later[at], earlier[at]) > 0]
+        seeing = [at for at in mixing if later[at] > 0]
         if seeing and len(seeing) < len(mixing):
             odd, what = (
                 (seeing, "sees later positions ({} of the gradient), which other layers do not")
@@ -148,9 +145,9 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
             for at in odd:
                 yield Fact(part, at[1], "leak", what, later[at] if "{}" in what else None)
         for at in seeing:
-            if earlier[at] <= ROUNDING:
+            if earlier[at] == 0:
                 yield Fact(part, at[1], "leak", "sees later positions and no earlier one: is its mask turned round?")
-    others = {at: value for at, value in values(tests, "sees_samples").items() if value > ROUNDING}
+    others = {at: value for at, value in values(tests, "sees_samples").items() if value > 0}
     inside = [at for at in others if at[1]]
     for at in inside or others:
         what = "sees other samples of the batch ({} of the gradient)"
@@ -159,20 +156,25 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         if tests.batch_norm:
             what += ", as a batch norm in training does"
         yield Fact(at[0], at[1] or WHOLE_MODEL, "leak", what, others[at], alarm=not tests.batch_norm)
-    ahead = whole(tests, "sees_later") > ROUNDING and not odd_layers
+    ahead = whole(tests, "sees_later") > 0 and not odd_layers
     told = whole(tests, "label_is_next") == 1 or whole(tests, "label_is_next_below") == 1
     # Of several inputs the label is the next word of one.
     first = whole(tests, "next_words") == 0
     sees_label = values(tests, "sees_label").get(("", 0, ""), whole(tests, "sees_later") if first else 0.0)
-    if told and sees_label > ROUNDING and not odd_layers:
+    if told and sees_label > 0 and not odd_layers:
         yield Fact("", WHOLE_MODEL, "leak", "every position sees its own label, which is the next input")
     elif (
         ahead
         and later
-        and not any(value > ROUNDING for at, value in later.items() if at[1])
-        and any(value > ROUNDING for at, value in earlier.items() if at[1])
+        and not any(value > 0 for at, value in later.items() if at[1])
+        and any(value > 0 for at, value in earlier.items() if at[1])
     ):
         yield Fact("", WHOLE_MODEL, "leak", "positions see later ones outside of the layers, and in no layer")
+    begins, documents = (set(values(tests, what).values()) for what in ("block_begins", "document_begins"))
+    if mixed := sorted(documents - begins):
+        places = ", ".join(f"{place:.0f}" for place in mixed)
+        what = f"inputs say that documents begin at {places}, and positions behind see those before: is that meant?"
+        yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
     if whole(tests, "label_is_own") == 1:
         yield Fact("", WHOLE_MODEL, "leak", "the label of every position is its own input: are labels shifted?")
     yield from _labels(tests)

@@ -28,6 +28,8 @@ from checks.models.streams import (
 _NEAR = 4
 # A weight this many times as large as its neighbours', or as small.
 _WEIGHT = 3.0
+# The entries of a matrix that no other layer has, over the median of the list's matrices: CLIP's differ by sqrt(2 L).
+_LONE = 12.0
 # An energy that differs by so much from neighbours' that agree so well: those stand behind norms.
 _NORMED, _EVEN = 1.1, 1.05
 # A layer that multiplies the energy this many times more than its neighbours do, or less.
@@ -53,6 +55,8 @@ def _findings(frame: pd.DataFrame, config: Mapping[str, Any]) -> Iterator[tuple[
     for (width, depth), here in frame.groupby(["width", "depth"], sort=True):
         losses = here.loc[here["quantity"] == "loss", "value"]
         lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
+        for part, finding in _garbage(here):
+            yield (int(width), int(depth)), part, finding
         outside = [replace(of, what=f"{of.what}{'; ' * bool(lost)}{lost}") for of in _outside(here)]
         for finding in outside:
             yield (int(width), int(depth)), "", finding
@@ -63,6 +67,15 @@ def _findings(frame: pd.DataFrame, config: Mapping[str, Any]) -> Iterator[tuple[
                 yield (int(width), int(depth)), str(part), finding
         if lost and not broken:
             yield (int(width), int(depth)), "", Finding(WHOLE_MODEL, "non-finite", lost)
+
+
+def _garbage(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
+    """Parameters with entries that no initialization draws, as of memory that nobody wrote to; one finding a layer."""
+    rows = here[here["quantity"] == "far_entry"]
+    for (part, layer), of in rows.groupby(["part", "layer"], sort=False):
+        names = escaped(", ".join(of["parameter"].unique()[:_NAMED]))
+        what = f"{names}: the largest entry is {{}} times the median one, which is no draw: was it initialized?"
+        yield str(part), Finding(int(layer), "weight", what, (float(of["value"].max()),), digits=2)
 
 
 def _outside(here: pd.DataFrame) -> list[Finding]:
@@ -104,6 +117,11 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     silent = unreached(rows, layers)
     yield from never_learning(rows)
     yield from _without_gradient(rows[~rows["layer"].isin(silent)], [k for k in layers if k not in silent])
+    alike = rows[rows["quantity"] == "alike"]
+    if len(layers) > 1 and 2 * alike["layer"].nunique() > len(layers):
+        names = escaped(", ".join(alike["parameter"].unique()[:_NAMED]))
+        what = f"entries of {names} along an axis are equal and get equal gradients: no step tells them apart"
+        yield Finding(WHOLE_MODEL, "copies", what)
     kinds = layer_kinds(rows, layers, config)
     yield from _structure(rows, layers, kinds)
     middle = rows.groupby(["quantity", "parameter", "layer"])["value"].median()
@@ -113,6 +131,9 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
             what, number = _times(factor)
             causes.add(layer)
             yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} its neighbours'", (number,))
+    for finding in _lone_matrices(rows):
+        causes.add(finding.layer)
+        yield finding
     # A layer that gives no tensor has no energy, and one that gives zeros has no logarithm of it.
     energies = _profile(middle, "hidden_energy", layers)
     energies = np.log(energies, where=energies > 0, out=np.full(len(layers), np.nan))
@@ -257,6 +278,21 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
             values = np.log(weights, where=alike, out=np.full(len(layers), np.nan))
             ends = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], count)
             yield from _outliers(values, layers, np.log(_WEIGHT), scatter=float(np.log(ends[0] / ends[1])) / 2)
+
+
+def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
+    """Matrices that fewer than three layers have, and whose entries are far larger than those of the list's others."""
+    table = rows[rows["parameter"] != ""].pivot_table("value", ["layer", "parameter"], "quantity")
+    if not {"shortest", "weight", "entries"} <= {*table.columns}:
+        return
+    table = table[table["shortest"].notna() & (table["weight"] > 0)]
+    sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
+    for (layer, name), size in (sizes / sizes.median()).items():
+        if size > _LONE and (table.index.get_level_values("parameter") == name).sum() < 3:
+            what = (
+                f"entries of {escaped(name)} are {{}} times those of the list's other matrices, times the root of a row"
+            )
+            yield Finding(int(layer), "weight", what, (float(size),))
 
 
 def _nearest(values: NDArray[np.float64], k: int, kinds: NDArray[np.int64] | None = None) -> NDArray[np.float64]:

@@ -1,18 +1,23 @@
 """What `probe` measures and judges: one module, a factory's modules over sizes, or steps of an optimizer from them."""
 
+import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import Alarm, of_weights, one_a_cause
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
-from checks.models.exact_alarms import exact_alarms
+from checks.models.exact_alarms import exact_alarms, said
 from checks.models.growth_theory import GrowthTheory, growth_theory
 from checks.models.health import alarms as layer_alarms
 from checks.models.health import kinds_of_layers
@@ -35,7 +40,7 @@ from simulate import Probed
 from simulate import probe as probe_sizes
 from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
-from simulate.modules.factories import Factory, name_of
+from simulate.modules.factories import Factory, name_of, seeded
 from simulate.modules.one_module import batch_and_loss, is_module, one_module
 from simulate.modules.one_step import one_step
 from simulate.modules.step_optimizers import optimizer_factory
@@ -44,6 +49,9 @@ from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
 
 # Of these no number of a pass is asked.
 _OF_WEIGHTS = ("copies", "structure", "bias")
+# What the authors of an installed class may have meant.
+_OF_CLASS = ("structure", "norm", "attention", "weight", "energy", "units", "bias")
+_NUMBER = re.compile(r"[\d.]+(?:e[+-]?\d+)?(?: to [\d.]+(?:e[+-]?\d+)?)?")
 
 
 def probe(
@@ -170,7 +178,11 @@ def judged_module(
     rules = (learning_later, no_residual_anywhere, normed_residuals, *(() if trained else (entry_notes,)))
     notes += [*kinds_of_layers(frame, measured.config), *(line for rule in rules for line in rule(frame))]
     notes += measured.notes
-    alarms, step, moves = one_a_cause(exact + others), None, pd.DataFrame()
+    wrong = exact + others
+    if drawn := _drawn_alike(module, batch, loss, wrong, seed=seed, layers=layers):
+        wrong = [alarm for alarm in wrong if alarm not in drawn]
+        notes[:0] = [f"{said(alarm)}, as {type(module).__name__} draws it" for alarm in drawn]
+    alarms, step, moves = one_a_cause(wrong), None, pd.DataFrame()
     if optimizer is not None:
         inputs, own_loss = batch_and_loss(module, batch, loss)
         step = one_step(module, inputs, own_loss, optimizer, learning_rate=learning_rate, seed=seed)
@@ -180,6 +192,43 @@ def judged_module(
         name or type(module).__name__, alarms, notes, measured, layers_table(measured), steps=moves,
         updates=updates_table(frame), growth=() if trained else _growth(measured, stack), step=step, trained=trained,
     )  # fmt: skip
+
+
+def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
+    """Refuse a batch of another shape than a Stack's.
+
+    Raises:
+        ValueError: it has.
+    """
+    first = frame.drop_duplicates("quantity").set_index("quantity")["value"]
+    if {"input_tokens", "input_positions"} <= {*first.index}:
+        tokens = int(first["input_positions"])
+        sequences = round(float(first["input_tokens"]) / tokens)
+        if sequences != stack.sequences:
+            raise ValueError(
+                f"stack must have the batch's shape: the batch has {sequences} sequences of {tokens} tokens, got "
+                f"sequences={stack.sequences} and tokens={stack.tokens}."
+            )
+
+
+def _drawn_alike(
+    module: nn.Module, batch: Any, loss: Any, wrong: Sequence[Alarm], *, seed: int, layers: Sequence[str]
+) -> list[Alarm]:
+    """The alarms that a new module of the same installed class and configuration raises, too."""
+    asked = [alarm for alarm in wrong if alarm.kind in _OF_CLASS]
+    config, source = getattr(module, "config", None), getattr(sys.modules.get(type(module).__module__), "__file__", "")
+    if not asked or config is None or "-packages" not in str(source):
+        return []
+    with suppress(Exception):
+        # Somebody else's class may take other arguments, or fail in any way.
+        with seeded(seed + 1):
+            new = type(module)(deepcopy(config))
+        new.to(next(module.parameters())).train(module.training)
+        measured = one_module(new, batch, loss, seed=seed, layers=layers)
+        raised = [*exact_alarms(measured.tests)[0], *layer_alarms(measured.frame, measured.config)]
+        same = {(of.part, of.layer, of.kind, _NUMBER.sub("#", of.what)) for of in raised}
+        return [of for of in asked if (of.part, of.layer, of.kind, _NUMBER.sub("#", of.what)) in same]
+    return []
 
 
 def _growth(measured: Probed, stack: Stack | None) -> tuple[GrowthTheory, ...]:
@@ -217,6 +266,7 @@ def _judged_sizes(
     first = sizes["widths"][0], sizes["depths"][0]
     wrong = [*layer_alarms(frame), *(replace(of, where=(first,)) for of in [*exact, *loss_alarms(probed.tests)])]
     if stack is not None:
+        _check_batch(frame, stack(*first))
         theory = against_theory(frame, stack, roles)
         wrong += against_initialization(frame, theory, stack, roles)
     if reference is not None:

@@ -18,7 +18,6 @@ from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
 from simulate.modules.catalogue import drawn_anew, makes_one
 from simulate.modules.exact_tests import ExactTests
 from simulate.modules.factories import module_seed
-from simulate.modules.mixing import ROUNDING
 from simulate.modules.one_module import is_module
 from simulate.modules.probe import probe
 from simulate.runs.files import write_whole
@@ -106,7 +105,7 @@ def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None
     if tests is not None and len(sizes):
         # Exact ones, of one module: 1 where a layer sees them, and the logarithm of a factor.
         rows = [
-            (sizes["width"].min(), sizes["depth"].min(), part, layer, "", quantity, float(value > ROUNDING), 0.0, 1)
+            (sizes["width"].min(), sizes["depth"].min(), part, layer, "", quantity, float(value > 0), 0.0, 1)
             for part, layer, _, quantity, value in tests.rows if layer and quantity in _SIGHT
         ]  # fmt: skip
         rows += [

@@ -27,6 +27,7 @@ from checks.models.sections import (
     theory_lines,
     update_lines,
 )
+from checks.models.streams import learning_later
 from checks.models.whole_model import entry_notes, parts_of
 from simulate.modules.coordinates import Stepped
 from simulate.modules.one_step import OneStep
@@ -168,6 +169,8 @@ class ProbeReport:
             return f"{self.name} is not judged: {no_layer(probed.unseen)}."
         if not self._alone:
             return f"{self.name} raises no alarm: all layers are like their neighbours."
+        if learning_later(probed.frame):
+            return f"{self.name} raises no alarm, but layers get gradient 0 at the first step: see the note."
         if not self.trained and entry_notes(probed.frame):
             return f"{self.name} raises no alarm, but the entries of a matrix are unusual in all layers: see the note."
         if self.trained:

@@ -1,5 +1,6 @@
 """The sections of a report on modules, as lines."""
 
+import re
 from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Any
@@ -16,7 +17,6 @@ from checks.models.whole_model import NEIGHBOURS, ends_of, parts_of, profile
 from checks.remedy import drawn_smaller, remedy_line
 from simulate.modules.coordinates import Stepped
 from simulate.modules.exact_tests import ExactTests
-from simulate.modules.mixing import ROUNDING
 from simulate.modules.one_step import OneStep
 from simulate.modules.probe import Probed
 
@@ -133,18 +133,26 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
     for part in parts_of(frame):
         sees = {
             word for word, of in (("earlier", earlier), ("later", later))
-            if any(value > ROUNDING for at, value in of.items() if at[0] == part and at[1])
+            if any(value > 0 for at, value in of.items() if at[0] == part and at[1])
         }  # fmt: skip
         if any(at[0] == part for at in later):
             who = " and ".join(sorted(sees)) + (" ones" if len(sees) == 2 else " ones alone") if sees else "no other"
             along = " (positions along the first axis, as batch_first=False says)" if tests.positions_first else ""
             lines.append(f"Positions of {part} see {who}{along}.")
+    begins = sorted(int(value) for value in values(tests, "block_begins").values())
+    if len(begins) > 1:
+        places = ", ".join(map(str, begins))
+        lines.append(
+            f"Positions are in {len(begins)} blocks that do not see one another; they begin at {places}, from 0."
+        )
+    if np.isfinite(window := whole(tests, "window")):
+        lines.append(f"The last position sees {window:.0f} positions back, and no farther.")
     if samples:
-        seen = any(value > ROUNDING for value in samples.values())
+        seen = any(value > 0 for value in samples.values())
         rows = whole(tests, "sees_rows")
         along = ""
         if np.isfinite(rows):
-            along = f" along the second axis; along the first {'they do' if rows > ROUNDING else 'neither'}"
+            along = f" along the second axis; along the first {'they do' if rows > 0 else 'neither'}"
         lines.append(f"Samples {'see' if seen else 'do not see'} one another{along}.")
     return lines
 
@@ -157,7 +165,7 @@ def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
         return []
     sees = [value for whom in ("later", "earlier") for at, value in values(tests, f"sees_{whom}").items() if at[1]]
     hold = f"layers hold {', '.join(tests.inside[:_KINDS])}" + (", ..." if len(tests.inside) > _KINDS else "")
-    if sees and max(sees) <= ROUNDING:
+    if sees and max(sees) == 0:
         return [f"no attention: in no layer does a position see another; {hold}"]
     other = ", and positions see one another by something else" if sees else ""
     return [f"no attention at softmax or scaled_dot_product_attention{other}: {hold}"]
@@ -197,11 +205,22 @@ def step_lines(step: OneStep) -> list[str]:
         return [f"No step of {step.optimizer} was judged: the first {step.steps} have the rate 0."]
     goes = f"takes the loss of the batch from {step.loss_before:.4g} to {step.loss_after:.4g}"
     moved = step.moves[step.moves["matrix"] & step.moves["relative"].notna()]
+    lines = _stepped_lines(step.moves)
     if moved.empty:
-        return [f"{which} of {step.optimizer} {goes}."]
+        return [f"{which} of {step.optimizer} {goes}.", *lines]
     low, high = (moved.loc[index] for index in (moved["relative"].idxmin(), moved["relative"].idxmax()))
     ends = " to ".join(f"{row['relative']:.3g} ({row['parameter']})" for row in (low, high))
-    return [f"{which} of {step.optimizer} {goes}, and moves its matrices by {ends} of themselves."]
+    return [f"{which} of {step.optimizer} {goes}, and moves its matrices by {ends} of themselves.", *lines]
+
+
+def _stepped_lines(moves: pd.DataFrame) -> list[str]:
+    """What each of several optimizers steps; names stand for all layers."""
+    lines = []
+    for optimizer, rows in moves.groupby("optimizer", sort=False):
+        names = list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "*", name) for name in rows["parameter"]))
+        shown = ", ".join(names[:_SHOWN]) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
+        lines.append(f"{optimizer} steps {len(rows)} parameters: {shown}.")
+    return lines if len(lines) > 1 else []
 
 
 def exponent_lines(exponents: pd.DataFrame) -> list[str]:

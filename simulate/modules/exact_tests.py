@@ -15,10 +15,10 @@ from simulate.modules.boundaries import boundary_hooks
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
 from simulate.modules.factories import Made
 from simulate.modules.layers import LayerList, place_of, tensor_of, token_axis
-from simulate.modules.mixing import dependences
+from simulate.modules.mixing import blocks, dependences
 from simulate.modules.norms import norm_response, norms_of, says_norm
 from simulate.modules.operations import OperationWatcher
-from simulate.modules.predictions import logits_of, prediction_facts, words_of
+from simulate.modules.predictions import document_starts, logits_of, prediction_facts, words_of
 from simulate.modules.scalars import ScalarWatcher
 from simulate.modules.unregistered import unregistered
 
@@ -33,8 +33,9 @@ class ExactTests:
         rows: part (a list of layers, or ""), layer (from 1; 0 of what stands in none), name (in the layer; of a norm or
             a parameter), quantity, value. Quantities are those of `dependences`, of layers and of the whole, of
             `norm_response` with norm_says (1 where its class says that it is one), of `OperationWatcher.rows`, of
-            `prediction_facts`; logit_scale and key_size (of attention, by its number in the layer: softmax's input is
-            logit_scale times q·k, a sum over key_size products; where it is not, logits_unseen is 1);
+            `prediction_facts`; block_begins and window (`blocks`), document_begins (where an input says so);
+            logit_scale and key_size (of attention, by its number in the layer: softmax's input is logit_scale times
+            q·k, a sum over key_size products; where it is not, logits_unseen is 1);
             bias_over_matrix (root mean square entry of a bias over that of its matrix, and over the root of how many
             entries a row of that has) and bias_constant (1, where all its entries are equal);
             repeated_rows (a share).
@@ -75,6 +76,15 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
     if logits is not None and logits.requires_grad:
         facts = prediction_facts(loss, logits, built.inputs)
         facts |= _whole_sight(observer, logits, facts, built.inputs, axis)
+        if facts.get("sees_samples", 1.0) == 0.0:
+            # What seems to pass from one sample to another in a layer has another axis first.
+            rows = [row for row in rows if row[3] != "sees_samples"]
+        if observer.source is not None and axis != 0:
+            begins, window = blocks(observer.source, logits)
+            rows += [("", 0, str(place), "block_begins", float(place)) for place in begins]
+            rows += [("", 0, "", "window", float(window))] if window else []
+            documents = document_starts(built.inputs, logits)
+            rows += [("", 0, str(place), "document_begins", float(place)) for place in documents if begins]
         rows += [("", 0, "", name, value) for name, value in facts.items()]
     rows += [(*place_of(name, of_layer), quantity, value) for name, quantity, value in _biases(module)]
     rows += [(*place_of(name, of_layer), "repeated_rows", share) for name, share in repeated_rows(module).items()]

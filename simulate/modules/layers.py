@@ -51,7 +51,8 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
         children = tuple(submodule.children())
         alike = len({type(child) for child in children}) == 1
         # A Sequential of two linear maps is no list of layers: a layer has parts.
-        if isinstance(submodule, nn.ModuleList | nn.Sequential) and alike and all(list(c.children()) for c in children):
+        listed = isinstance(submodule, nn.ModuleList | nn.Sequential) and alike
+        if listed and all(list(c.children()) for c in children) and not _are_stages(children):
             paths = tuple(f"{name}.{child}".lstrip(".") for child, _ in submodule.named_children())
             lists[name] = LayerList(name or type(module).__name__, children, paths)
     deep = [part for part in lists.values() if len(part.layers) == depth]
@@ -63,6 +64,18 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
             f"them; it holds {names}. A module without layers is probed as it is, by a factory of no width and depth."
         )
     return deep or list(lists.values())
+
+
+def _are_stages(children: Sequence[nn.Module]) -> bool:
+    """Whether these are the stages of a pyramid: lists of layers, and parameters of one name have several shapes."""
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for child in children:
+        for name, parameter in child.named_parameters():
+            shapes.setdefault(name, set()).add(tuple(parameter.shape))
+    inner = (part for child in children for part in child.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
+    lists = (list(part.children()) for part in inner)
+    listed = any(layers and len({*map(type, layers)}) == 1 and list(layers[0].children()) for layers in lists)
+    return listed and any(len(of_name) > 1 for of_name in shapes.values())
 
 
 def _named(module: nn.Module, glob: str) -> LayerList:

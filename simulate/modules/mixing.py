@@ -12,6 +12,8 @@ from torch import Tensor
 
 # The part of a gradient that is rounding, such as of a Fourier transform: what is below it is no dependence.
 ROUNDING = 1e-6
+# So many blocks of positions are found at most.
+_BLOCKS = 64
 
 
 def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
@@ -31,8 +33,21 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
     across = 1 if positions and axis == 0 else 0
     if x.ndim < 2 or y.ndim < 2 or x.shape[across] != y.shape[across]:
         return {}
-    middle = y.shape[axis] // 2
-    first, second = slice(None, middle), slice(middle, None)
+    # Two documents may meet in the middle: then another split tells.
+    for middle in dict.fromkeys((y.shape[axis] // 2, y.shape[axis] // 3)):
+        seen = _split(x, y, across, slice(None, middle), slice(middle, None), positions=positions)
+        if max(seen.get("sees_later", 1.0), seen.get("sees_earlier", 1.0)) > 0 or y.shape[axis] < 3:
+            break
+    # Of a Fourier transform what is 0 is rounding, which is told from the part of a layer of small factor.
+    most = max(seen.get("sees_later", 0.0), seen.get("sees_earlier", 0.0))
+    return {
+        name: value if value > ROUNDING * (1.0 if name == "sees_samples" else most) else 0.0
+        for name, value in seen.items()
+    }
+
+
+def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, positions: bool) -> dict[str, float]:
+    """What `dependences` says of two parts of the positions."""
     seen: dict[str, float] = {}
     for half, name, others, sample in ((first, "sees_later", second, 0), (second, "sees_earlier", first, -1)):
         asked = half if positions else slice(None)
@@ -46,10 +61,47 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
         if x.shape[across] > 1:
             outside = float(squares.narrow(across, 1 + sample, x.shape[across] - 1).sum())
             seen["sees_samples"] = max(seen.get("sees_samples", 0.0), (outside / total) ** 0.5)
-        if not positions:
-            continue
-        seen[name] = (float(squares.select(across, sample)[others].sum()) / total) ** 0.5
+        if positions:
+            seen[name] = (float(squares.select(across, sample)[others].sum()) / total) ** 0.5
     return seen
+
+
+def blocks(x: Tensor, y: Tensor) -> tuple[list[int], int]:
+    """Blocks of positions of the first sample that see no others, as of documents in one row.
+
+    From the last position back, each is asked for the first one that it sees; that before is in another block.
+
+    Args:
+        x: input, (samples, positions, width).
+        y: output, likewise, still with its graph, which stays.
+
+    Returns:
+        Where blocks begin, and how many positions back one sees at most where that is the same for neighbours, as in a
+        window: 0 of no window. Without blocks ([], 0).
+    """
+    begins, place, before = list[int](), y.shape[1] - 1, -1
+    for _ in range(_BLOCKS if x.ndim == y.ndim == 3 and x.shape[1] == y.shape[1] else 0):
+        chosen = torch.zeros_like(y)
+        chosen[0, place] = torch.randn(y.shape[2:], generator=torch.Generator().manual_seed(0)).to(y)
+        squares = _squared_gradient(x, y, chosen)
+        if squares is None or not bool(squares.any()):
+            return [], 0
+        rows = squares[0].sum(-1)
+        rows[place] = 0.0
+        seen = (rows > ROUNDING**2 * rows.max()).nonzero()
+        first = min(int(seen[0]) if len(seen) else place, place)
+        if before < 0 and first > 0:
+            # The neighbour of the last one sees the same first position, or the one before it.
+            before, place = first, place - 1
+            begins.append(first)
+            continue
+        if before > 0 and len(begins) == 1 and first != before:
+            return [], y.shape[1] - 1 - before if first == before - 1 else 0
+        begins.append(first)
+        if first == 0:
+            return sorted({*begins}), 0
+        place = first - 1
+    return [], 0
 
 
 def _chosen(y: Tensor, across: int, sample: int, half: slice) -> Tensor:

@@ -101,6 +101,9 @@ def one_step(
             alarms.append(((), f"behind its step {watch.taken} the loss is {after:g}"))
         elif after > before and not alarms:
             notes.append(f"its step raises the loss of its own batch, from {before:.4g} to {after:.4g}")
+        tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+        words = [name for name, of in stepped.items() if id(of) in tables and "Muon" in watch.steppers[name]]
+        notes += [f"Muon steps embeddings, and rows of words that the batch lacks: {', '.join(words)}"] if words else []
         moves = moves.astype({"relative": float})
         return OneStep(title, watch.taken, tuple(alarms), tuple(notes), moves, before, after)
 

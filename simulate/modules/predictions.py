@@ -150,3 +150,16 @@ def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
     if not words or logits.ndim != 3 or len(inputs) != len(logits):
         return []
     return [inputs] if 0 <= inputs.shape[1] - logits.shape[1] <= longer else []
+
+
+def document_starts(inputs: Any, logits: Tensor) -> list[int]:
+    """Places at which the first row of a batch begins a document, as position_ids or document ids of its inputs say."""
+    for name, ids in inputs.items() if isinstance(inputs, Mapping) else ():
+        if not isinstance(ids, Tensor) or ids.shape != logits.shape[:-1] or ids.is_floating_point():
+            continue
+        row = ids[0].tolist()
+        if "position" in str(name) and row[0] == 0:
+            return [place for place, number in enumerate(row) if number == 0]
+        if any(word in str(name) for word in ("document", "doc_id", "segment", "seq_idx")):
+            return [place for place, number in enumerate(row) if not place or number != row[place - 1]]
+    return []

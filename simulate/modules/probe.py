@@ -30,6 +30,8 @@ from theory.stack import Stack
 _ASKED = 1
 # Entries of what begins at 0 when it has moved: any size will do.
 _MOVED = 0.02
+# Entries this many times the median one are no draw; and how near gradients are that are the same.
+_GARBAGE, _LOOKED_AT, _EQUAL = 1e6, 65_536, 1e-3
 ROUNDED = 2.0**-23
 """A gradient, times the size of what it is of, may be rounding below this part of the largest of its layer: the spacing
 of single precision. Of experts' gates that cannot learn it is 1e-8, and of the weakest that learn 1e-4."""
@@ -56,10 +58,11 @@ class Probed:
             input_tokens (how many, of all samples) and input_positions (of one sample), and of one seed scale_response
             (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of a list: layers (how many). Of a module:
             identity (1, where it is an nn.Identity). Of a parameter: gradient, weight (Frobenius norms), ratio of the
-            two, entries (how many), frozen (1, where it is), shared (1, where it has two names), embedding (1, of an
-            nn.Embedding's), idle (1, of an expert without tokens), and of one seed, where the gradient is 0,
-            gradient_later: what it is once all that begins at 0 and gets a gradient has moved; and gradient_double, in
-            double precision, where it may be rounding (`ROUNDED`).
+            two, entries (how many), far_entry (the largest over the median one, where it is garbage), alike (1, where
+            entries along an axis are equal and have equal gradients), frozen (1, where it is), shared (1, where it has
+            two names), embedding (1, of an nn.Embedding's), idle (1, of an expert without tokens), and of one seed,
+            where the gradient is 0, gradient_later: what it is once all that begins at 0 and gets a gradient has moved;
+            and gradient_double, in double precision, where it may be rounding (`ROUNDED`).
             Of the whole: loss.
             One module has width and depth 0 (`ALONE`), and its matrices have shortest, the smaller of both lengths;
             the layers of its first list have energy_smaller_ends (`simulate.modules.branch_ends.smaller_ends`).
@@ -260,6 +263,10 @@ def _parameters(
             silent.setdefault(("unused", place[0], place[2]), []).append(place[1])
         else:
             rows.append((*place, "gradient", of_gradient[key]))
+            if _stay_equal(parameter.detach(), parameter.grad):
+                rows.append((*place, "alike", torch.ones_like(weights[key])))
+        if (times := _far_entry(parameter.detach())) > _GARBAGE:
+            rows.append((*place, "far_entry", weights[key].new_tensor(times)))
     for (what, part, name), numbers in silent.items():
         place_text = _said((part, _run(list(dict.fromkeys(numbers))), name))
         notes.append(f"{what}: {place_text}{_ENDS.get(what, '')}")
@@ -322,6 +329,28 @@ def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
     return [(*place_of(k, of_layer), "gradient_later", _norm(gradient)) for k, gradient in later.items()]
 
 
+def _stay_equal(weight: Tensor, gradient: Tensor | None) -> bool:
+    """Whether entries along an axis are equal and get equal gradients, so that no step tells them apart."""
+    for axis in range(weight.ndim if gradient is not None and not gradient.is_sparse else 0):
+        # Most weights differ between their first two entries already.
+        several = weight.shape[axis] > 1 and torch.equal(weight.select(axis, 0), weight.select(axis, 1))
+        if several and gradient is not None and torch.equal(weight, weight.narrow(axis, 0, 1).expand_as(weight)):
+            first = gradient.narrow(axis, 0, 1)
+            if bool(first.any()) and bool(((gradient - first).abs() <= _EQUAL * first.abs().max()).all()):
+                return True
+    return False
+
+
+def _far_entry(weight: Tensor) -> float:
+    """The largest entry over the median one of those that are not 0, of as many as are looked at."""
+    if not weight.numel():
+        return 0.0
+    largest = max(abs(float(end)) for end in weight.aminmax())
+    sample = weight.flatten()[:: max(1, weight.numel() // _LOOKED_AT)].abs().float()
+    sample = sample[sample > 0]
+    return largest / float(sample.median()) if isfinite(largest) and len(sample) > 1 else 0.0
+
+
 def _any(values: Tensor | None) -> bool:
     """Whether there is a number that is not 0."""
     return values is not None and bool(values.any())
@@ -331,7 +360,9 @@ def _norm(values: Tensor) -> Tensor:
     """In single precision, summed in no less than that."""
     dtype = torch.promote_types(values.dtype, torch.float32)
     values = values.coalesce().values() if values.is_sparse else values
-    return torch.linalg.vector_norm(values.detach(), dtype=dtype).float()
+    norm = torch.linalg.vector_norm(values.detach(), dtype=dtype).float()
+    # The squares of 1e20 are beyond single precision, and the norm is not.
+    return norm if bool(norm.isfinite()) else torch.linalg.vector_norm(values.detach(), dtype=torch.float64).float()
 
 
 def _run(numbers: Sequence[int]) -> str:

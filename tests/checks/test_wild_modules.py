@@ -1,0 +1,202 @@
+"""Modules built as other people build them: healthy ones raise no alarm, and a fault in one of them is named."""
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from checks.models.judge import judged_module, probe
+from simulate.modules.layers import layer_lists
+from simulate.modules.mixing import blocks, dependences
+from theory import Stack
+
+WORDS, WIDTH = 32, 24
+IDS = torch.randint(WORDS, (2, 13), generator=torch.Generator().manual_seed(1))
+
+
+class Norm(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.weight, self.scale, self.eps = nn.Parameter(torch.ones(WIDTH)), scale, 1e-6
+
+    def forward(self, x):
+        x = self.scale * x
+        return self.weight * x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+
+
+class Layer(nn.Module):
+    """Causal attention with sinks and units; the units of the first layer have other names than experts."""
+
+    def __init__(self, number, norm=Norm):
+        super().__init__()
+        self.norm, self.q, self.o = norm(), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.sinks = nn.Parameter(torch.randn(4))
+        self.mlp = nn.ModuleDict({"down" if not number else "experts": nn.Linear(WIDTH, WIDTH, bias=False)})
+
+    def forward(self, x, mask=None):
+        q, k, v = self.q(self.norm(x)).chunk(3, -1)
+        y = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+        x = x + self.o(y) * self.sinks.sigmoid().mean()
+        return x + next(iter(self.mlp.values()))(functional.gelu(self.norm(x)))
+
+
+class Model(nn.Module):
+    def __init__(self, config=None, depth=5, layer=Layer):
+        super().__init__()
+        self.config, self.words, self.last = config, nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH)
+        self.layers = nn.ModuleList(layer(k) for k in range(depth))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, ids, position_ids=None, mask=None):
+        x = self.words(ids)
+        for layer in self.layers:
+            x = layer(x) if mask is None else layer(x, mask)
+        return self.head(self.last(x))
+
+
+def judged(module, batch=None, **options):
+    loss = lambda y: functional.cross_entropy(y.flatten(0, 1), IDS[:, 1:].flatten())  # noqa: E731
+    return judged_module(module, IDS[:, :-1] if batch is None else batch, loss, **options)
+
+
+def made(**options):
+    torch.manual_seed(0)
+    return Model(**options)
+
+
+def test_layers_of_two_kinds_are_compared_within_their_own():
+    module = made()
+    with torch.no_grad():
+        module.layers[2].sinks.copy_(0.15 * module.layers[2].sinks)
+    report = judged(module)
+    assert report.alarms == []
+    (note,) = (note for note in report.notes if "kinds" in note)
+    assert "of 2 kinds, and compared within each: 1 (with mlp.down.weight); 2, 3, 4, 5 (with mlp.experts" in note
+    for number, name in ((0, "down"), (3, "experts")):
+        broken = made()
+        with torch.no_grad():
+            broken.layers[number].mlp[name].weight.mul_(30)
+        assert {alarm.layer for alarm in judged(broken).alarms} == {number + 1}
+    lacking = made()
+    lacking.layers[3].norm.weight = None
+    lacking.layers[3].norm.forward = lambda x: functional.rms_norm(x, (WIDTH,))
+    (alarm,) = judged(lacking).alarms
+    assert (alarm.kind, alarm.layer) == ("structure", 4)
+
+
+class Forgetful(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        scale = x.square().mean(-1, keepdim=True).rsqrt()
+        ctx.save_for_backward(x, weight, scale)
+        return x * scale * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, scale = ctx.saved_tensors
+        return gradient * scale * weight, (gradient * x * scale).sum((0, 1))
+
+
+def test_a_norm_s_backward_pass_and_a_norm_below_its_epsilon():
+    module = made()
+    for layer in module.layers:
+        layer.norm.forward = lambda x, weight=layer.norm.weight: Forgetful.apply(x, weight)
+    (alarm,) = judged(module).alarms
+    assert alarm.kind == "norm"
+    assert "backward of norm disagrees with its forward: g.x is" in alarm.what
+    torch.manual_seed(0)
+    (alarm,) = judged(Small()).alarms
+    assert "norm divides by its epsilon: it answers with" in alarm.what
+
+
+def test_documents_in_one_row_are_found_and_a_small_layer_scale_hides_nothing():
+    starts = [0, 4, 9]
+    document = torch.bucketize(torch.arange(12), torch.tensor(starts[1:]), right=True)
+    mask = (document[:, None] == document) & torch.ones(12, 12, dtype=torch.bool).tril()
+    batch = {"ids": IDS[:, :-1], "position_ids": torch.cat([torch.arange(k) for k in (4, 5, 3)]).repeat(2, 1)}
+    lines = judged(made(), batch | {"mask": mask}).lines()
+    assert "Positions are in 3 blocks that do not see one another; they begin at 0, 4, 9, from 0." in lines
+    mixed = judged(made(), batch)
+    assert not any("blocks" in line for line in mixed.lines())
+    assert any("documents begin at 4, 9, and positions behind see those before" in note for note in mixed.notes)
+    x = torch.randn(1, 12, 4, requires_grad=True)
+    halves = (torch.arange(12)[:, None] < 6) == (torch.arange(12) < 6)
+    for visible, sees in ((halves, (True, True)), (halves.tril(), (False, True)), (halves * 0.0, (False, False))):
+        y = x + 1e-7 * (visible.float() @ x)
+        seen = dependences(x, y, -2)
+        assert (seen["sees_later"] > 0, seen["sees_earlier"] > 0) == sees
+    window = torch.ones(12, 12).tril() - torch.ones(12, 12).tril(-4)
+    assert blocks(x, window @ x) == ([], 3)
+
+
+def test_stages_of_a_pyramid_are_no_layers():
+    def stage(width):
+        block = lambda: nn.Sequential(nn.Linear(width, width), nn.GELU())  # noqa: E731
+        return nn.ModuleDict({"down": nn.Linear(width, width), "blocks": nn.ModuleList(block() for _ in range(3))})
+
+    stages = nn.ModuleDict({"stages": nn.ModuleList(stage(width) for width in (8, 16, 32))})
+    assert [part.name for part in layer_lists(stages, (), 0)] == [f"stages.{k}.blocks" for k in range(3)]
+
+
+def test_garbage_and_weights_that_stay_copies():
+    module = made()
+    with torch.no_grad():
+        module.words.weight[3, :4] = torch.tensor([1e19, -1e12, 1e-30, 1e15])
+    assert any("words.weight: the largest entry is" in str(alarm) for alarm in judged(module).alarms)
+
+    class Mixed(Layer):
+        def __init__(self, number):
+            super().__init__(number)
+            self.mix = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return super().forward(x) * (1 + self.mix.sum())
+
+    (alarm,) = judged(made(layer=Mixed)).alarms
+    assert (alarm.kind, alarm.layer) == ("copies", 0)
+    assert "entries of mix along an axis are equal and get equal gradients" in alarm.what
+
+
+class Small(Model):
+    """A model whose norms divide by their epsilon."""
+
+    def __init__(self, config=None):
+        super().__init__(config, layer=lambda k: Layer(k, lambda: Norm(scale=3e-4)))
+
+
+def test_what_an_installed_class_draws_is_a_note(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    code = "from tests.checks.test_wild_modules import Small\n\n\nclass Installed(Small):\n    pass\n"
+    (folder / "installed_models.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    installed = importlib.import_module("installed_models").Installed
+    torch.manual_seed(0)
+    report = judged(installed(SimpleNamespace()))
+    (note,) = (note for note in report.notes if note.endswith("as Installed draws it"))
+    assert report.alarms == []
+    assert "norm divides by its epsilon" in note
+    assert judged(Small(SimpleNamespace())).alarms, "a class that is not installed"
+
+
+def test_each_optimizer_says_what_it_steps():
+    def optimizers(module):
+        two = [weight for weight in module.parameters() if weight.ndim == 2]
+        return torch.optim.Muon(two), torch.optim.AdamW([p for p in module.parameters() if p.ndim != 2])
+
+    report = judged(made(), optimizer=optimizers)
+    assert any(line.startswith("Muon steps 17 parameters: words.weight, layers.*.q.weight") for line in report.lines())
+    assert "Muon steps embeddings, and rows of words that the batch lacks: words.weight" in report.notes
+
+
+def test_a_batch_of_another_number_of_sequences_than_the_stack_s_is_refused():
+    def factory(width, depth):
+        loss = lambda y: functional.cross_entropy(y.flatten(0, 1), IDS[:, 1:].flatten())  # noqa: E731
+        return Model(depth=depth), lambda _: (IDS[:, :-1], loss)
+
+    factory.stack = lambda width, depth: Stack(placement="pre", width=width, depth=depth, tokens=12, vocab=WORDS)
+    with pytest.raises(ValueError, match="the batch has 2 sequences of 12 tokens, got sequences=1 and tokens=12"):
+        probe(factory, widths=[WIDTH], depths=[3], seeds=2)
