@@ -265,3 +265,11 @@ def test_sampled_batches(fields):
         assert abs(found[0] - single) < 4 * covariance[0, 0] ** 0.5 + 0.05 * single, (role, found, single)
         assert abs(found[1] - product) < 4 * covariance[1, 1] ** 0.5 + 0.05 * product, (role, found, product)
         assert covariance[1, 1] ** 0.5 < 0.05 * single, role
+
+
+def test_words_behind_a_transform_are_of_one_sequence():
+    """By groups, as by all tokens: two sequences whose words differ share next to nothing of a tied W_emb."""
+    stack = replace(SMALL, width=256, depth=1, tokens=48, vocab=256, mask="causal", placement="pre")
+    stack = replace(stack, embeddings="tied", output_transform="added")
+    each, groups = (noise_scale(stack, grouped=grouped).product["Wemb"] for grouped in (False, True))
+    assert float(groups) == pytest.approx(float(each), rel=0.02)
