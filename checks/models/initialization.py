@@ -211,12 +211,14 @@ def _of_both_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]
     rows = dict(_of_words(frame, network))
     words = [name for name, row in rows.items() if row["embedding"] == 1]
     others = [name for name in rows if name not in words]
-    if tied and len(words) == 1 and others:
+    both = [name for name in words if rows[name]["shared"] == 1]
+    # Positions may be as many as words, which come first.
+    if tied and words and others:
         what = f"is another matrix than {words[0]}, and its configuration has one for both (tie_word_embeddings)"
         yield of_weights("structure", others, what)
-    if not tied and not others and len(words) == 1 and rows[words[0]]["shared"] == 1 and not network.source_tokens:
+    if not tied and both and not others and not network.source_tokens:
         what = "is the output matrix, too, and its configuration has two (tie_word_embeddings)"
-        yield of_weights("structure", words, what)
+        yield of_weights("structure", both, what)
 
 
 def _of_norms(probed: Probed) -> Iterator[Alarm]:
