@@ -298,7 +298,7 @@ def test_other_heads_are_named():
     for name, said in {
         "LlamaForTokenClassification": "its loss is one of labels for each token",
         "LlamaModel": "it has no head and no loss",
-        "Qwen2ForCausalLM": "the class of this model_type is LlamaForCausalLM",
+        "Qwen2ForCausalLM": "the class that is read here is LlamaForCausalLM",
         "LlamaForNothing": "its loss is not known",
         "GPT2DoubleHeadsModel": "its loss has a second part, of choices",
         "BertForPreTraining": "its loss has a second part, of whether a sentence follows another",
