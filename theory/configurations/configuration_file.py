@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from theory.configurations.classes import CLASSES, MEASURED, OF_WORDS, OLDER, OTHER_TYPES, WITHOUT_WORDS
+from theory.configurations.classes import CLASSES, MEASURED, OF_WORDS, OLDER, WITHOUT_WORDS
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
 from theory.configurations.family import DEVIATION
@@ -132,8 +132,7 @@ def _recognized(
     if family is not None and "model_type" in ignore:
         family = NEAREST.get(family, family)
     if family is None or family not in FAMILIES:
-        known = family in UNREAD or family in OTHER_TYPES
-        names = "the families in docs/configurations.md" if known else ", ".join(sorted(FAMILIES))
+        names = "the families in docs/configurations.md" if family else ", ".join(sorted(FAMILIES))
         raise ValueError(f"model_type must be one of {names}, got {_unread(family, in_file)}.{_offer(family, in_file)}")
     return family, in_file, about
 

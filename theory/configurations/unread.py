@@ -63,12 +63,12 @@ _REASONS = {
 _SIGNS = {
     _NARROW: ("kv_lora_rank",),
     "it has a recurrence's sizes, and layers that are no attention have no rule": (
-        "state_size", "ssm_cfg", "ssm_state_size", "linear_num_key_heads", "conv_kernel", "mb_per_layer",
+        "state_size", "ssm_cfg", "ssm_state_size", "linear_num_key_heads", "mb_per_layer",
     ),
     "it is made of several models, each with a configuration of its own": (
         "encoder", "decoder", "question_encoder", "generator",
     ),
-    "its inputs are parts of images": ("image_size", "patch_size", "mm_vision_tower"),
+    "its inputs are parts of images": ("image_size", "mm_vision_tower"),
 }  # fmt: skip
 
 OF_OTHERS = frozenset(name for names in _SIGNS.values() for name in names) | {
@@ -77,21 +77,21 @@ OF_OTHERS = frozenset(name for names in _SIGNS.values() for name in names) | {
 }  # fmt: skip
 """Keys of networks that are not read: in the file of a family that is read they are an error."""
 
-_ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
+_ATTENTION = {"attention", "full_attention", "sliding_attention"}
 
 
 def reason(family: str, fields: Mapping[str, Any]) -> str:
     """Why a family is not read: kinds of layers that its file lists, what is known of it, or what its keys tell.
 
     >>> reason("new", {"layer_types": ["conv", "full_attention", "conv"]})
-    '2 of its 3 layers are of kind conv, which is no attention'
+    '2 of its 3 layers are of kind conv, which no rule describes'
     """
     kinds = fields.get("layer_types") or fields.get("layers_block_type") or []
     kinds = [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else []
     others = sorted(set(kinds) - _ATTENTION)
     if others:
         count = sum(kind in others for kind in kinds)
-        return f"{count} of its {len(kinds)} layers are of kind {' or '.join(others)}, which is no attention"
+        return f"{count} of its {len(kinds)} layers are of kind {' or '.join(others)}, which no rule describes"
     signs = (why for why, names in _SIGNS.items() if any(fields.get(name) for name in names))
     if why := UNREAD.get(family) or next(signs, ""):
         return why

@@ -12,7 +12,7 @@ from theory.configurations import published, stack_from_config
     ("config", "said"),
     [
         ({"model_type": "resnet"}, "got 'resnet', which is not read: its class in transformers .* not been comp"),
-        ({"model_type": "lama"}, "must be one of arcee, .*, got 'lama', which is not read: .* has no class of it"),
+        ({"model_type": "lama"}, "got 'lama', which is not read: transformers .* has no class of it"),
         ({"model_type": "grounding-dino", "text_config": BERT}, "that of a model that predicts words, got 'gro"),
         (LLAMA | {"model_type": "nemotron_h", "limit": [0.0, float("inf")]}, "'nemotron_h', .* by a recurrence"),
         ({"model_type": "vit"}, "got 'vit', which is not read: its inputs are parts of images"),
@@ -37,6 +37,7 @@ from theory.configurations import published, stack_from_config
         (T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "dense_act_fn": "relu"}, "dense_act_fn must be"),
         (T5 | {"model_type": "umt5", "architectures": ["UMT5EncoderModel"]}, "got 'UMT5EncoderModel': one of them"),
         ({"model_type": "pegasus", "architectures": ["PegasusForCausalLM"]}, "must be a class of encoder and decoder"),
+        ({}, "model_type must be one of arcee, .*, got none"),
         ({"architectures": ["Qwen3ForCausalLM"]}, "got none; Qwen3ForCausalLM is the class of qwen3"),
         ({"model_type": "new", "kv_lora_rank": 8}, "got 'new', which is not read: queries, keys and values come from"),
         ({"model_type": "encoder-decoder", "decoder": {}, "encoder": {"model_type": "bert"}}, "made of several models"),
