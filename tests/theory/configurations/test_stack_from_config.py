@@ -344,7 +344,9 @@ def test_layers_without_rotations_are_named():
         ("smollm3", {"no_rope_layer_interval": 2}, [2, 4]),
         ("smollm3", {"no_rope_layers": [1, 1, 1, 1, 0]}, [5]),
         ("cohere2", {"layer_types": ["full_attention"] + ["sliding_attention"] * 4}, [1]),
-        ("exaone4", {"sliding_window": None}, None),
+        ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 5}, None),
+        ("exaone4", {"sliding_window_pattern": "LLG"}, [3]),
+        ("cohere2", {"sliding_window": None}, [1, 2, 3, 4, 5]),
         ("exaone4", {}, [4]),
     ):
         notes = stack_from_config({"model_type": family, **sizes, **fields})[1]
