@@ -223,17 +223,17 @@ def _of_both_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]
 
 def _of_norms(probed: Probed) -> Iterator[Alarm]:
     """What norms multiply by, which is 1 before training."""
-    found: dict[str, list[float]] = {}
+    factors: dict[str, list[float]] = {}
     tests = probed.tests
     response, says = (values(tests, f"norm_{what}") for what in ("response", "says"))
     for at, size in values(tests, "norm_gain").items():
         if response[at] < _IS_NORM and says[at] == 1 and abs(size - 1) > _SAME:
-            found.setdefault(at[2], []).append(size)
-    if found:
-        gains = [size for of in found.values() for size in of]
+            factors.setdefault(at[2], []).append(size)
+    if factors:
+        gains = [size for of in factors.values() for size in of]
         ends = " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(gains), max(gains))))
         what = f"multiply by {ends}, and the Stack's norms by 1 before training"
-        yield of_weights("norm", list(found), what)
+        yield of_weights("norm", list(factors), what)
 
 
 def _matrices_differ(rows: pd.DataFrame, network: Stack, roles: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:

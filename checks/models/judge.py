@@ -170,8 +170,8 @@ def judged_module(
     others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)), *of_the_whole(measured)]
     if trained:
         others = [alarm for alarm in others if alarm.kind in ALWAYS]
-    held, held_notes = against_description(measured, stack, trained=trained)
-    others, notes = [*others, *held], [*notes, *held_notes]
+    deviations, deviation_notes = against_description(measured, stack, trained=trained)
+    others, notes = [*others, *deviations], [*notes, *deviation_notes]
     if any(alarm.kind == "non-finite" for alarm in others):
         # What is watched in a pass follows from it.
         exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
@@ -266,8 +266,8 @@ def _judged_sizes(
     first = sizes["widths"][0], sizes["depths"][0]
     wrong = [*layer_alarms(frame), *(replace(of, where=(first,)) for of in [*exact, *loss_alarms(probed.tests)])]
     if stack is not None:
-        _check_batch(frame, stack(*first))
         theory = against_theory(frame, stack, roles)
+        _check_batch(frame, stack(*first))
         wrong += against_initialization(frame, theory, stack, roles)
     if reference is not None:
         wrong += against_reference(reference_of(name, frame, probed.tests), reference)

@@ -208,10 +208,10 @@ def known(factory: Any) -> Builtin:
     if isinstance(factory, str) and factory in BUILTINS:
         return BUILTINS[factory]
     function: Any = load_factory(factory) if isinstance(factory, str) else factory
-    made: Any = function
+    maker: Any = function
     if takes_width_alone(function):
-        made = wraps(function)(lambda width, _: function(width))
-    return Builtin(made, getattr(function, "stack", None), getattr(function, "roles", {}))
+        maker = wraps(function)(lambda width, _: function(width))
+    return Builtin(maker, getattr(function, "stack", None), getattr(function, "roles", {}))
 
 
 def takes_width_alone(factory: Any) -> bool:
