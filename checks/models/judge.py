@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import Alarm, of_weights, one_a_cause
@@ -212,7 +211,7 @@ def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
 
 
 def _drawn_alike(
-    module: nn.Module, batch: Any, loss: Any, wrong: Sequence[Alarm], *, seed: int, layers: Sequence[str]
+    module: Any, batch: Any, loss: Any, wrong: Sequence[Alarm], *, seed: int, layers: Sequence[str]
 ) -> list[Alarm]:
     """The alarms that a new module of the same installed class and configuration raises, too."""
     asked = [alarm for alarm in wrong if alarm.kind in _OF_CLASS]

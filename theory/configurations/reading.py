@@ -63,7 +63,7 @@ SAID_ELSEWHERE = {
 }  # fmt: skip
 """Fields that change nothing at initialization, in any family, by the reason."""
 
-_KEYS_OF_CLASSES = frozenset[str]().union(*(one.keys for one in CLASSES.values()))
+_KEYS_OF_CLASSES = frozenset[str]().union(*(each.keys for each in CLASSES.values()))
 
 # What is true or false in any family; the defaults of a class tell which fields of its own are.
 _SWITCHES = frozenset(SAID_ELSEWHERE["a bias is zero at initialization"])
@@ -363,8 +363,8 @@ class Reading:
             return False
         if _is_zero(self.left[name]):  # the size of what is absent
             return True
-        own = "model_type" in self.given and "auto_map" not in self.given
-        return own and name not in _KEYS_OF_CLASSES | OF_OTHERS and not nearest(name, self.of.keys - self.given)
+        is_of_class = "model_type" in self.given and "auto_map" not in self.given
+        return is_of_class and name not in _KEYS_OF_CLASSES | OF_OTHERS and not nearest(name, self.of.keys - self.given)
 
     def _unknown(self, name: str, *others: str) -> str:
         if name in MATTER_WHEN_OFF:
