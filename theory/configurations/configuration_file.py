@@ -141,14 +141,13 @@ def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
     """How a file is read as the nearest family; "" if it cannot be."""
     if family not in NEAREST:
         return ""
-    reading = Reading(
-        {name: value for name, value in in_file.items() if name != "model_type"}, CLASSES[NEAREST[family]]
-    )
+    fields = {name: value for name, value in in_file.items() if name != "model_type"}
     try:
+        reading = Reading(fields, CLASSES[NEAREST[family]])
         FAMILIES[NEAREST[family]](reading, 1)
-    except ValueError:
+        ignored = " ".join(["model_type", *reading.unknown()])
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # values that the family has not
         return ""
-    ignored = " ".join(["model_type", *reading.unknown()])
     return f" --ignore {ignored} reads it as {NEAREST[family]!r}, the nearest family that is read."
 
 

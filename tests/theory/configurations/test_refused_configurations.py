@@ -73,6 +73,8 @@ def test_keys_that_a_class_does_not_read():
 
 def test_nearest_network_that_is_read():
     """The refusal has the keys to leave out, and with them the file is read, experts and narrow matrices left out."""
+    with pytest.raises(ValueError, match=r"\(MLA\), which have no rule\.$"):  # nor is it read as another
+        stack_from_config(LLAMA | {"model_type": "deepseek_v3", "attention_bias": "yes"})
     config = LLAMA | {"model_type": "deepseek_v3", "kv_lora_rank": 16, "n_routed_experts": 8, "n_group": 1}
     with pytest.raises(ValueError, match=r"reads it as 'llama', the nearest family that is read\.$") as error:
         stack_from_config(config)
