@@ -1,6 +1,6 @@
 """Every published model's prediction at several lengths, with a batch and without: an answer, and its seconds.
 
-Seconds are a core's, of a process of its own; those announced are what `theory.mean_field.cost` says beforehand.
+Seconds are a core's, of a process of its own; those announced are what the command says beforehand.
 """
 
 import os

@@ -73,7 +73,7 @@ def first_step(
 
 
 def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:
-    """What theory leaves out of W^Q and W^K where there are fewer heads than errors were measured with, at most.
+    """Errors that theory makes at most in W^Q and W^K, of fewer heads than the coefficients' networks have.
 
     A norm removes at most 1/h of their squared gradients, as a head is 1/h of what it adds to the stream, and as much
     of their kernel, in which the gain is linear and the curvature quadratic.

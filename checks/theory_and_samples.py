@@ -1,6 +1,6 @@
 """Predictions and samples side by side, as data frames."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -67,6 +67,32 @@ def _with_error(measured: Estimate, prediction: Prediction, name: str) -> Estima
     return measured if error is None else Estimate(measured.mean, np.hypot(measured.sem, error), measured.draws)
 
 
+def _rows(samples: Samples, patterns: int) -> Iterator[dict[str, Any]]:
+    """The numbers of one cell by the names of the columns of `comparison`, an array over layers each."""
+    prediction = prediction_of(samples, patterns)
+    for name, values in samples.items():
+        if np.isnan(values).all():
+            continue
+        measured, known = estimate(values), name in prediction
+        reason = Trust.of(samples.stack, name).why if known else ""
+        predicted = prediction[name] if known else np.full_like(measured.mean, np.nan)
+        verdict = np.full_like(measured.mean, "", dtype=object)
+        if known:
+            verdict = agreement(_with_error(measured, prediction, name), predicted)
+        yield {
+            "quantity": name,
+            "layer": np.arange(1, values.shape[1] + 1) if values.ndim == 2 else 0,
+            "draws": measured.draws,
+            "mean": measured.mean,
+            "sem": measured.sem,
+            "median": np.median(values, axis=0),
+            "log_variance": log_variance(values),
+            "predicted": predicted,
+            "agreement": np.full_like(verdict, "beyond") if reason else verdict,
+            "reason": reason,
+        }
+
+
 def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFrame:
     """One row per cell, quantity and layer: mean, standard error, prediction and whether they agree.
 
@@ -95,35 +121,8 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
     Assumes d → ∞ in `predicted`, as `predict` does. Source: docs/verdicts.md.
     """
     cells = checked_cells(cells)
-    rows: list[dict[str, Any]] = []
     fields = pd.DataFrame([cell_fields(samples) for samples in cells])
-    for number, samples in enumerate(cells):
-        prediction = prediction_of(samples, patterns)
-        for name, values in samples.items():
-            if np.isnan(values).all():
-                continue
-            measured = estimate(values)
-            known = name in prediction
-            reason = Trust.of(samples.stack, name).why if known else ""
-            predicted = prediction[name] if known else np.full_like(measured.mean, np.nan)
-            verdict = (
-                agreement(_with_error(measured, prediction, name), predicted)
-                if known
-                else np.full_like(measured.mean, "", dtype=object)
-            )
-            rows.append({
-                "cell": number,
-                "quantity": name,
-                "layer": np.arange(1, values.shape[1] + 1) if values.ndim == 2 else 0,
-                "draws": measured.draws,
-                "mean": measured.mean,
-                "sem": measured.sem,
-                "median": np.median(values, axis=0),
-                "log_variance": log_variance(values),
-                "predicted": predicted,
-                "agreement": np.full_like(verdict, "beyond") if reason else verdict,
-                "reason": reason,
-            })  # fmt: skip
+    rows = [{"cell": k} | row for k, samples in enumerate(cells) for row in _rows(samples, patterns)]
     # One frame for all, and fields join once: a frame per quantity would take longer than the statistics.
     columns = {
         name: np.concatenate([np.broadcast_to(row[name], np.shape(row["layer"]) or (1,)) for row in rows])

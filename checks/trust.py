@@ -115,7 +115,7 @@ def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
     """
     if stack.encoder_depth:  # coefficients were measured with parts of one depth
         stack = replace(stack, depth=stack.most_layers, encoder_depth=0)
-    worst, why = max(_corrections(stack, kind), key=lambda one: one.size), ""
+    worst, why = max(_corrections(stack, kind), key=lambda correction: correction.size), ""
     error, times = worst.size / stack.width, worst.size / (ALLOWED * stack.width)
     if missing := gaps(stack, "queries"):
         why = f"no rule: {missing[0].because}"
@@ -153,7 +153,7 @@ def family(stack: Stack) -> str:
 
 @lru_cache(maxsize=2)
 def coefficients(file: Path = COEFFICIENTS) -> dict[str, Any]:
-    """By family; then by kind of quantity "c" and its "error", or by optimizer and number the pair of both.
+    """Coefficients by family; then by kind of quantity "c" and its "error", or by optimizer and number both.
 
     Networks are off by c/d, relatively, at the reference.
     """
@@ -203,13 +203,13 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
         size = _family_size(stack, row, kind)
         inner.append(Correction(size, f"stacks of the family '{family(stack)}'", "d", width))
     if inner:  # these are of the same numbers, and add up; the largest is named
-        worst = max(inner, key=lambda one: one.size)
-        corrections.append(worst._replace(size=sum(one.size for one in inner)))
+        worst = max(inner, key=lambda correction: correction.size)
+        corrections.append(worst._replace(size=sum(correction.size for correction in inner)))
     return corrections
 
 
 def _inside_branches(stack: Stack) -> list[Correction]:
-    """What few or heavy-tailed coordinates inside branches add to the family's correction, where a norm is on the way.
+    """Corrections by few or heavy-tailed coordinates inside branches, besides the family's, where a norm is on the way.
 
     Only in a stream that is normalized corrections multiply from layer to layer (docs/finite_width.md). Elsewhere
     branches add up, and the sub-layer of most counts.
@@ -269,7 +269,7 @@ def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass
 
 
 def _is_bare(stack: Stack) -> bool:
-    """Whether branches are given a stream, and add to it, that no norm touches."""
+    """Tell whether the stream meets no norm on its way into, through and behind branches."""
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
     return not normed and not stack.is_idle
@@ -300,7 +300,7 @@ def _stream_scale(stack: Stack) -> float:
 
 
 def unmeasured(stack: Stack) -> str:
-    """What makes a stack unlike those of its family that were measured; "" if nothing does.
+    """The reason why a stack is unlike the measured ones of its family; "" if it is like them.
 
     A gated unit squares the energy of its input. Without a norm on its way energies feed on themselves, and so do their
     fluctuations: the coefficient depends on every gain, and grows exponentially with the depth.
@@ -389,12 +389,14 @@ def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
     # Polar factors were measured at eight tokens, Newton-Schulz steps not at all.
     spread *= max(0, stack.rows - TOKENS) if optimizer in MEASURED else stack.rows
     reference = step_reference(stack.placement, stack.ffn, "queries" if stack.query_key_scale else "uniform")
-    inside, usual = ([one.size for one in _inside_branches(network)] or [0.0] * 2 for network in (stack, reference))
+    inside, usual = (
+        [correction.size for correction in _inside_branches(network)] or [0.0] * 2 for network in (stack, reference)
+    )
     units, few_values = (max(0.0, inside[k] - usual[k]) for k in range(2))
     inner, values, known = SQUARED * (units + few_values), 0.0, 0.0
     if stack.placement != "post":  # branches stand by themselves in a norm
         inner = SQUARED * units
-        values, known = (one.width / (one.key_heads * one.key_width) for one in (stack, reference))
+        values, known = (network.width / (network.key_heads * network.key_width) for network in (stack, reference))
         if optimizer != "sgd":  # steps that do not grow with gradients may follow them less
             values, known = max(0.0, values - known), 0.0
     scale = stack.query_key_scale and (1.0 if stack.query_key_norm != "none" else stack.query_key_scale)
@@ -408,7 +410,7 @@ def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
 
 
 def _unmeasured_step(stack: Stack) -> str:
-    """What makes a stack unlike those whose coefficients its errors are made of; "" if nothing does.
+    """The reason why a stack is unlike those that first steps were measured with; "" if it is like them.
 
     Queries and keys that are turned or normalized, or shared by heads, count by the scale of their logits and the
     number of values; matrices drawn with deviations of their own by the energy of the inputs.

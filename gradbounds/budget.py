@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from gradbounds.units import byte_count, duration, format_bytes, seconds_of
@@ -14,12 +15,15 @@ from theory import NoRuleError, Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
 from theory.mean_field.cost import Cost, has_cheaper_groups, prediction_cost, quick_patterns
 from theory.mean_field.gaussian import LARGEST_SCALE
+from theory.mean_field.prediction import predicted_seconds
 
-_SHARE = 0.25
-"""Of the free memory, what a prediction takes unasked."""
+_UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
+"""What a prediction takes and holds unasked, at most, by the estimate."""
 
 SOON = 10.0
-"""Seconds that a prediction takes unasked, where there is a cheaper way."""
+"""Seconds that a prediction takes unasked by the estimate, where there is a cheaper way."""
+
+BY_CLOCK = "Seconds are those of a least batch, which was predicted, times how much more is asked for."
 
 _FEWEST = 2
 
@@ -45,6 +49,19 @@ def each_once() -> Iterator[None]:
         _made.reset(before)
 
 
+_by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
+
+
+@contextmanager
+def by_estimates() -> Iterator[None]:
+    """Hold all time against estimates: a page chooses and refuses alike on every machine, and in no time."""
+    before = _by_estimates.set(True)
+    try:
+        yield
+    finally:
+        _by_estimates.reset(before)
+
+
 def once(key: Hashable, make: Callable[[], Made]) -> Made:
     """What is made, or what was before for the same key within `each_once`."""
     by_key = _made.get()
@@ -63,23 +80,33 @@ class Budget:
     Attributes:
         seconds: on one core.
         bytes: of memory.
+        is_clocked: whether a least batch is clocked and held against the seconds, in place of the estimate.
+        free: bytes that the machine has left, where nobody gave the memory.
     """
 
     seconds: float
     bytes: float
+    is_clocked: bool = False
+    free: float = math.inf
 
     @classmethod
-    def of(cls, max_time: str, memory: str | None) -> "Budget":
-        """From what a user writes; without a memory a quarter of what is free.
+    def of(cls, max_time: str | None, memory: str | None) -> "Budget":
+        """From what a user writes; what is taken unasked is the same on every machine.
 
         Raises:
             ValueError: one of them cannot be read.
         """
-        return cls(seconds_of(max_time), _SHARE * free_memory() if memory is None else byte_count(memory))
+        limits = (_UNASKED_BYTES, free_memory()) if memory is None else (byte_count(memory), math.inf)
+        seconds = _UNASKED_SECONDS if max_time is None else seconds_of(max_time)
+        return cls(seconds, limits[0], max_time is not None and not _by_estimates.get(), limits[1])
 
     def holds(self, cost: Cost) -> bool:
-        """Whether a prediction may take that."""
+        """Whether an estimate is within both."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
+
+    def has_room(self, cost: Cost) -> bool:
+        """Whether a prediction may hold that, and the machine can."""
+        return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:
         """How many times a limit a cost is, of that which it is furthest beyond."""
@@ -89,6 +116,7 @@ class Budget:
         """Which limits a cost is beyond, in words."""
         limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
         limits += [f"the {format_bytes(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
+        limits += [f"the {format_bytes(self.free)} of free memory"] if self.free < cost.bytes <= self.bytes else []
         return " and ".join(limits)
 
 
@@ -99,7 +127,7 @@ class Way:
     Attributes:
         stack: the network.
         arguments: of `theory.predict`.
-        cost: what that takes.
+        cost: the estimate of what that takes, the same on every machine.
         said: what is cheaper about it than was asked for; "" if nothing is.
     """
 
@@ -107,6 +135,16 @@ class Way:
     arguments: Mapping[str, Any]
     cost: Cost
     said: str = ""
+
+    @property
+    def measured(self) -> Cost:
+        """What it takes on this machine, by a least batch that is clocked."""
+        return measured(self.stack, self.cost, **self.arguments)
+
+    @property
+    def pace(self) -> float:
+        """How many times its estimate it takes on this machine."""
+        return self.measured.seconds / self.cost.seconds
 
     def predicted(self) -> Prediction:
         """The prediction, whose cost was held against a budget."""
@@ -119,6 +157,22 @@ class Way:
         return once((self.stack, *sorted(arguments.items())), prediction)
 
 
+def measured(stack: Stack, cost: Cost, **how: Any) -> Cost:
+    """What a prediction takes on one core of this machine, by a least batch that is clocked once."""
+    return replace(cost, seconds=by_clock(lambda: _clocked(stack, **how), cost.seconds))
+
+
+_clocked = lru_cache(maxsize=32)(predicted_seconds)
+
+
+def by_clock(clock: Callable[[], float], estimate: float) -> float:
+    """What a clock says of one thread; the estimate within `by_estimates`."""
+    if _by_estimates.get():
+        return estimate
+    with one_numpy_thread():
+        return clock()
+
+
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
     """The way to predict a network: as asked for, or by groups of its tokens, or with fewer patterns.
 
@@ -129,7 +183,18 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
     Raises:
         NoRuleError: there is no rule, or logits are larger than its quadratures reach.
-        OverBudgetError: no way is within the budget.
+        OverBudgetError: that way is not within the budget.
+    """
+    chosen = chosen_way(stack, patterns, budget)
+    check(chosen, budget, chosen.pace if budget.is_clocked and budget.has_room(chosen.cost) else 1.0)
+    return chosen
+
+
+def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
+    """The same, chosen by estimates alone: the best that is within the budget, or the least that there is.
+
+    Raises:
+        NoRuleError: as `way`.
     """
     require(stack, "prediction")
     if stack.output_scale > LARGEST_SCALE:  # at any cost, which an estimate would hide
@@ -138,10 +203,19 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
         )
     ways = _ways(stack, patterns, budget)
     soon = replace(budget, seconds=budget.seconds if patterns else min(SOON, budget.seconds))
-    for limit in (soon, budget):
-        if fitting := [each for each in ways if limit.holds(each.cost)]:
-            return fitting[0]
-    raise OverBudgetError(_refusal(min(ways, key=lambda each: budget.excess(each.cost)), budget))
+    fitting = (each for limit in (soon, budget) for each in ways if limit.holds(each.cost))
+    return next(fitting, min(ways, key=lambda each: budget.excess(each.cost)))
+
+
+def check(chosen: Way, budget: Budget, pace: float) -> None:
+    """Refuse what takes so many times its estimate and is then not within the budget.
+
+    Raises:
+        OverBudgetError: so it is.
+    """
+    cost = replace(chosen.cost, seconds=pace * chosen.cost.seconds)
+    if cost.seconds > budget.seconds or not budget.has_room(cost):
+        raise OverBudgetError(_refusal(chosen, cost, budget, pace))
 
 
 def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
@@ -176,14 +250,14 @@ def _halves(count: int) -> list[int]:
     return counts
 
 
-def _refusal(way: Way, budget: Budget) -> str:
+def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
     """What a prediction would take at least, what it may, and what to change."""
-    stack, cost = way.stack, way.cost
+    stack = way.stack
     price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
     how = f" with {way.arguments['patterns']} patterns" if "patterns" in way.arguments else ""
     takes = f"theory would take about {price} for {stack.tokens} tokens{how}"
     change = []
-    if (fewer := tokens_within(stack, budget)) is not None:
+    if (fewer := tokens_within(stack, replace(budget, seconds=budget.seconds / pace))) is not None:
         change.append(f"--tokens {fewer} is within these")
     twice = 2 * cost.seconds
     enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"

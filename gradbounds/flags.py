@@ -138,7 +138,7 @@ class WithJson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfModel(WithJson):
+class ModelFlags(WithJson):
     """Flags of commands that take the network of a model."""
 
     config: Annotated[
@@ -189,14 +189,3 @@ class OnTexts(IntoFolder):
     units: Annotated[
         Literal["words", "bpe"], Flag(help="units of the vocabulary: words, or pieces of them by sentencepiece")
     ] = "words"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A command of several words, of which `what` is the one that was given; each has its own flags."""
-
-    what: Any
-
-    def run(self) -> Any:
-        """What was found, or an exit code."""
-        return self.what.run()

@@ -57,16 +57,18 @@ def pytest_runtest_setup() -> None:
 
 
 def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A pass through a network with its shapes checked at the first of each Stack but for its sizes, engine and dtype.
+    """A pass through a network with its shapes checked where a field, an engine or a dtype has a value not met before.
 
-    The shapes of the next follow from the same lines, and checking them would take most of the suite's time.
+    Others go through the same lines, and checking them would take most of the suite's time. Sizes and numbers that are
+    not 0 count as one value.
     """
     seen: set[tuple[object, ...]] = set()
 
     def checked(stack: Stack, engine: Engine, *rest: Any) -> Any:
-        kind = *(value for name, value in vars(stack).items() if name not in SIZES), type(engine), engine.dtype
-        config.update("jaxtyping_disable", kind in seen)
-        seen.add(kind)
+        fields = {name: bool(value) if isinstance(value, float) else value for name, value in vars(stack).items()}
+        kinds = {(type(engine), engine.dtype, *field) for field in fields.items() if field[0] not in SIZES}
+        config.update("jaxtyping_disable", kinds <= seen)
+        seen.update(kinds)
         try:
             return run(stack, engine, *rest)
         finally:

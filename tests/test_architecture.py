@@ -221,6 +221,21 @@ def test_no_cycle():
     assert done == set(graph), f"import cycle among {sorted(set(graph) - done)}"
 
 
+MOST_CHECKS_OF_LAYOUTS = 10
+"""Places of theory that ask which layout tokens have; a layout owns its rules, so that this number only falls."""
+
+
+def test_layouts_own_their_rules():
+    calls = [
+        node
+        for path in (ROOT / "theory").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "hasattr")
+    ]
+    found = sum("Layout" in ast.unparse(call) or "AttendingMembers" in ast.unparse(call) for call in calls)
+    assert found == MOST_CHECKS_OF_LAYOUTS, "lower the number if there are fewer"
+
+
 def test_the_vocabulary_is_importable_alone():
     """What simulate takes from theory are names and definitions, never a formula: no vocabulary module imports one."""
     vocabulary = ("theory.stack", "theory.coverage")

@@ -59,7 +59,7 @@ def test_the_list_has_every_part(capsys):
 
 def test_no_such_part(capsys):
     assert main(["relaxation"]) == 2
-    assert capsys.readouterr().err.startswith("PART must be one of kills, exponents, ")
+    assert capsys.readouterr().err.startswith("PART must be one of exponents, laws, ")
 
 
 def run(root):

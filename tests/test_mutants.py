@@ -64,11 +64,11 @@ def test_what_hangs_is_caught_and_what_cannot_run_is_trouble(tree):
 def test_the_file_of_verdicts_and_the_exit_code(tmp_path, monkeypatch, capsys):
     out = tmp_path / "runs" / "mutants.json"
     for caught_by, code in (("tests/test_a.py::test_b", 0), (None, 1)):
-        verdict = Verdict(name="exit-code-lost", caught_by=caught_by)
+        verdict = Verdict(name="label-term-counted-once", caught_by=caught_by)
         monkeypatch.setattr(mutants, "verdicts", lambda *_, verdict=verdict: [verdict])
         monkeypatch.setattr(mutants, "fail_without_mutant", lambda _: None)
-        assert mutants.main(["exit-code-lost", "--out", str(out)]) == code
-        assert json.loads(out.read_text())["survived"] == ([] if caught_by else ["exit-code-lost"])
+        assert mutants.main(["label-term-counted-once", "--out", str(out)]) == code
+        assert json.loads(out.read_text())["survived"] == ([] if caught_by else ["label-term-counted-once"])
     with pytest.raises(SystemExit):
         mutants.main(["unknown"])
     assert "name must be that of a mutant in mutants.toml, got unknown" in capsys.readouterr().err

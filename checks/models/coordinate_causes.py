@@ -72,6 +72,7 @@ class _Judge:
             if row.quantity == "own" and row.word != "zero" and (at not in first or row.step < first[at].step):
                 first[at] = row
         self._updates = [row for row in first.values() if row.word == "breach"]
+        self._own = {at: row.exponent for at, row in first.items()}
         self._off_updates = {at for at, row in first.items() if abs(row.off) > MARGIN}
         self._matrices: dict[str, list[tuple[Owner, Role]]] = {}
         for (place, _), (owner, role) in sizes.owners.items():
@@ -103,7 +104,9 @@ class _Judge:
         beginnings = [cause for cause in self._beginnings() if not set(cause.names) & named]
         yield from beginnings
         yield from output
-        yield from self._rates({name for cause in (*output, *beginnings) for name in cause.names})
+        rates = list(self._rates({name for cause in (*output, *beginnings) for name in cause.names}))
+        yield from rates
+        yield from self._exact_rates({name for cause in (*output, *beginnings, *rates) for name in cause.names})
 
     def _power(self, place: str) -> float:
         return self._sizes.power("multiplier", place) + self._sizes.power("input_multiplier", place)
@@ -297,6 +300,37 @@ class _Judge:
                 f"epsilon takes up to {most[0]:.0%} of the step at {letter} {ends[0]} and {most[1]:.0%} at {letter} "
                 f"{ends[1]}: it must be far below {least:.1g}, the size of the least gradient",
             )  # fmt: skip
+
+    def _exact_rates(self, named: set[str]) -> Iterator[Cause]:
+        """Matrices whose rate has another power than mu-P asks, also where an update falls behind many vectors.
+
+        A step that divides by the gradient's size adds up as many entries of a matrix's input as there are. What is
+        measured must be this power, or up to a half below it as behind many vectors: else a scalar was not seen.
+
+        Args:
+            named: weights that are causes already: what stands at their places follows.
+        """
+        if self._letter == "depth" or self._parametrization == "sp":
+            return
+        places = {place for (place, _), (owner, _) in self._sizes.owners.items() if owner.weight in named}
+        largest = self._sizes.values[-1]
+        for at, (owner, role) in self._sizes.owners.items():
+            weight, place = owner.weight, owner.place
+            if (
+                place in places | {*self._inputs}
+                or weight in self._tied
+                or not self._divides(weight)
+                or at not in self._own
+            ):
+                continue
+            if len(owner.shape) < 2 or role not in ("input", "hidden", "output"):
+                continue
+            power = self._sizes.power("rate", weight)
+            off = _rounded(power + (role != "input") + self._power(place))
+            seen = off - _NEAR - MARGIN <= self._own[at] <= off + MARGIN
+            if off and seen and self._sizes.at("damping", weight, largest) <= _HELD_BACK:
+                what = f"its rate goes like width^{power:.2f} and must go like {_powers('width', power - off)}: "
+                yield Cause("learning rate", (weight,), what + self._times(off))
 
     def _clear_power(self, place: str, role: Role, name: str, power: float, off: float, error: float) -> float | None:
         """How far a rate's power is off: from what its role asks, or else from the one multiple of 1/2 within error.

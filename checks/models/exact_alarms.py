@@ -177,6 +177,24 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
     if whole(tests, "label_is_own") == 1:
         yield Fact("", WHOLE_MODEL, "leak", "the label of every position is its own input: are labels shifted?")
+    yield from _labels(tests)
+
+
+def _labels(tests: ExactTests) -> Iterator[Fact]:
+    """Where in the inputs labels are, if not at the next position."""
+    distance = whole(tests, "label_distance")
+    if np.isfinite(distance):
+        what = f"the label of every position is the input {abs(distance):.0f} places "
+        what += (
+            "on: are labels shifted more than once?" if distance > 0 else "before it: are they shifted the other way?"
+        )
+        yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
+    for fact, whose in (("next_sample", "next sample"), ("own_start", "same sample")):
+        if whole(tests, f"ends_in_{fact}") == 1:
+            what = (
+                f"labels at the end of a sample are the first words of the {whose}: are they shifted sample by sample?"
+            )
+            yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
 
 
 def _unregistered(tests: ExactTests) -> Iterator[Fact]:
@@ -197,18 +215,18 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
     by_epsilon, divided, share = (values(tests, f"norm_{what}") for what in ("epsilon", "divided", "share"))
     says = values(tests, "norm_says")
     far, backward = values(tests, "norm_far"), values(tests, "norm_backward")
-    large, rather, none, perhaps, own, held = (dict[Place, float]() for _ in range(6))
+    large, rather, none, perhaps, disagreeing, by_far = (dict[Place, float]() for _ in range(6))
     for at, response in values(tests, "norm_response").items():
         normed = max(response, far.get(at, response)) < NORM_FAR
         if normed and backward.get(at, 0.0) > BACKWARD and share[at] < _FELT:
-            own[at] = backward[at]
+            disagreeing[at] = backward[at]
         like_epsilon = abs(by_epsilon[at] - response) < _LIKE_EPSILON
         if like_epsilon and share[at] > EPSILON:
             large[at] = divided[at]
         elif like_epsilon and share[at] > _FELT:
             rather[at] = share[at]
         elif response >= NORM and far.get(at, response) < NORM:
-            held[at] = response
+            by_far[at] = response
         elif response >= NORM:
             (none if says[at] == 1 or response > _MORE_THAN_LINEAR else perhaps)[at] = response
     what = "the epsilon of {} is larger than what it divides, {{}}"
@@ -218,9 +236,9 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
     yield from _in_one(none, "norm", what)
     yield from _in_one(perhaps, "norm", what, alarm=False)
     what = "backward of {} disagrees with its forward: g.x is {{}} of a random direction's, and must be 0 behind a norm"
-    yield from _in_one(own, "norm", what)
+    yield from _in_one(disagreeing, "norm", what)
     what = "{} divides by its epsilon: it answers with {{}} to the scale of its input, and as a norm to 10^4 times that"
-    yield from _in_one(held, "norm", what)
+    yield from _in_one(by_far, "norm", what)
 
 
 def _in_one(named: dict[Place, float], kind: str, what: str, *, alarm: bool = True) -> Iterator[Fact]:

@@ -83,11 +83,17 @@ def _network(measured: Probed, depth: int, given: Stack | None) -> tuple[Stack |
     if given is not None:
         return (given if given.depth == depth else None), "the Stack given"
     lists = measured.frame.loc[measured.frame["layer"] > 0, "part"].nunique()
-    with suppress(ValueError):
-        if measured.config and measured.words and lists == 1:
-            described, _ = stack_from_config(measured.config, tokens=measured.words)
-            return (described if described.depth == depth else None), "read from its configuration"
+    described = described_stack(measured) if measured.words and lists == 1 else None
+    if described is not None:
+        return (described if described.depth == depth else None), "read from its configuration"
     return measured.stack, "read from its layers"
+
+
+def described_stack(measured: Probed) -> Stack | None:
+    """The network that a module's own configuration describes; None where it has none that is read."""
+    with suppress(ValueError):
+        return stack_from_config(measured.config, tokens=max(measured.words, 2))[0] if measured.config else None
+    return None
 
 
 def _of_placement(measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray) -> GrowthTheory | None:

@@ -212,14 +212,14 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
     Layers are of two kinds where each has parameters that the other lacks. One that only lacks some is of the same
     kind, unless the configuration says that it is of another.
     """
-    has, said = _names(rows[rows["quantity"] == "weight"], layers), _said_kinds(config, layers)
+    has, configured = _names(rows[rows["quantity"] == "weight"], layers), _said_kinds(config, layers)
     whole = [names for names in has.values() if not any(names < other for other in has.values())]
     labels, known = np.zeros(len(layers), int), dict[Any, int]()
     for k, names in enumerate(has.values()):
         kind = max((other for other in whole if names <= other), key=whole.count)
-        full = [said[j] for j, other in enumerate(has.values()) if other == kind]
-        own = names != kind and said[k] not in full
-        labels[k] = known.setdefault(frozenset(names if own else kind), len(known))
+        full = [configured[j] for j, other in enumerate(has.values()) if other == kind]
+        is_apart = names != kind and configured[k] not in full
+        labels[k] = known.setdefault(frozenset(names if is_apart else kind), len(known))
     return labels
 
 
@@ -241,7 +241,7 @@ def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None
         labels, has = layer_kinds(rows, layers, config or {}), _names(rows[rows["quantity"] == "weight"], layers)
         texts = []
         for label in np.unique(labels):
-            members = [layer for layer, own in zip(layers, labels, strict=True) if own == label]
+            members = [layer for layer, kind in zip(layers, labels, strict=True) if kind == label]
             others = set().union(*(has[layer] for layer in layers if layer not in members))
             own_names = sorted(set().union(*(has[layer] for layer in members)) - others)
             texts.append(f"{', '.join(map(str, members))}" + f" (with {', '.join(own_names[:2])})" * bool(own_names))
@@ -254,7 +254,7 @@ def _structure(rows: pd.DataFrame, layers: list[int], kinds: NDArray[np.int64]) 
     """Parameters that a layer lacks and most of its kind have, and whether an Identity stands there."""
     identities, has = rows[rows["quantity"] == "identity"], _names(rows[rows["quantity"] == "weight"], layers)
     for label, layer in zip(kinds, layers, strict=True):
-        family = [has[other] for other, own in zip(layers, kinds, strict=True) if own == label]
+        family = [has[other] for other, kind in zip(layers, kinds, strict=True) if kind == label]
         counts = Counter(name for names in family for name in names)
         missing = sorted(name for name, count in counts.items() if 2 * count > len(family) and name not in has[layer])
         if missing:

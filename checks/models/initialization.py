@@ -5,21 +5,29 @@ gradients scatter more, and follow from it. So where matrices differ nothing els
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
+from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged, of_weights
+from checks.models.exact_alarms import values
+from checks.models.growth_theory import described_stack
 from checks.models.streams import residual_of_normed
 from checks.statistics import CHANCE
+from simulate.modules.branch_ends import ends_branch
+from simulate.modules.probe import ALONE, Probed
 from theory import Stack
+from theory.configurations.classes import CLASSES
+from theory.configurations.family import DEVIATION
 from theory.stack.initializations import INITIALIZATIONS, Law
 from theory.stack.stack import BY_LAYER
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.weights import copies, gain, weight_shapes
 
 WEIGHT_RATE = 1e-4
 """How often a healthy module of a width and depth has a matrix that differs, at most, over all its matrices."""
@@ -29,6 +37,11 @@ _SAME = 0.02
 _FAR_IN_ALL, _FAR_IN_ONE = 2.0, 4.0
 _WIDE = 8
 _ENDS, _QUERIES = {"WO", "XO", "W2"}, {"WQ", "WK", "XQ", "XK"}
+_ALL_ENDS = {*_ENDS, "S2"}
+# Matrices that are one parameter: queries, keys, values, a gate and units.
+_PACKED = 5
+# The response to the scale of its input below which something is a norm.
+_IS_NORM = 0.1
 _SHARDS = (2, 4, 8, 16, 32, 64)
 # The deviation of a standard normal number between -2 and 2.
 _CUT = Law(cut=2.0).variance ** 0.5
@@ -90,6 +103,137 @@ def against_initialization(
             here = list(_numbers_differ(table[chosen & (width >= _WIDE * depth)]))
         findings += [((int(width), int(depth)), str(part), finding) for finding in here]
     return merged(findings)
+
+
+def against_description(probed: Probed, given: Stack | None, *, trained: bool) -> tuple[list[Alarm], list[str]]:
+    """Where one module is not the network that it is to be: alarms and notes.
+
+    Held against it are the number of layers and whether both ends are one matrix; and, unless they are trained, the
+    deviations of matrices, of embeddings and of an output matrix, and the gains of norms. A matrix is those of the
+    network that have as many entries, ends of branches by their names; where several fit, the nearest.
+
+    Args:
+        probed: the module.
+        given: the network; that of the module's own configuration if None, which is a note where that does not say of
+            which family it is.
+        trained: whether its weights are.
+    """
+    network = given or described_stack(probed)
+    if network is None:
+        return [], []
+    frame, words = probed.frame, "the Stack's" if given else "its configuration's"
+    findings = list(_of_lists(frame, network, several=given is not None))
+    alarms = [] if given else list(_of_both_ends(frame, network, probed.config))
+    if not trained:
+        parts = [part for part, depth in _depths(frame).items() if depth == network.depth]
+        if given or len(_depths(frame)) == 1 or network.source_tokens:
+            rows = {part: frame[(frame["part"] == part) & (frame["layer"] > 0)] for part in parts}
+            for part, here in rows.items():
+                differ = _matrices_differ(here, network, roles_by_size(here, network))
+                findings += [(ALONE, part, finding) for finding in differ]
+        alarms += [*_of_ends(frame, network, probed.config)] if not given else []
+        alarms += _of_norms(probed)
+    alarms += merged(findings)
+    alarms = [replace(alarm, where=(), what=alarm.what.replace("the Stack's", words)) for alarm in alarms]
+    if given or "model_type" in probed.config:
+        return alarms, []
+    return [], [f"its configuration, read as one of nanoGPT, is another: {alarm.what}" for alarm in alarms]
+
+
+def _depths(frame: pd.DataFrame) -> dict[str, int]:
+    return {str(part): int(depth) for part, depth in frame[frame["layer"] > 0].groupby("part")["layer"].max().items()}
+
+
+def _of_lists(frame: pd.DataFrame, network: Stack, *, several: bool) -> Iterator[Places]:
+    """The number of layers, where there is one list of them."""
+    depths = _depths(frame)
+    if len(depths) == 1 and not several:
+        ((part, depth),) = depths.items()
+        if depth != network.depth:
+            what = "has {} layers, and the Stack's number is {}"
+            yield ALONE, part, Finding(WHOLE_MODEL, "structure", what, (depth, network.depth))
+
+
+def roles_by_size(rows: pd.DataFrame, network: Stack) -> dict[str, tuple[str, ...]]:
+    """Which matrices of a network the parameters of a list's layers are, by how many entries these have."""
+    one_each = {role: shape for role, shape in weight_shapes(network).items() if copies(network, role) == 1}
+    sizes = {role: int(np.prod(shape)) for role, shape in one_each.items()}
+    first = rows.drop_duplicates(["parameter", "quantity"]).pivot_table("value", "parameter", "quantity")
+    first = first[first["shortest"].notna()] if "shortest" in first else first.iloc[:0]
+    ends_named = any(map(ends_branch, first.index))
+    known = {}
+    for name, row in first.iterrows():
+        end = ends_branch(str(name))
+        pool = [role for role in sizes if not ends_named or (role in _ALL_ENDS) == end]
+        several = range(1, 2 if end else _PACKED + 1)
+        fits = [
+            of for count in several for of in combinations(pool, count) if sum(sizes[r] for r in of) == row["entries"]
+        ]
+        if fits:
+            square = float(row["weight"]) ** 2
+            known[str(name)] = min(fits, key=lambda of: abs(_log(square) - _log(sum(_square(network, r) for r in of))))
+    return known
+
+
+def _log(value: float) -> float:
+    return float(np.log(max(value, 1e-30)))
+
+
+def _of_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> Iterator[Alarm]:
+    """Deviations of embeddings and the output matrix; a row may be 0 that stands for padding."""
+    std = next((float(config[name]) for name in DEVIATION if isinstance(config.get(name), float)), None)
+    root, vocab = network.width**0.5, network.vocab
+    scales = {network.embedding_scale, network.embedding_scale / root, network.output_scale / root}
+    for name, rows in _of_words(frame, network):
+        entries = vocab * network.width
+        if std is not None and np.isfinite(rows["weight"]):
+            ratios = [rows["weight"] / entries**0.5 / scale for scale in {std, std * _CUT, *scales} if scale > 0]
+            ratio = min(ratios, key=lambda value: abs(_log(value)))
+            tail = stats.chi2.ppf(1 - WEIGHT_RATE / 2, entries) / entries
+            if not (1 - 1 / vocab) ** 0.5 * min(1 - _SAME, (2 - tail) ** 0.5) <= ratio <= max(1 + _SAME, tail**0.5):
+                yield of_weights(
+                    "theory", [name], f"has a deviation {rows['weight'] / entries**0.5 / std:.3g} times the Stack's"
+                )
+
+
+def _of_words(frame: pd.DataFrame, network: Stack) -> list[tuple[str, pd.Series]]:
+    """Parameters outside of layers that have a row for every word, by name, with what was measured of each."""
+    outside = frame[(frame["layer"] == 0) & (frame["parameter"] != "")]
+    table = outside.pivot_table("value", "parameter", "quantity", sort=False)
+    table = table.reindex(columns=["weight", "entries", "shared", "embedding"])
+    return [(str(name), row) for name, row in table[table["entries"] == network.vocab * network.width].iterrows()]
+
+
+def _of_both_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> Iterator[Alarm]:
+    """Whether the output matrix is the embeddings', as the model's class has it."""
+    known, asked = CLASSES.get(str(config.get("model_type"))), config.get("tie_word_embeddings")
+    tied = network.embeddings == "tied" if known is None or not isinstance(asked, bool) else known.tied[asked]
+    rows = dict(_of_words(frame, network))
+    words = [name for name, row in rows.items() if row["embedding"] == 1]
+    others = [name for name in rows if name not in words]
+    both = [name for name in words if rows[name]["shared"] == 1]
+    # Positions may be as many as words, which come first.
+    if tied and words and others:
+        what = f"is another matrix than {words[0]}, and its configuration has one for both (tie_word_embeddings)"
+        yield of_weights("structure", others, what)
+    if not tied and both and not others and not network.source_tokens:
+        what = "is the output matrix, too, and its configuration has two (tie_word_embeddings)"
+        yield of_weights("structure", both, what)
+
+
+def _of_norms(probed: Probed) -> Iterator[Alarm]:
+    """What norms multiply by, which is 1 before training."""
+    factors: dict[str, list[float]] = {}
+    tests = probed.tests
+    response, says = (values(tests, f"norm_{what}") for what in ("response", "says"))
+    for at, size in values(tests, "norm_gain").items():
+        if response[at] < _IS_NORM and says[at] == 1 and abs(size - 1) > _SAME:
+            factors.setdefault(at[2], []).append(size)
+    if factors:
+        gains = [size for of in factors.values() for size in of]
+        ends = " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(gains), max(gains))))
+        what = f"multiply by {ends}, and the Stack's norms by 1 before training"
+        yield of_weights("norm", list(factors), what)
 
 
 def _matrices_differ(rows: pd.DataFrame, network: Stack, roles: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:

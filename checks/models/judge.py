@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import Alarm, of_weights, one_a_cause
@@ -21,7 +20,7 @@ from checks.models.exact_alarms import exact_alarms, said
 from checks.models.growth_theory import GrowthTheory, growth_theory
 from checks.models.health import alarms as layer_alarms
 from checks.models.health import kinds_of_layers
-from checks.models.initialization import against_initialization
+from checks.models.initialization import against_description, against_initialization
 from checks.models.layer_tables import (
     ROLES,
     against_theory,
@@ -38,7 +37,7 @@ from checks.models.streams import learning_later, no_residual_anywhere, normed_r
 from checks.models.whole_model import ends_of, entry_notes, loss_alarms, of_the_whole, parts_of, profile
 from simulate import Probed
 from simulate import probe as probe_sizes
-from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one
+from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory, name_of, seeded
 from simulate.modules.one_module import batch_and_loss, is_module, one_module
@@ -98,6 +97,8 @@ def probe(
                "depths": depths or None, "layers": layers or None,
                "parametrization": None if parametrization == "mup" else parametrization}  # fmt: skip
     check_question(question, [name for name, value in objects.items() if value is not None])
+    if widths and not depths and takes_width_alone(factory):
+        depths = (1,)
     if steps is not None:
         return _judged_steps(
             factory, optimizer or "adamw", learning_rate, parametrization, widths=widths, depths=depths, steps=steps,
@@ -168,6 +169,8 @@ def judged_module(
     others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)), *of_the_whole(measured)]
     if trained:
         others = [alarm for alarm in others if alarm.kind in ALWAYS]
+    deviations, deviation_notes = against_description(measured, stack, trained=trained)
+    others, notes = [*others, *deviations], [*notes, *deviation_notes]
     if any(alarm.kind == "non-finite" for alarm in others):
         # What is watched in a pass follows from it.
         exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
@@ -208,7 +211,7 @@ def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
 
 
 def _drawn_alike(
-    module: nn.Module, batch: Any, loss: Any, wrong: Sequence[Alarm], *, seed: int, layers: Sequence[str]
+    module: Any, batch: Any, loss: Any, wrong: Sequence[Alarm], *, seed: int, layers: Sequence[str]
 ) -> list[Alarm]:
     """The alarms that a new module of the same installed class and configuration raises, too."""
     asked = [alarm for alarm in wrong if alarm.kind in _OF_CLASS]

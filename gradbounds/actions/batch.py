@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch, zipf_lines
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.actions.first_line import (
+    ZIPF,
+    FirstLine,
+    cost_of_batch,
+    first_line,
+    format_cost,
+    measured_batch,
+    scale_of_batch,
+    spread_of_texts,
+    text_lines,
+)
+from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
+from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
 from gradbounds.result import Result
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.text import TEXTS
 from theory import Stack
-from theory.configurations import Note, drawn_by, model_type
+from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
-from theory.coverage import require
+from theory.coverage import gaps, has_experts, require
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
 
 DISTINCT = "distinct"
 """The name of no law: words that all differ."""
@@ -42,6 +55,9 @@ _NAMES = {
 # Of a text, on one core, to count its words, pairs and repeats: 40 MB took 6.6 CPU seconds.
 _SECONDS_OF_BYTE = 1.7e-7
 
+_LOOKED_AT, _FREQUENT = 4096, 0.2
+"""Characters of a text that tell words from token ids; the share of one token from which a text is warned of."""
+
 _SHOWN_ERROR = 0.01
 """The least relative error of a norm that is stated."""
 
@@ -49,19 +65,81 @@ _LOST = '  "-" is lost in the error of the sampled attention patterns; --pattern
 
 _NOT_TEXT = (
     "Words all differ, which is not text: text repeats words and labels, so that its gradients agree and the norm is",
-    "larger; --text zipf:1 says how much.",
+    "larger; --text english says how much.",
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A network and a text, and in words what of it nobody gave.
+
+    Attributes:
+        given: fields of the network.
+        text: as `law_of` takes it.
+        of_tokens: whose number of tokens that is; "" where it was given, or is the default of every network.
+        is_default: whether the text is a model's default, because none was given.
+    """
+
+    given: Mapping[str, Any]
+    text: str | None
+    of_tokens: str = ""
+    is_default: bool = False
+
+
+def resolve_batch(
+    given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
+    memory: str | None = None,
+) -> Asked:  # fmt: skip
+    """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.
+
+    Raises:
+        ValueError: the configuration or a law cannot be read.
+    """
+    if not of.is_model:
+        return Asked(given, text)
+    fields, of_tokens = dict(given), ""
+    if "tokens" not in given and (longest := context(of.read(given)[1])) is not None:
+        tokens = _within(longest, given, of, text, patterns, Budget.of(max_time, memory))
+        if tokens is not None:
+            fields["tokens"] = tokens
+            most = f"the most within --max-time and --memory of the configuration's context of {longest}"
+            of_tokens = ", the context of the configuration" if tokens == longest else f", {most}"
+    stack, _ = of.read(fields)
+    law = _law(stack, text)
+    return Asked(fields, law, of_tokens, is_default=text is None and law is not None)
+
+
+def _law(stack: Stack, text: str | None) -> str | None:
+    """The law that was given, or a model's default where theory has a rule for text: English, if its law is known."""
+    refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
+    if text is not None or refused:
+        return text
+    return "english" if stack.vocab >= LEAST_VOCAB else ZIPF
+
+
+def _within(
+    longest: int, given: Mapping[str, Any], of: Description, text: str | None, patterns: int | None, budget: Budget
+) -> int | None:
+    """The most tokens, by halves, whose batch is within the budget; None if there are none."""
+    tokens = longest
+    while tokens > 1:
+        try:
+            stack, _ = of.read({**given, "tokens": tokens})
+            if budget.holds(cost_of_batch(stack, law_of(stack, _law(stack, text)), patterns)[0]):
+                return tokens
+        except ValueError:  # a mask of its own asks for its number of tokens, or words are fewer
+            pass
+        tokens //= 2
+    return None
+
+
 def predict_batch(
-    given: Mapping[str, Any], batch: int, of: Description, *, text: str | None = None,
-    patterns: int | None, max_time: str, memory: str | None = None, plan: bool = False,
-    every_layer: bool = False, of_tokens: str = "", is_zipf: bool = False,
+    asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str | None,
+    memory: str | None = None, plan: bool = False, every_layer: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
 
     Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
-    Who chose the number of tokens or the law unasked says so in words, as `batch_defaults.Asked` has them.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -72,73 +150,63 @@ def predict_batch(
     check_count("batch", batch, 1)
     if patterns is not None:
         check_count("patterns", patterns, 2)
-    stack, notes = of.read(given)
+    stack, notes = of.read(asked.given)
     require(stack, "prediction")
     require(stack, "noise_scale")
-    law = law_of(stack, text)
-    cost, grouped = cost_of_batch(stack, law, patterns)
+    law = law_of(stack, asked.text)
     if plan:
+        cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-        takes = [f"{said_cost(cost, grouped)}, at {stack.tokens} tokens{of_tokens}."]
-        takes += zipf_lines(stack) if is_zipf else []
-        return Result(about="what the gradient of a batch takes", values=numbers, lines=takes)
+        takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
+        lines = [takes, BY_CLOCK, *_text_lines(stack, asked)]
+        return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
     try:
         scale = scale_of_batch(stack, law, patterns, budget)
-    except OverBudgetError:
-        raise
     except ValueError as error:
-        raise ValueError(f"{error} --text {DISTINCT} has no word twice." if is_zipf else str(error)) from error
+        if isinstance(error, OverBudgetError) or not asked.is_default:
+            raise
+        raise ValueError(f"{error} --text {DISTINCT} has no word twice.") from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
-    squares, line = scale.squares(batch, vectors), first_line(scale, batch, vectors, law)
-    names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
-    whole = sum(squares.values())
-    table = pd.DataFrame({
-        "parameter": list(squares), "name": names, "grad_sq": list(squares.values()),
-        "share": [square / whole if whole else 0.0 for square in squares.values()],
-    })  # fmt: skip
+    table, line = (
+        _shares(scale.squares(batch, vectors)),
+        first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab)),
+    )
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     lost = set(layers["quantity"][layers["predicted"].isna()])
-    width = max(map(len, names))
     shown = table.sort_values("share", ascending=False, kind="stable")
-    lines = [
-        title(stack),
-        *drawn_lines(notes),
-        "",
-        f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
-        *(zipf_lines(stack, line) if is_zipf else []),
-        *(_NOT_TEXT if law is None else _of_law(law)),
-        *said_deviations(line),
-        "",
-        "Shares of the squared norm:",
-        *(f"  {row.name_:<{width}} {row.share:z7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
-        "",
-        f"Norms of the matrices' gradients, of the batch of {batch}",
-        *gradient_lines(stack, layers, every_layer=every_layer),
-        *([_LOST] if lost else []),
-        *_error_of_words(stack, law),
-        *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"),
-        "",
-        _said_noise_scale(scale.whole, law),
-        *(_words_that_differ(stack, batch) if law is None else []),
-        _included(stack.embeddings, family, vectors),
-        *note_lines(notes),
-    ]
     return Result(
-        about=title(stack),
-        tables={"batch": table, "layers": layers},
+        about=title(stack), tables={"batch": table, "layers": layers},
         values={
-            "stack": stack, "batch": batch, "loss": scale.loss,
+            "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
-            "gradient_norm": line.norm, "gradient_norm_sem": scale.norm(batch, vectors)[1],
-            "gradient_norm_deviation": line.norm_deviation,
+            "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "noise_scale": scale.whole, "notes": notes, "drawn_by": drawn_by(notes),
         },
-        lines=lines,
+        lines=[
+            title(stack), *drawn_lines(notes), "",
+            f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
+            *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
+            *_warnings(asked.text, law), *said_deviations(line), "", "Shares of the squared norm:",
+            *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
+            f"Norms of the matrices' gradients, of the batch of {batch}",
+            *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
+            *_error_of_words(stack, law), *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"), "",
+            _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
+            _included(stack.embeddings, family, vectors), *note_lines(notes),
+        ],
     )  # fmt: skip
 
 
-def _said_noise_scale(sequences: float, law: TextLaw | None) -> str:
+def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
+    """The share of every kind of parameter in the squared norm."""
+    names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
+    table = pd.DataFrame({"parameter": list(squares), "name": names, "grad_sq": list(squares.values())})
+    whole = sum(squares.values())
+    return table.assign(share=[square / whole if whole else 0.0 for square in squares.values()])
+
+
+def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     """The noise scale, or what it means that there is none."""
     if math.isfinite(sequences):
         return f"Noise scale of the matrices: {sequences:.4g} sequences."
@@ -181,7 +249,9 @@ def law_of(stack: Stack, text: str | None) -> TextLaw | None:
 @cache
 def _say_how_long(file: str) -> None:
     """Say once how long a text takes to be counted, if it takes long; of what is no file nothing."""
-    size = Path(file).stat().st_size if not file.startswith(("zipf:", "counts:")) and Path(file).is_file() else 0
+    size = (
+        Path(file).stat().st_size if not file.startswith(("zipf:", "counts:", "law:")) and Path(file).is_file() else 0
+    )
     if size * _SECONDS_OF_BYTE > LONG:
         print(f"counting the words of {file}, about {duration(size * _SECONDS_OF_BYTE)}", file=sys.stderr, flush=True)
 
@@ -208,6 +278,27 @@ def said_deviations(line: FirstLine) -> list[str]:
         f"+- is how far one run is from the mean loss{most} and from the root mean square of the norm: the draw of",
         "weights and words, and theory's own error of the norm, as sampled networks have it (docs/first_step.md).",
     ]
+
+
+def _text_lines(stack: Stack, asked: Asked, line: FirstLine | None = None) -> list[str]:
+    """The text of a kind, or of a model's default."""
+    return text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []
+
+
+def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
+    """Say where a text's words are no token ids, and where one token makes more than a fifth of it."""
+    if law is None or text in KINDS:
+        return []
+    lines = []
+    if text is not None and Path(text).is_file():
+        with Path(text).open(encoding="utf-8") as file:
+            if not all(word.isdecimal() for word in file.read(_LOOKED_AT).split()[:-1]):
+                lines.append("The file holds words between spaces, no token ids: tokens repeat otherwise than words.")
+    if (most := float(law.frequencies.max())) > _FREQUENT:
+        lines.append(
+            f"One token makes {most:.0%} of the text, as runs of spaces do where lines are wrapped or indented."
+        )
+    return lines
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:

@@ -1,12 +1,13 @@
 """The first line of a training log in theory: loss and gradient norm of step 1, and how far one run is from them."""
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradbounds.budget import Budget, OverBudgetError, once
+from gradbounds.budget import Budget, OverBudgetError, measured, once
 from gradbounds.progress import shown
 from gradbounds.units import duration, format_bytes
 from simulate.threads import one_numpy_thread
@@ -14,6 +15,10 @@ from theory import Stack
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
+
+ZIPF = "zipf:1"
+"""The law of a model's text where no English law is known."""
 
 # Relative deviations of a norm from theory, as sampled networks have them (docs/first_step.md): times sqrt(L/d), and
 # over the root of the number of tokens.
@@ -24,9 +29,9 @@ _OF_LABELS, _OF_TIED, _OF_TIED_GATED = 0.5**0.5, 1.15, 1.5
 # Theory's own error for text with gated units, of which tests/evidence/text-networks.json has 0.02 in the mean where
 # embeddings are tied.
 _OF_GATED_TEXT = 0.02
-# Exponents of words of web text beside 1, and the power of how often words repeat that the shared squared norm goes
-# like with gated units: theory itself has it within 11% for Llama 3, GPT-2 and Pythia, at batches of 64 and more.
-_EXPONENTS, _GATED_POWER = (0.9, 1.1), 2
+# The power of how often words repeat that the shared squared norm goes like with gated units: theory itself has it
+# within 11% for Llama 3, GPT-2 and Pythia, at batches of 64 and more.
+_GATED_POWER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,13 @@ class FirstLine:
     is_bound: bool = False
 
 
-def first_line(scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextLaw | None) -> FirstLine:
-    """That of a batch of so many sequences, of a network that learns these vectors, on words of this law."""
+def first_line(
+    scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextLaw | None, spread: float = 0.0
+) -> FirstLine:
+    """The first line for a batch of so many sequences, a network that learns these vectors, and words of this law.
+
+    The spread is the standard deviation of ln kappa over texts of the law's kind; 0 for one known text.
+    """
     norm, error = scale.norm(batch, vectors)
     bound = scale.loss_moments is None
     deviation = _most_of_loss(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
@@ -59,43 +69,80 @@ def first_line(scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextL
     shares += [error / norm if norm else 0.0]
     of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
     if law is not None:
-        of_shared += [_deviation_of_repeats(law, _tokens(scale, batch))]
+        of_shared += [_deviation_of_repeats(law, _tokens(scale, batch)), 0.5 * _power(scale.stack) * spread]
         shares += [_OF_GATED_TEXT] if scale.stack.ffn == "gated" else []
     shared = _shared(scale, batch)
     shares += [shared * share for share in of_shared]
     return FirstLine(scale.loss, deviation, norm, norm * float(np.linalg.norm(shares)), shared, bound)
 
 
-def zipf_lines(stack: Stack, line: FirstLine | None = None) -> list[str]:
-    """That words of a model have Zipf's law, and about what the norm is at other exponents, for which it is not asked.
+def spread_of_texts(text: str | None, vocab: int) -> float:
+    """The standard deviation of ln kappa over the texts of a kind, kappa the chance that two tokens are the same.
 
-    What sequences share of the squared norm goes like how often words repeat, and with gated units like its square.
+    0 for any other law, which is one known text.
+    """
+    if text not in KINDS:
+        return 0.0
+    kappas = [*token_law(text, vocab).kappa_of_texts.values()]
+    return float(np.std(np.log(kappas), ddof=1)) if len(kappas) > 1 else 0.0
+
+
+def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) -> list[str]:
+    """The text that a kind or a default names, and the norms of the texts with the least and the most repeats.
 
     Args:
         stack: the network.
-        line: at exponent 1; None where nothing is predicted.
+        text: the name of a law.
+        line: the first line by this law; None where nothing is predicted.
     """
-    lines = ["Words by Zipf's law with exponent 1 (--text FILE counts yours, --text distinct has none twice)."]
-    if line is None:
-        return lines
-    first, few, many = (TextLaw.zipf(exponent, stack.vocab).across for exponent in (1.0, *_EXPONENTS))
-    power = _GATED_POWER if stack.ffn == "gated" else 1
-    norms = [line.norm * (1.0 + line.shared * ((repeats / first) ** power - 1.0)) ** 0.5 for repeats in (few, many)]
-    words = " and ".join(f"about {norm:.2g} at {exponent:g}" for norm, exponent in zip(norms, _EXPONENTS, strict=True))
-    return [*lines, f"The norm hangs on that exponent: {words}; --text zipf:{_EXPONENTS[0]:g} predicts it."]
+    if text == ZIPF:
+        return [
+            f"Words by Zipf's law with exponent 1: for fewer than {LEAST_VOCAB:,} tokens, here {stack.vocab:,},",
+            "no English law is known. Another text can halve or double the norm; --text FILE counts yours.",
+        ]
+    if text not in KINDS:
+        return []
+    law = token_law(text, stack.vocab)
+    name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
+    by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
+    sentence = f"{name} by {by}: two tokens are the same with the chance {law.kappa:.2g}"
+    if line is None or len(law.kappa_of_texts) == 1:
+        return [f"{sentence}. --text FILE counts yours."]
+    kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
+    least, most = (
+        line.norm * (1.0 + line.shared * ((kappa / law.kappa) ** _power(stack) - 1.0)) ** 0.5 for kappa in kappas
+    )
+    return [
+        f"{sentence} ({len(law.kappa_of_texts)} texts: {kappas[0]:.2g} to {kappas[1]:.2g},",
+        f"with norms of about {least:.3g} to {most:.3g}). --text FILE counts yours.",
+    ]
+
+
+def _power(stack: Stack) -> int:
+    """The power of kappa that the squared norm goes like, in what sequences share."""
+    return _GATED_POWER if stack.ffn == "gated" else 1
 
 
 def cost_of_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> tuple[Cost, bool]:
-    """What the gradient of a batch takes, and whether tokens are taken in groups."""
+    """The estimate of what the gradient of a batch takes, and whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None), grouped
 
 
+def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
+    """What the gradient of a batch takes on this machine, by a least batch that is clocked."""
+    cost, grouped = cost_of_batch(stack, law, patterns)
+    two = replace(stack, sequences=2)
+    return measured(two, cost, patterns=patterns, grouped=grouped, text=law)
+
+
 def scale_of_batch(
-    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget
-) -> NoiseScale:  # its cost is known before
+    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None
+) -> NoiseScale:
     """The gradients of batches, within time and memory.
+
+    Who knows how many times its estimate the like of it takes here gives that as `pace`, and no clock is asked.
 
     Raises:
         ValueError: as `noise_scale`.
@@ -103,23 +150,23 @@ def scale_of_batch(
         OverBudgetError: theory would take more than it may.
     """
     cost, grouped = cost_of_batch(stack, law, patterns)
-    if not budget.holds(cost):
+    if budget.is_clocked and budget.has_room(cost):
+        cost = measured_batch(stack, law, patterns)
+    if not (budget.holds(cost) and budget.has_room(cost)):
         raise OverBudgetError(
-            f"{said_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
+            f"{format_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
         )
 
     def scale() -> NoiseScale:
         threads = one_numpy_thread() if grouped else nullcontext()
-        with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", cost.seconds), threads:
-            return noise_scale(
-                stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds,
-                memory=2 * budget.bytes,
-            )  # fmt: skip
+        seconds = measured_batch(stack, law, patterns).seconds if pace is None else pace * cost.seconds
+        with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", seconds), threads:
+            return noise_scale(stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf)
 
     return once((stack, patterns, None if law is None else law.key), scale)
 
 
-def said_cost(cost: Cost, grouped: bool) -> str:
+def format_cost(cost: Cost, grouped: bool) -> str:
     """What it takes, in words."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"

@@ -16,7 +16,7 @@ from checks.trust import NUMBERS
 from figures.first_step import first_step_rates
 from gradbounds.actions.first_step_cost import cost_within, network_seconds, noise_patterns, parameter_count
 from gradbounds.actions.first_step_words import comparison_lines, exponent_lines, table_lines
-from gradbounds.budget import SOON, Budget
+from gradbounds.budget import BY_CLOCK, SOON, Budget
 from gradbounds.network_text import drawn_lines, note_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
@@ -45,18 +45,10 @@ _DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("s
 
 
 def first_steps(
-    stacks: Sequence[Stack],
-    optimizers: Sequence[Optimizer],
-    *,
-    draws: int | None = None,
-    seed: int = 0,
-    patterns: int | None = None,
-    notes: Sequence[Note] = (),
-    max_time: str = "1m",
-    memory: str | None = None,
-    every_power: bool = False,
-    plan: bool = False,
-) -> Result:
+    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], *, draws: int | None = None, seed: int = 0,
+    patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
+    every_power: bool = False, plan: bool = False,
+) -> Result:  # fmt: skip
     """Rates of the first step of every network and optimizer, in theory and, where draws are asked for, in networks.
 
     Args:
@@ -67,8 +59,9 @@ def first_steps(
         seed: of these.
         patterns: of attention, where it is random; 4 to 16, if None.
         notes: on the first one's configuration.
-        max_time: what theory of all of them may take, by an estimate, such as "90s".
-        memory: likewise, such as "4GB"; a quarter of what is free, if None.
+        max_time: what theory of all of them may take, such as "90s", as a least batch that is clocked has it; a minute
+            by the estimate, if None.
+        memory: what it may hold by the estimate, such as "4GB", which it may if None.
         every_power: whether rates at twice every size are predicted, too, as long as all together are within these.
         plan: whether to say what theory takes, and stop.
 
@@ -80,11 +73,11 @@ def first_steps(
         OverBudgetError: theory would take more than it may.
     """
     budget = Budget.of(max_time, memory)
-    if draws is not None:
-        check_count("draws", draws, 2)  # one draw has no error
-    check_count("seed", seed, 0)
+    for name, count, least in (("draws", draws, 2), ("seed", seed, 0)):  # one draw has no error
+        if count is not None:
+            check_count(name, count, least)
     optimizers = tuple(dict.fromkeys(optimizers))
-    cost = cost_within(stacks, optimizers, budget, patterns)
+    cost, pace = cost_within(stacks, optimizers, budget, patterns)
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
     left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
@@ -92,14 +85,35 @@ def first_steps(
     of_networks = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every)
     smaller = f", and stepping networks about {duration(of_networks)}" if of_networks else ""
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
-    doubling = sum(each.cost.seconds for each in twice) if every_power else 0.0
+    doubling = pace * sum(each.cost.seconds for each in twice) if every_power else 0.0
     smaller += f", and rates at twice each size about {duration(doubling)}" if doubling else ""
-    takes = f"theory of the first step takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}{smaller}"
+    seconds = pace * cost.seconds
+    takes = f"theory of the first step takes about {duration(seconds)} and {format_bytes(cost.bytes)}{smaller}"
     if plan:
-        numbers = {"seconds": cost.seconds + of_networks + doubling, "bytes": cost.bytes}
-        return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[f"{takes}."])
-    if cost.seconds + of_networks + doubling > SOON:
+        numbers = {"seconds": seconds + of_networks + doubling, "bytes": cost.bytes}
+        lines = [f"{takes}.", BY_CLOCK]
+        return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=lines)
+    if seconds + of_networks + doubling > SOON:
         print(f"{takes}.", file=sys.stderr, flush=True)
+    rows = _stepped(every, optimizers, seed, patterns)
+    return Result(
+        about=f"first steps of {len(stacks)} networks", tables={"first_step": rows},
+        values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
+        lines=[
+            *drawn_lines(notes), *table_lines(rows), *exponent_lines(rows),
+            *_doubled(twice, late, rows, patterns, pace),
+            *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
+            *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
+            *(_not_sampled(stacks) if draws else _unasked(stacks, counts, optimizers)), *note_lines(notes),
+        ],
+        figures={"first_step": partial(first_step_rates, rows)} if max(rows[["width", "depth"]].nunique()) > 1 else {},
+    )  # fmt: skip
+
+
+def _stepped(
+    every: Sequence[tuple[Stack, int]], optimizers: tuple[Optimizer, ...], seed: int, patterns: int | None
+) -> pd.DataFrame:
+    """A row for every network and optimizer, with as many sampled networks as are given."""
     rows: list[dict[str, Any]] = []
     hidden = not sys.stderr.isatty()
     bar = Console(stderr=True)
@@ -110,24 +124,7 @@ def first_steps(
             _row(stack, optimizer, [step[optimizer] for step in sampled], patterns) | {"noise_scale": scale}
             for optimizer in optimizers
         ]
-    table = pd.DataFrame(rows)
-    several = max(table["width"].nunique(), table["depth"].nunique()) > 1
-    return Result(
-        about=f"first steps of {len(stacks)} networks",
-        tables={"first_step": table},
-        values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
-        lines=[
-            *drawn_lines(notes),
-            *table_lines(table),
-            *exponent_lines(table),
-            *_doubled(twice, late, table, patterns),
-            *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
-            *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
-            *(_not_sampled(stacks) if draws else _unasked(stacks, counts, optimizers)),
-            *note_lines(notes),
-        ],
-        figures={"first_step": partial(first_step_rates, table)} if several else {},
-    )
+    return pd.DataFrame(rows)
 
 
 def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, seconds: float) -> int:
@@ -162,23 +159,19 @@ def _is_large(stack: Stack) -> bool:
 def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patterns: int | None) -> dict[str, Any]:
     """One line of the table: theory, or why there is none, and what networks do."""
     row = asdict(stack) | {"optimizer": optimizer}
+    by_name = ("critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq", "implied_error")
+    row |= dict.fromkeys((*by_name, *(f"{name}_error" for name in NUMBERS)), float("nan"))
+    row |= {"most_of_the_gain": "", "most_of_the_curvature": "", "relative_updates": "", "update_ratio": float("nan")}
+    row |= {"no_rule": "", "no_coefficient": ""}
     try:
-        step: FirstStep | None = first_step(stack, optimizer, patterns=patterns)
-        reason = ""
+        step = first_step(stack, optimizer, patterns=patterns)
     except NoRuleError as error:
-        step, reason = None, str(error)
-    for name in (
-        "critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq", "implied_error",
-    ):  # fmt: skip
-        row[name] = float("nan") if step is None else getattr(step, name)
-    for name in NUMBERS:
-        row[f"{name}_error"] = float("nan") if step is None else step.implied_errors[name]
-    row["most_of_the_gain"] = "" if step is None else _largest(step.gain_shares)
-    row["most_of_the_curvature"] = "" if step is None else _largest(step.curvature_shares)
-    row["relative_updates"] = "" if step is None else _updates(step)
-    row["update_ratio"] = float("nan") if step is None else _update_ratio(step)
-    row["no_rule"] = reason
-    row["no_coefficient"] = "" if step is None else step.no_coefficient
+        row["no_rule"] = str(error)
+    else:
+        row |= {name: getattr(step, name) for name in (*by_name, "no_coefficient")}
+        row |= {f"{name}_error": step.implied_errors[name] for name in NUMBERS}
+        row |= {"most_of_the_gain": _largest(step.gain_shares), "relative_updates": _updates(step)}
+        row |= {"most_of_the_curvature": _largest(step.curvature_shares), "update_ratio": _update_ratio(step)}
     gain, curvature, ends = (
         np.array([getattr(measured, name) for measured in sampled]) for name in ("gain", "curvature", "break_even_rate")
     )
@@ -285,12 +278,14 @@ def _twice(
     return larger, late
 
 
-def _doubled(twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None) -> list[str]:
+def _doubled(
+    twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None, pace: float
+) -> list[str]:
     """Powers of a network's rates at twice each size, in words."""
     rates = dict(zip(table["optimizer"], table["critical_rate"], strict=True))
     powers: dict[Optimizer, list[str]] = {}
     for k, each in enumerate(twice, 1):
-        with shown(f"rate of {each.optimizer} at twice {each.symbol}, {k} of {len(twice)}", each.cost.seconds):
+        with shown(f"rate of {each.optimizer} at twice {each.symbol}, {k} of {len(twice)}", pace * each.cost.seconds):
             larger = first_step(each.stack, each.optimizer, patterns=patterns).critical_rate
         powers.setdefault(each.optimizer, []).append(f"{each.symbol}^{np.log2(larger / rates[each.optimizer]):.2f}")
     lines = [f"{optimizer}: {', '.join(of)}" for optimizer, of in powers.items()]

@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.budget import Budget, OverBudgetError, by_clock
 from gradbounds.units import duration, format_bytes
 from theory import Stack
 from theory.coverage import gaps, is_fluctuating
-from theory.first_step.cost import first_step_cost
+from theory.first_step.cost import first_step_cost, measured_pace
 from theory.first_step.outputs import pattern_count
 from theory.mean_field.cost import Cost, prediction_cost
 from theory.stack.optimizers import Optimizer
@@ -40,8 +40,10 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
     return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
 
 
-def cost_within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> Cost:
-    """The cost of theory for all networks.
+def cost_within(
+    stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
+) -> tuple[Cost, float]:
+    """The estimated cost of theory for all networks, and how many times that it takes on this machine.
 
     Raises:
         OverBudgetError: it is more than the budget; the error says how much, and how many tokens fit.
@@ -51,14 +53,18 @@ def cost_within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget
         return steps_cost([_with_tokens(stack, tokens) for stack in stacks], optimizers, patterns)
 
     cost = steps_cost(stacks, optimizers, patterns)
-    if budget.holds(cost):
-        return cost
+    known = [stack for stack in stacks if not gaps(stack, "first_step")]
+    pace = by_clock(lambda: measured_pace(known, optimizers, patterns), 1.0)
+    paced = replace(cost, seconds=cost.seconds * (pace if budget.is_clocked else 1.0))
+    if budget.holds(paced) and budget.has_room(paced):
+        return cost, pace
+    within = replace(budget, seconds=budget.seconds * cost.seconds / paced.seconds)
     tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
-    shorter = (fewer for fewer in tokens if budget.holds(costs(fewer)))
+    shorter = (fewer for fewer in tokens if within.holds(costs(fewer)))
     change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
     raise OverBudgetError(
-        f"theory of the first step would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)}, more than "
-        f"{budget.exceeded(cost)}{change}; --max-time and --memory allow more."
+        f"theory of the first step would take about {duration(paced.seconds)} and {format_bytes(cost.bytes)}, more "
+        f"than {budget.exceeded(paced)}{change}; --max-time and --memory allow more."
     )
 
 

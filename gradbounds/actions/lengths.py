@@ -25,7 +25,7 @@ _WHY = (
 
 
 def predict_lengths(
-    given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str,
+    given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Result:  # fmt: skip
     """One network's first layer over its last, by theory, at several numbers of tokens.

@@ -1,22 +1,20 @@
 """The first step of a training log: its loss, its gradient norm, and norms of single parameters."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradbounds.actions.log_records import (
-    LOSS,
-    NORM,
-    PARAMETER,
-    STEP,
-    bare,
-    is_clipped,
-    is_squared,
-    log_records,
-    number_of,
-    plain,
-)
+from gradbounds.actions.log_names import PARAMETER, bare, losses, norms, plain, step_of, unwrapped
+from gradbounds.actions.log_records import log_records
+
+_SKIPPED = ("overflow", "skipped iterations", "number of skipped iterations", "skipped")
+"""Steps that an overflow skipped: of a line each, of the last lines together, and, last, of the whole run."""
+_PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
+_OF_RUN = "train_runtime"
+"""In Trainer's last record, whose loss is a mean over the run."""
+_NEAR = 0.005
+"""Of the logarithm of a perplexity, as a log rounds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +22,14 @@ class LogLine:
     """A log's first step.
 
     Attributes:
-        loss: of the step; None where the log has norms of parameters alone.
+        loss: of the step, in nats; None where the log has norms of parameters alone.
         norm: of its gradient; None where the log has none.
         step: its number; None where the log has none.
         parameters: norms of the gradients of single parameters, by their names.
         norm_name: the norm's, if it says more than that: squared, before or after clipping; else "".
+        steps: how many steps the loss is a mean over, by the numbers of the first two that are logged.
+        skipped: steps before it that an overflow skipped.
+        is_of_bits: whether the log has the loss in bits, by its perplexity.
     """
 
     loss: float | None
@@ -36,6 +37,25 @@ class LogLine:
     step: int | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)
     norm_name: str = ""
+    steps: int = 1
+    skipped: int = 0
+    is_of_bits: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is of the fresh weights, where its step is known."""
+        return self.step is None or 0 <= self.step <= 1 + self.skipped
+
+    def facts(self) -> str:
+        """What is said of it beside its numbers.
+
+        >>> LogLine(11.0, step=3, skipped=2).facts()
+        'at step 3, after 2 skipped steps'
+        """
+        words = ["of no step that the log gives" if self.step is None else f"at step {self.step}"]
+        words += [f"after {self.skipped} skipped steps"] * (self.skipped > 0)
+        words += ["in nats for the bits of the log, as its perplexity shows"] * self.is_of_bits
+        return ", ".join(words)
 
 
 def read_log(path: str | Path) -> LogLine:
@@ -48,55 +68,107 @@ def read_log(path: str | Path) -> LogLine:
         ValueError: the file cannot be read or is no text, has neither a loss nor norms of parameters, begins at a later
             step, or has a loss or a norm that is not finite.
     """
-    parameters: dict[str, float] = {}
-    first: dict[str, float] = {}  # the record with the loss, and what other records of its step have
-    before: dict[str, float] = {}  # of the first step without a loss
-    for record in log_records(path):
-        named = {_short(name): value for name, value in record.items()}
-        step, loss = number_of(named, STEP), number_of(named, LOSS)
-        norms = {name: value for name, value in record.items() if PARAMETER.search(name)}
-        if first and (loss is not None or step not in (None, number_of(first, STEP))):
-            break
-        if first or loss is not None:
-            same = not before or step in (None, number_of(before, STEP))
-            first = named | first if first else (before if same else {}) | named
-        elif norms or _norm_name(named) is not None:
-            if before and step not in (None, number_of(before, STEP)):
-                continue
-            before = named | before
-        for name, norm in norms.items():
-            parameters.setdefault(name, norm)
-    start = first or (before if parameters else {})
-    whole = _norm_name(start)
-    loss, whole_norm, step = (number_of(start, names) for names in (LOSS, () if whole is None else (whole,), STEP))
-    if not start:
-        raise ValueError(
-            "logged must have a loss, as loss: 11.0, a column 'loss', or lines of step, loss and norm, or norms of "
-            f"parameters, as layers.3.self_attn.q_proj.weight: 0.12, got {str(path)!r} without."
-        )
-    if step is not None and step not in (0, 1):
-        raise ValueError(f"logged must begin at step 0 or 1, got step {step:g} first in {str(path)!r}.")
-    for name, value in (("loss", loss), ("norm", whole_norm)):
+    line = first_record(path)
+    for name, value in (("loss", line.loss), ("norm", line.norm)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"logged must have positive finite numbers, got {name} {value:g} in {str(path)!r}.")
-    marked = whole if whole is not None and whole not in NORM else ""
-    return LogLine(loss, whole_norm, None if step is None else int(step), parameters, marked)
+    if not line.is_first:
+        mean = f", whose loss is likely a mean over {line.steps} steps," if line.steps > 1 else ""
+        raise ValueError(
+            f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}: log every step."
+        )
+    return line
 
 
-def _short(name: str) -> str:
-    """A name as `plain` has it; that of a norm that says more as it is."""
-    return name if name != bare(name) and plain(bare(name)) in NORM else plain(name)
+def first_record(path: str | Path) -> LogLine:
+    """The first step that a log has a loss of, which may be a later one, or a mean over steps.
 
-
-def _norm_name(named: Mapping[str, float]) -> str | None:
-    """The name of the gradient's norm: that before clipping rather than after it, and the norm rather than its square.
+    The loss of validation is taken at step 0 alone, and where no other is of fresh weights. A step whose norm is 0 or
+    not finite was skipped.
 
     Args:
-        named: by names of `_short`.
+        path: as `log_records` takes it.
+
+    Raises:
+        ValueError: the file cannot be read or is no text, or has neither a loss nor norms of parameters.
     """
-    names = [name for name in named if plain(bare(name)) in NORM]
-    after = {False: 0, None: 1, True: 2}
-    return min(
-        names, default=None,
-        key=lambda name: (after[is_clipped(name)], is_squared(name), NORM.index(plain(bare(name)))),
+    skipped = dict.fromkeys(_SKIPPED, 0.0)
+    parameters: dict[str, float] = {}
+    first = fresh = idle = alone = None
+    for step, numbers in _steps(log_records(path)):
+        line = _line(step, numbers)
+        if first is not None:  # a later step, which is followed by its like after as many as it has before
+            if line.loss is None:
+                continue
+            every = first.step or 1
+            first = replace(first, steps=every if step == 2 * every else 1)
+            break
+        for name in _SKIPPED:
+            if name in numbers and math.isfinite(numbers[name]):
+                skipped[name] = numbers[name] + (skipped[name] if name != "skipped" else 0.0)
+        if fresh is None and step == 0 and (names := losses(numbers, of_validation=True)):
+            fresh = LogLine(numbers[names[0]], None, 0)
+        for name, norm in line.parameters.items():
+            parameters.setdefault(name, norm)
+        if line.loss is None:
+            alone = alone or (line if line.norm is not None or line.parameters else None)
+        elif line.norm is None or 0 < line.norm < math.inf or not math.isfinite(line.loss):
+            first = replace(line, parameters=parameters, skipped=int(max(skipped.values())))
+            if first.is_first:
+                break
+        else:
+            idle = idle or line
+            skipped["overflow"] += 1
+            parameters = {}
+    if fresh is not None and not (first and first.is_first):
+        first = fresh
+    if first is None and parameters and alone is not None:
+        first = replace(alone, parameters=parameters)
+    first = first or idle
+    if first is None:
+        raise ValueError(
+            "logged must have a loss of a training step, as loss: 11.0, a column 'loss', or lines of step, loss and "
+            "norm, or norms of parameters, as layers.3.self_attn.q_proj.weight: 0.12, got none in the first MiB of "
+            f"{str(path)!r}."
+        )
+    return first
+
+
+def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
+    """The numbers of one step, as they stand."""
+    of_loss, of_norm = losses(numbers)[:1], norms(numbers)[:1]
+    loss, norm = (next((numbers[name] for name in names), None) for names in (of_loss, of_norm))
+    nats = math.log(2.0) * (loss or 0.0)
+    perplexity = next((value for name, value in numbers.items() if plain(name) in _PERPLEXITY and value > 0), math.nan)
+    is_of_bits = abs(nats - math.log(perplexity)) < _NEAR
+    return LogLine(
+        nats if is_of_bits else loss, norm, None if step is None else int(step),
+        {unwrapped(name): value for name, value in numbers.items() if PARAMETER.search(name)},
+        next((name for name in of_norm if name != bare(name)), ""), is_of_bits=is_of_bits,
     )  # fmt: skip
+
+
+def _steps(records: Iterable[Mapping[str, float]]) -> Iterator[tuple[float | None, dict[str, float]]]:
+    """Numbers of one step after another, of its records together; without a step up to the next loss."""
+    step: float | None = None
+    numbers: dict[str, float] = {}
+    has_loss = False
+    for record in records:
+        if _OF_RUN in record:
+            continue
+        named = losses(record)
+        record_step = step_of(record, has_loss=bool(named))
+        is_behind = step is None and has_loss and not named  # of a record whose step is its last line
+        if any(name in numbers for name in named) or record_step not in (None, step) and not is_behind:
+            if numbers:
+                yield step, numbers
+            step, numbers, has_loss = None, {}, False
+        step = record_step if record_step is not None and math.isfinite(record_step) else step
+        has_loss = has_loss or bool(named)
+        for name, value in record.items():
+            if name == "overflow":
+                numbers[name] = numbers.get(name, 0.0) + value
+            else:
+                numbers.setdefault(name, value)
+    if numbers:
+        yield step, numbers

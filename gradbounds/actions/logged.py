@@ -1,8 +1,9 @@
 """`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
-from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch, zipf_lines
+from gradbounds.actions.first_line import (
+    ZIPF,
+    FirstLine,
+    cost_of_batch,
+    first_line,
+    measured_batch,
+    scale_of_batch,
+    spread_of_texts,
+    text_lines,
+)
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
 from gradbounds.actions.logged_layers import beside_theory, far_lines, layer_lines
@@ -43,6 +53,8 @@ _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 _THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROUND = 1e-3
 """Of a threshold: as a log rounds a norm that was clipped."""
+_TRAINED = 0.5
+"""Share of ln V below which a loss is that of trained weights: the loss of fresh ones is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats words more or less often"
 _FINE = ["Step 1 is what it should be."]
 _ALONE = ["There is neither the loss nor the norm of step 1: its matrices alone are set beside theory."]
@@ -78,10 +90,74 @@ class Cause:
         return math.hypot(*self.offs(logged))
 
 
+@dataclass
+class _Theory:
+    """Predictions of step 1 of several networks, within one budget.
+
+    Attributes:
+        squares: squared gradient norms of the network that was asked about, by the text law that was last.
+    """
+
+    stack: Stack
+    batch: int
+    of: Description
+    law: TextLaw | None
+    patterns: int | None
+    budget: Budget
+    spread: float = 0.0  # of ln kappa over texts of the law's kind
+    squares: dict[str, Array] = field(default_factory=dict)
+    _spent: float = 0.0
+    _pace: float | None = None  # measured seconds for an estimated one
+
+    def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
+        """Loss and norm of a network under a text law.
+
+        Raises:
+            ValueError: it is over the budget.
+            NoRuleError: there is no rule for it.
+        """
+        for subject in ("prediction", "noise_scale"):
+            require(stack, subject)
+        vectors = learned_vectors(stack, family_of(notes, self.of), notes)
+        left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
+        scale = scale_of_batch(stack, law, self.patterns, left, self._pace)
+        self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
+        self._spent += cost_of_batch(stack, law, self.patterns)[0].seconds
+        return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
+
+    def seconds(self, stack: Stack) -> float:
+        """What a prediction takes; 0 of one that there is no rule for, or that is over the budget."""
+        try:
+            cost, _ = cost_of_batch(stack, self.law, self.patterns)
+        except (NoRuleError, ValueError):  # which `line` says
+            return 0.0
+        return cost.seconds if self.budget.holds(cost) else 0.0
+
+    def healthy(self, notes: tuple[Note, ...]) -> Cause:
+        """The network that was asked about, as it should be."""
+        line = self.line(self.stack, notes, self.law)
+        self._pace = measured_batch(self.stack, self.law, self.patterns).seconds / self._spent
+        # Causes are chosen and left out by estimates, alike on every machine.
+        self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
+        return Cause("nothing", line)
+
+    def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
+        """Networks of other weights; the words of those that are not predicted go to `missing`."""
+        others = list(_other_weights(given, self.of, self.stack))
+        together = sum(self.seconds(other) for _, other, _ in others)
+        seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
+        with shown(f"predicting step 1 of {len(others)} other networks", seconds):
+            for words, other, notes in others:
+                try:
+                    yield Cause(words, self.line(other, notes, self.law))
+                except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
+                    missing.append(words)
+
+
 def predict_logged(
     given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, logged_as: Sequence[str] = (),
-    text: str | None = None, patterns: int | None, max_time: str, memory: str | None = None, of_tokens: str = "",
-    is_zipf: bool = False,
+    text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
+    is_default: bool = False,
 ) -> Result:  # fmt: skip
     """The first step of a log beside theory's; where they differ, which usual causes would make it.
 
@@ -101,109 +177,126 @@ def predict_logged(
     line = read_log(logged)
     stack, notes = of.read(given)
     read = reading(line, asked, batch * stack.tokens)
-    printed = read.line
-    law = law_of(stack, text)
-
-    spent = 0.0
-
-    squares: dict[str, Array] = {}  # of the network that was asked about, by the law that was last
-
-    def line_of(other: Stack, of_notes: tuple[Note, ...], law: TextLaw | None = law) -> FirstLine:
-        nonlocal spent
-        for subject in ("prediction", "noise_scale"):
-            require(other, subject)
-        vectors = learned_vectors(other, family_of(of_notes, of), of_notes)
-        left = replace(budget, seconds=max(budget.seconds - spent, 1e-9))  # of all that may be a cause, together
-        scale = scale_of_batch(other, law, patterns, left)
-        squares.update(scale.grad_sq(batch) if other == stack else {})
-        spent += cost_of_batch(other, law, patterns)[0].seconds
-        return first_line(scale, batch, vectors, law)
-
-    def seconds_of(other: Stack) -> float:
-        try:
-            cost, _ = cost_of_batch(other, law, patterns)
-        except (NoRuleError, ValueError):  # which `line_of` says
-            return 0.0
-        return cost.seconds if budget.holds(cost) else 0.0
-
-    with shown("predicting step 1", seconds_of(stack)):
-        healthy = Cause("nothing", line_of(stack, notes))
-    spent = 0.0
-    fits = healthy.explains(printed)
-    causes: list[Cause] = []
-    missing: list[str] = []
-    layers, unmatched = beside_theory(printed.parameters, squares)
+    theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
+    healthy = theory.healthy(notes)
+    layers, unmatched = beside_theory(read.line.parameters, theory.squares)
     read.check(layers)
-    judged = not (printed.loss is None and printed.norm is None)
-    far = far_lines(layers, _as_it_should_be(printed)) if fits and judged else []
-    text_causes: list[Cause] = []
-    if not fits and (is_zipf or text is None):
-        known = {1.0: healthy.line} if is_zipf else {}
-        try:
-            text_causes = _of_text(stack.vocab, known, lambda law: line_of(stack, notes, law), printed)
-        except (NoRuleError, ValueError):
-            missing.append(_ANOTHER_TEXT)
-        if text_causes:  # of one matrix no text makes more than of all others
-            far = far_lines(
-                beside_theory(printed.parameters, squares)[0], "Loss and norm of step 1 are those of a usual text"
-            )
-            text_causes = [] if far else text_causes
-    if not fits:
-        causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, batch)]
-        others = list(_other_weights(given, of, stack))
-        together = sum(seconds_of(other) for _, other, _ in others)
-        with shown(f"predicting step 1 of {len(others)} other networks", min(together, budget.seconds)):
-            for words, other, of_other in others:
-                try:
-                    causes.append(Cause(words, line_of(other, of_other)))
-                except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
-                    missing.append(words)
-    undecided = bool(text_causes or _ANOTHER_TEXT in missing) and not far
-    ranked = [*text_causes, *sorted(causes, key=lambda cause: cause.distance(printed))]
-    near = [cause for cause in ranked if cause.explains(printed)]
-    table = pd.DataFrame(
-        {
-            "cause": [cause.words for cause in ranked],
-            "loss": [cause.line.loss for cause in ranked],
-            "gradient_norm": [cause.line.norm for cause in ranked],
-            "distance": [cause.distance(printed) for cause in ranked],
-            "explains": [cause.explains(printed) for cause in ranked],
-            "tried": [cause.tried for cause in ranked],
-        }
-    )
+    known = text == ZIPF if is_default or text is None else None
+    verdict = _judged(theory, healthy, read, layers, given, notes, known=known)
     has = has_line({"loss": line.loss, "gradient norm": line.norm})
     lines = [
         title(stack),
         *drawn_lines(notes),
         "",
-        f"{logged}: {has}" + ("." if printed.step is None else f", at step {printed.step}."),
+        f"{logged}: {has}, {line.facts()}.",
         *read.lines,
         f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
-        *(zipf_lines(stack, healthy.line) if is_zipf else []),
+        *(text_lines(stack, text, healthy.line) if is_default else []),
         *said_deviations(healthy.line),
         "",
-        *(_said(healthy, printed, near, ranked, undecided=undecided) if not fits else []),
-        *(far or _FINE * fits if judged else _ALONE),
-        *([f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."] if missing else []),
+        *verdict.lines,
         *layer_lines(layers, unmatched),
         *note_lines(notes),
     ]
     return Result(
         about=f"step 1 of {logged}",
-        tables={"causes": table} | ({"layers": layers} if printed.parameters else {}),
+        tables={"causes": verdict.table(read.line)} | ({"layers": layers} if read.line.parameters else {}),
         values={
-            "stack": stack, "batch": batch, "as_it_should_be": None if undecided or not judged else fits and not far,
-            "logged_loss": printed.loss, "logged_norm": printed.norm, "loss": healthy.line.loss,
+            "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
+            "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
             "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
             "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
             "read_as": read.lines,
         },
         lines=lines,
-        alarm=not (fits or undecided) or bool(far),
+        alarm=verdict.is_fine is False,
     )  # fmt: skip
 
 
-def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Cause], *, undecided: bool) -> list[str]:
+@dataclass(frozen=True)
+class _Verdict:
+    """Whether step 1 is as it should be; None where that is not known.
+
+    Attributes:
+        causes: usual causes, the likeliest first.
+    """
+
+    is_fine: bool | None
+    lines: list[str]
+    causes: list[Cause] = field(default_factory=list)
+
+    def table(self, printed: LogLine) -> pd.DataFrame:
+        """The causes, and whether they explain a log."""
+        rows = [
+            (
+                cause.words,
+                cause.line.loss,
+                cause.line.norm,
+                cause.distance(printed),
+                cause.explains(printed),
+                cause.tried,
+            )
+            for cause in self.causes
+        ]
+        return pd.DataFrame(rows, columns=["cause", "loss", "gradient_norm", "distance", "explains", "tried"])
+
+
+def _judged(
+    theory: _Theory, healthy: Cause, read: Reading, layers: pd.DataFrame, given: Mapping[str, Any],
+    notes: tuple[Note, ...], *, known: bool | None,
+) -> _Verdict:  # fmt: skip
+    """The verdict on a log.
+
+    Args:
+        theory: of the network that was asked about.
+        healthy: its first line.
+        read: the log.
+        layers: norms of single matrices beside theory's.
+        given: fields of the network.
+        notes: on it.
+        known: whether the text law is Zipf's at the exponent 1 by default; None where the text was given.
+    """
+    printed, stack = read.line, theory.stack
+    if printed.loss is None and printed.norm is None:
+        return _Verdict(None, _ALONE)
+    if healthy.explains(printed):
+        far = far_lines(layers, _as_it_should_be(printed))
+        return _Verdict(not far, far or _FINE)
+    missing: list[str] = []
+    causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, theory.batch)]
+    loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
+    if loss < _TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
+        trained = (
+            f"The loss is {loss / uniform:.2g} of ln V, as of trained weights: their initialization is not judged."
+        )
+        units = f"No usual unit makes it the loss of fresh weights, of {len(causes)} causes that were tried."
+        return _Verdict(None, [trained, units], causes)
+    texts, far = [], list[str]()
+    if known is not None:
+        try:
+            texts = _of_text(
+                stack.vocab, {1.0: healthy.line} if known else {}, lambda law: theory.line(stack, notes, law), printed
+            )
+        except (NoRuleError, ValueError):
+            missing.append(_ANOTHER_TEXT)
+        if texts:  # of one matrix no text makes more than of all others
+            beside = beside_theory(printed.parameters, theory.squares)[0]
+            far = far_lines(beside, "Loss and norm of step 1 are those of a usual text")
+            texts = [] if far else texts
+    causes += theory.others(given, missing)
+    ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
+    off = healthy.offs(printed)[0]
+    is_missing = _ANOTHER_TEXT in missing and abs(off) <= _BEYOND  # no text moves the loss further
+    doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
+    if printed.step is None and off < -_BEYOND:
+        doubts += ["as the log gives no step, and later ones have a smaller loss"]
+    lines = [*_said(healthy, printed, ranked, doubts), *far]
+    if missing:
+        lines += [f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."]
+    return _Verdict(None if doubts else False, lines, ranked)
+
+
+def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
     """What is off, and what would explain it."""
     loss, norm = healthy.offs(printed)
     line = healthy.line
@@ -212,8 +305,9 @@ def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Caus
         off += [f"the loss is {printed.loss / line.loss:.4g} times theory's, {abs(loss):.3g} deviations"]
     if printed.norm is not None and abs(norm) > _BEYOND:
         off += [f"the gradient norm is {printed.norm / line.norm:.4g} times theory's, {abs(norm):.3g} deviations"]
-    verdict = "Step 1 is undecided without --text FILE" if undecided else "Step 1 is not what it should be"
+    verdict = f"Step 1 is undecided {' and '.join(doubts)}" if doubts else "Step 1 is not what it should be"
     lines = [f"{verdict}: {'; '.join(off)}."]
+    near = [cause for cause in ranked if cause.explains(printed)]
     if not near:
         return [*lines, f"No usual cause explains it, of {len(ranked)} that were computed."]
     lines += ["What would explain it, the text before all others, and then the nearest first:"]
@@ -315,15 +409,19 @@ def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Ite
     elif read.of.is_sum:
         yield Cause("the loss is a mean, and the gradient of a sum", times(1.0 / positions, 1.0))
         yield Cause("the loss is a sum, and the gradient of a mean", times(1.0, 1.0 / positions))
+    divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
+    ways = ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}"))
+    parts = (("loss and gradient are", 1, 1), ("the loss is", 1, 0), ("the gradient is", 0, 1))
+    for (power, way), (part, of_loss, of_norm) in itertools.product(ways, parts):
+        value, theory = (printed.loss, line.loss) if of_loss else (printed.norm, line.norm)
+        if divisors and value is not None and not (printed.norm is None and of_norm):
+            wanted = power * math.log(value / theory)
+            k = float(min(divisors, key=lambda k, wanted=wanted: abs(math.log(k) - wanted)))  # type: ignore[misc]
+            yield Cause(
+                f"{part} {way.format(int(k))}", times(k ** (power * of_loss), k ** (power * of_norm)), len(divisors)
+            )
     if printed.norm is None:
         return
-    ratio = printed.norm / line.norm
-    divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
-    for power, what in ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}")):
-        if divisors:
-            k = min(divisors, key=lambda k, power=power: abs(math.log(ratio / k**power)))  # type: ignore[misc]
-            words = f"the gradient is {what.format(k)}"
-            yield Cause(words, times(1.0, float(k) ** power), len(divisors))
     squared = replace(line, norm=line.norm**2, norm_deviation=2.0 * line.norm * line.norm_deviation)
     if "square" not in read.settled:
         yield Cause("the norm is squared", squared)

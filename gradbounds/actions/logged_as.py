@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from gradbounds.actions.log_line import LogLine
-from gradbounds.actions.log_records import is_clipped, is_squared
+from gradbounds.actions.log_names import is_clipped, is_squared
 from gradbounds.actions.logged_layers import names_line
 
 _NEAR = 0.01

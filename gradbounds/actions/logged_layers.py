@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.log_records import bare
+from gradbounds.actions.log_names import bare, unwrapped
 from gradbounds.network_text import matrix_name
 from simulate.modules.probe import Probed
 from theory.mean_field.kernels import Array
@@ -109,7 +109,7 @@ def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd
     matrices = frame[frame["quantity"] == "shortest"]
     kept = {(row.part, row.layer, row.parameter) for row in matrices.itertuples()}
     gradients = {
-        f"{measured.names[row.part, row.layer]}.{row.parameter}": row
+        unwrapped(f"{measured.names[row.part, row.layer]}.{row.parameter}"): row
         for row in frame[frame["quantity"] == "gradient"].itertuples()
         if (row.part, row.layer, row.parameter) in kept and row.value > 0
     }

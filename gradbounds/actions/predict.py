@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
@@ -13,7 +14,7 @@ import pandas as pd
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
 from checks.trust import Trust
 from gradbounds.actions.remedies import remedy
-from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
+from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
@@ -54,7 +55,8 @@ _CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
 
 def predict_stack(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str], draws: int | None, seed: int,
-    patterns: int | None, max_time: str, memory: str | None = None, every_layer: bool = False, further: bool = True,
+    patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
+    further: bool = True,
 ) -> Result:  # fmt: skip
     """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
 
@@ -76,7 +78,7 @@ def predict_stack(
     slopes, evener, evening = None, None, ""
     if chosen is not None and prediction is not None and further:
         slopes = _exponents(chosen, prediction, budget)
-        evener, evening = remedy(stack, layer_table(prediction, None), budget, chosen.cost.seconds)
+        evener, evening = remedy(stack, layer_table(prediction, None), budget, chosen)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -124,9 +126,11 @@ def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget) -> tuple[
 
 def predict_plan(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str] = (), draws: int | None = None,
-    patterns: int | None, max_time: str, memory: str | None = None,
+    patterns: int | None, max_time: str | None, memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """What theory would take for a network at each of its numbers of tokens, and for those beside it; it predicts none.
+    """What theory would take for a network at each of its numbers of tokens, and for those beside it.
+
+    At most one least batch is predicted, of the network that takes longest.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -136,18 +140,20 @@ def predict_plan(
     each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
     stacks = [of.read(fields)[0] for fields in each]
     stacks += [of.compared(each[0], changes) for changes in variants(compare)]
-    rows, lines = [], []
+    rows, lines, pace = [], [], _pace(stacks, patterns, budget)
     for stack in stacks:
         row: dict[str, Any] = {"stack": stack, "seconds": None, "bytes": None, "way": None, "refused": None}
-        chosen, reason, _ = _way_or_reason(stack, patterns, budget)
-        if chosen is None:
-            row["refused"] = reason
-            takes = [f"theory  {reason}"]
+        try:
+            chosen = chosen_way(stack, patterns, budget)
+            check(chosen, budget, pace if budget.is_clocked else 1.0)
+        except (OverBudgetError, NoRuleError) as error:
+            row["refused"] = str(error)
+            takes = [f"theory  {error}"]
         else:
             how = chosen.said or "all tokens and patterns that are asked for"
-            row |= {"seconds": chosen.cost.seconds, "bytes": chosen.cost.bytes, "way": how}
+            row |= {"seconds": pace * chosen.cost.seconds, "bytes": chosen.cost.bytes, "way": how}
             takes = [
-                f"time    about {duration(chosen.cost.seconds)} on one core",
+                f"time    about {duration(row['seconds'])} on one core",
                 f"memory  about {format_bytes(chosen.cost.bytes)}",
                 f"way     {how}",
             ]
@@ -156,7 +162,17 @@ def predict_plan(
             takes.append(f"samples about {duration(seconds)} and {format_bytes(peak)} for {draws or _DRAWS} networks")
         rows.append(row)
         lines += [title(stack), *(f"  {line}" for line in takes)]
+    lines.append(BY_CLOCK)
     return Result(about="what a prediction takes", values={"networks": rows}, lines=lines)
+
+
+def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> float:
+    """How many times its estimate the longest of these predictions takes on this machine."""
+    ways = []
+    for stack in stacks:
+        with suppress(NoRuleError):
+            ways.append(chosen_way(stack, patterns, budget))
+    return max(ways, key=lambda each: each.cost.seconds).pace if ways else 1.0
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
@@ -166,9 +182,10 @@ def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> s
 
 def predicted(chosen: Way) -> Prediction:
     """The prediction, with what is cheaper about it said before it starts."""
-    if chosen.said and chosen.cost.seconds > LONG:
+    cost = chosen.measured
+    if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
-    with shown(f"predicting within {format_bytes(chosen.cost.bytes)}", chosen.cost.seconds):
+    with shown(f"predicting within {format_bytes(cost.bytes)}", cost.seconds):
         return chosen.predicted()
 
 
@@ -195,7 +212,7 @@ def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | 
     cost = reduce(add, costs)
     if not soon.holds(cost):
         return None
-    with shown("predicting twice the width and twice the depth", cost.seconds):
+    with shown("predicting twice the width and twice the depth", chosen.pace * cost.seconds):
         return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 

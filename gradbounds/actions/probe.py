@@ -37,8 +37,8 @@ def probed(
     # A log that cannot be read is said before the module is measured.
     norms = None if logged is None else logged_norms(logged, logged_as)
     with counted("probing" if given.get("steps") is None else "stepping") as on_module:
-        found = probe(factory, **given, on_module=on_module)
-    return report_result(found, out, norms)
+        report = probe(factory, **given, on_module=on_module)
+    return report_result(report, out, norms)
 
 
 def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:

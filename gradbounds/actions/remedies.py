@@ -18,7 +18,7 @@ from theory.stack.placements import COMPOSITIONS
 # First layer over last, of the matrix that is furthest from 1 and either way, from where on nothing else is asked.
 _EVEN = 1.2
 
-# By the estimate, which is about twice what they take, of all networks that are asked about: or twice what the
+# By the estimate, of all networks that are asked about: or twice what the
 # prediction itself takes, if that is more, up to so much.
 _SECONDS, _MOST_SECONDS = 2.0, 20.0
 
@@ -62,7 +62,7 @@ def _range(ends: tuple[float, float]) -> str:
     return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
 
-def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, seconds: float = 0.0) -> tuple[Remedy | None, str]:
+def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """The first change that makes the layers alike, or else the one that does most, and the line that says so.
 
     What differs by less than `UNEVEN` needs none, and there is no line. None does enough that does not do half: what is
@@ -72,16 +72,19 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, seconds: float = 0
         stack: the network.
         table: its `layer_table`, by theory.
         budget: whose memory no prediction may exceed.
-        seconds: what the network's own prediction takes.
+        own: how the network itself was predicted.
     """
     here = _furthest(table)
     if here < UNEVEN:
         return None, ""
     best: Remedy | None = None
     least = here**0.5
-    limit = replace(budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds))
+    seconds, pace = (own.cost.seconds, own.pace) if own else (0.0, 1.0)
+    limit = replace(
+        budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
+    )
     changes, too_long = _within(stack, table, limit)
-    with shown("asking what would even it out", sum(chosen.cost.seconds for _, _, chosen in changes)):
+    with shown("asking what would even it out", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_table(chosen.predicted(), None)
             change = Remedy(words, values, _furthest(changed), *_times(table, changed))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.described_network import variants
-from gradbounds.flags import LOGGED_AS, Flag, OfModel, check_together, given, network, optional
+from gradbounds.flags import LOGGED_AS, Flag, ModelFlags, check_together, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
@@ -26,7 +26,7 @@ _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(OfModel):
+class Predict(ModelFlags):
     """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples.
 
     The network is that of the flags, of a model's config.json, or of a published model; of the latter two, flags that
@@ -53,13 +53,19 @@ class Predict(OfModel):
         optional("attention patterns that theory samples, where it does", "N", default="what takes some seconds"),
     ] = None
     max_time: Annotated[
-        str,
-        Flag(help="time a prediction may take, by an estimate; else samples or an error", metavar="90s|10m|2h"),
-    ] = "1m"
-    memory: Annotated[
-        str | None, optional("memory a prediction may take, likewise", "500MB|4GB", default="a quarter of what is free")
+        str | None,
+        optional(
+            "time a prediction may take; what takes longer here, by a least batch, is sampled or an error",
+            "90s|10m|2h",
+            default="a minute by an estimate that is the same everywhere",
+        ),
     ] = None
-    dry_run: Annotated[bool, Flag(help="say what theory would take, and which way it would go, and stop")] = False
+    memory: Annotated[
+        str | None, optional("memory a prediction may take, by an estimate", "500MB|4GB", default="4GB")
+    ] = None
+    dry_run: Annotated[
+        bool, Flag(help="say what theory would take, by one least batch of a second, and which way it would go")
+    ] = False
     all: Annotated[
         bool, Flag(help="every layer, not only 1, 2, 4, ...; with --first-step: how rates grow with every size")
     ] = False
@@ -83,9 +89,9 @@ class Predict(OfModel):
     text: Annotated[
         str | None,
         optional(
-            "with --batch: how words repeat, as 1/k^A of the k-th, as counted in a file, or in a text, or never",
-            "zipf:A|counts:FILE|FILE|lighthouse|distinct",
-            default="zipf:1 of a model, else distinct",
+            "with --batch: the text: a measured kind, Zipf's law, counts, a law in JSON, or a file of token ids",
+            "english|code|mock_digits|zipf:A|counts:FILE|law:FILE|FILE|lighthouse|distinct",
+            default="english for a model with at least 32,000 tokens, zipf:1 for a smaller one, else distinct",
         ),
     ] = None
     logged: Annotated[
@@ -146,19 +152,15 @@ class Predict(OfModel):
 
     def _of_batch(self, changes: dict[str, Any], batch: int, limits: dict[str, Any]) -> "Result":
         """The gradient of a batch."""
-        from gradbounds.actions.batch_defaults import batch_asked
+        from gradbounds.actions.batch import predict_batch, resolve_batch
 
-        asked_of = batch_asked(changes, self.description, text=self.text, **limits)
-        if self.logged is not None:
-            from gradbounds.actions.logged import predict_logged
+        asked = resolve_batch(changes, self.description, text=self.text, **limits)
+        if self.logged is None:
+            limits |= {"plan": self.dry_run, "every_layer": self.all}
+            return predict_batch(asked, batch, self.description, **limits)
+        from gradbounds.actions.logged import predict_logged
 
-            return predict_logged(
-                asked_of.given, batch, self.description, self.logged, logged_as=self.logged_as,
-                text=asked_of.text, of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
-            )  # fmt: skip
-        from gradbounds.actions.batch import predict_batch
-
-        return predict_batch(
-            asked_of.given, batch, self.description, text=asked_of.text, plan=self.dry_run,
-            every_layer=self.all, of_tokens=asked_of.of_tokens, is_zipf=asked_of.is_zipf, **limits,
+        return predict_logged(
+            asked.given, batch, self.description, self.logged, logged_as=self.logged_as,
+            text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
         )  # fmt: skip

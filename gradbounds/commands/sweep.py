@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradbounds.flags import Flag, OfModel, check_together, given, in_groups, optional
+from gradbounds.flags import Flag, ModelFlags, check_together, given, in_groups, optional
 from gradbounds.grid import OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory.stack.stack import OWN
@@ -59,7 +59,7 @@ Fields = in_groups(_flag)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(OfModel):
+class Sweep(ModelFlags):
     """Sample grids of networks into a run folder. The same command continues it where it stopped.
 
     A grid comes from flags, from a TOML file, from a preset, or from a model's config.json or a published model, which

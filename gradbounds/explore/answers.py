@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from checks.stacks.gradients_by_layer import layer_table, matrices
-from gradbounds.actions.batch import law_of, predict_batch
-from gradbounds.actions.batch_defaults import Asked, batch_asked
-from gradbounds.actions.first_line import cost_of_batch, said_cost
+from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
+from gradbounds.actions.first_line import cost_of_batch, format_cost
 from gradbounds.actions.predict import predict_stack
-from gradbounds.budget import Budget, OverBudgetError, Way, way
+from gradbounds.budget import Budget, OverBudgetError, Way, by_estimates, way
 from gradbounds.explore.questions import MOST_LAYERS, MOST_SECONDS, Question
 from gradbounds.network_comparison import comparison_lines, comparison_words
 from gradbounds.network_text import (
@@ -58,6 +57,7 @@ class NobodyWaitsError(Exception):
     """Who asked has hung up."""
 
 
+@by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
     """The answer to a question.
 
@@ -78,6 +78,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     return ANSWERS[kind](question)
 
 
+@by_estimates()
 def seconds_of_answer(kind: str, asked: Any) -> float:
     """What an answer takes on one core, by an estimate; 0 of what is refused, and of what looks up in between.
 
@@ -119,8 +120,8 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
     shown = with_cosines(result.to_frame())
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
-    more = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
-    return sentences | (more if further else {}) | {
+    of_further = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
+    return sentences | (of_further if further else {}) | {
         "title": result.about,
         "name": TITLES[stack.placement],
         "stack": stack,
@@ -195,10 +196,7 @@ def _batch(question: Question) -> dict[str, Any]:
     question.network()
     seconds = question.seconds or SECONDS
     asked = _log_asked(question, seconds)
-    result = predict_batch(
-        asked.given, question.batch, question.of, text=asked.text, patterns=None, of_tokens=asked.of_tokens,
-        is_zipf=asked.is_zipf, **_limits(seconds),
-    )  # fmt: skip
+    result = predict_batch(asked, question.batch, question.of, patterns=None, **_limits(seconds))
     values = {name: result.values[name] for name in (
         "batch", "loss", "loss_deviation", "gradient_norm", "gradient_norm_sem", "noise_scale",
     )}  # fmt: skip
@@ -213,7 +211,7 @@ def _log_asked(question: Question, seconds: float) -> Asked:
     Raises:
         ValueError: the configuration or the law cannot be read.
     """
-    return batch_asked(question.given, question.of, text=question.text, patterns=None, **_limits(seconds))
+    return resolve_batch(question.given, question.of, text=question.text, patterns=None, **_limits(seconds))
 
 
 def _cost_of_log(question: Question, asked: Asked) -> tuple[Cost, bool]:
@@ -228,7 +226,7 @@ def _longer_log(question: Question, asked: Asked) -> str:
     budget = _budget(question)
     if budget.holds(cost) or longer.given == asked.given:
         return ""
-    return f"At {longer.given['tokens']} tokens {said_cost(cost, grouped)}, more than {budget.exceeded(cost)}."
+    return f"At {longer.given['tokens']} tokens {format_cost(cost, grouped)}, more than {budget.exceeded(cost)}."
 
 
 def _first_step(question: Question) -> dict[str, Any]:

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
-ZIPF = "1"
-"""The exponent of words of web text."""
-
 
 def public_runs() -> Iterator[dict[str, Any]]:
     """What each printed, and the question that describes it.
@@ -18,12 +15,12 @@ def public_runs() -> Iterator[dict[str, Any]]:
         `Question.read` reads, with every value as text.
     """
     for run in tomllib.loads(files("checks").joinpath("data/public_runs.toml").read_text(encoding="utf-8"))["run"]:
-        if run["text"] != "zipf" or not ("like" in run or "config" in run):
+        if run["text"] == "mock" or "fields" in run or not ("like" in run or "config" in run):
             continue
         question = {name: run[name] for name in ("like", "config") if name in run} | {
             "drawn_by": run["drawn_by"],
             "batch": str(run["batch"]),
-            "zipf": ZIPF,
+        } | ({"zipf": run["text"]} if run["text"] == "mock_digits" else {}) | {
             "fields": {
                 "tokens": str(run["tokens"]), "vocab": str(run["vocab"][0]), "embeddings": run["embeddings"],
             },

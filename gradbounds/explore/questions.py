@@ -12,6 +12,7 @@ from simulate.counts import check_count
 from theory import Stack
 from theory.configurations import Note
 from theory.configurations.training_codes import HUGGING_FACE
+from theory.mean_field.token_laws import KINDS
 from theory.stack.registry import nearest
 
 MOST_LAYERS = 512
@@ -57,7 +58,7 @@ class Question:
         Args:
             asked: an object; `fields` has values as flags take them, `like`, `config`, `drawn_by` are those of
                 `gradbounds predict`, `batch` counts sequences, `draws` networks of a `seed`,
-                `zipf` is the exponent of a law of words, or "distinct" for none, `max_time` what `--max-time` takes.
+                `zipf` is a kind of text, the exponent of Zipf's law, or "distinct", `max_time` what `--max-time` takes.
                 All may be left out.
 
         Raises:
@@ -82,7 +83,7 @@ class Question:
             config=asked.get("config"), like=asked.get("like"), drawn_by=asked.get("drawn_by", HUGGING_FACE)
         )
         law = asked.get("zipf", "")  # and no file, which is nobody's to read
-        text = law if law == DISTINCT else f"zipf:{law}" if law else None
+        text = law if law in (DISTINCT, *KINDS) else f"zipf:{law}" if law else None
         return cls(of=of, given=given, **counts, text=text, seconds=_limit(asked.get("max_time", "")))
 
     def network(self) -> tuple[Stack, tuple[Note, ...]]:

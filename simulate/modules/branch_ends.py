@@ -15,13 +15,14 @@ _ENDS = (
 def branch_ends(part: LayerList) -> tuple[str, ...]:
     """Names of these matrices in a layer; none where layers have different ones, or one that ends nothing is named."""
     names = [
-        tuple(name for name, parameter in layer.named_parameters() if parameter.ndim == 2 and _ends(name))
+        tuple(name for name, parameter in layer.named_parameters() if parameter.ndim == 2 and ends_branch(name))
         for layer in part.layers
     ]
     return names[0] if names and all(of_layer == names[0] for of_layer in names) else ()
 
 
-def _ends(name: str) -> bool:
+def ends_branch(name: str) -> bool:
+    """Whether a parameter of this name ends a residual branch."""
     stem = name.removesuffix(".weight")
     return any(stem == end or stem.endswith(f".{end}") for end in _ENDS)
 

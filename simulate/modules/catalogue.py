@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -200,17 +200,38 @@ BUILTINS: dict[str, Builtin] = {
 def known(factory: Any) -> Builtin:
     """A factory of a width and a depth, or that of a name, with its own attributes `stack` and `roles`.
 
+    One of a width alone gives the same module for every depth.
+
     Raises:
         ValueError: the name stands for nothing.
     """
     if isinstance(factory, str) and factory in BUILTINS:
         return BUILTINS[factory]
     function: Any = load_factory(factory) if isinstance(factory, str) else factory
-    return Builtin(function, getattr(function, "stack", None), getattr(function, "roles", {}))
+    maker: Any = function
+    if takes_width_alone(function):
+        maker = wraps(function)(lambda width, _: function(width))
+    return Builtin(maker, getattr(function, "stack", None), getattr(function, "roles", {}))
+
+
+def takes_width_alone(factory: Any) -> bool:
+    """Whether a function takes one number, and not a width and a depth."""
+    return callable(factory) and _takes(factory, 1) and not _takes(factory, 2)
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether a function can be called with so many numbers; one whose parameters are not known can."""
+    try:
+        inspect.signature(function).bind(*[1] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def makes_one(factory: Any) -> bool:
-    """Whether this, or what a name stands for, makes one module: a function without a width and a depth.
+    """Whether this, or what a name stands for, makes one module: a function without a width.
 
     Raises:
         ValueError: the name stands for nothing.
@@ -219,13 +240,7 @@ def makes_one(factory: Any) -> bool:
         if factory in BUILTINS:
             return False
         factory = load_factory(factory)
-    try:
-        inspect.signature(factory).bind(1, 1)
-    except TypeError:
-        return True
-    except ValueError:
-        return False
-    return False
+    return not _takes(factory, 2) and (_takes(factory, 0) or not _takes(factory, 1))
 
 
 def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]:

@@ -12,6 +12,8 @@ from simulate.modules.layers import tensor_of
 
 _EPSILONS = ("eps", "variance_epsilon", "epsilon")
 _FACTOR = 2.0
+# How far sizes of rows may be from one another in parts.
+_ALIKE = 0.01
 # So many times its input, no epsilon counts.
 _FAR = 1e4
 
@@ -44,7 +46,8 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         "norm_divided": v; "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again, since they may
         divide by what they kept: the first is the second. "norm_far": the first of 10^4 x, where no epsilon counts.
         "norm_backward": g·x of the gradient g of <f(x), v> with random v, over that of a random direction, by sample:
-        0 of a norm but for its epsilon. Empty where its first input is no tensor.
+        0 of a norm but for its epsilon. "norm_gain", where half of the rows have the same: the root mean square of
+        f(x) - f(0), without its epsilon. Empty where its first input is no tensor.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
     if x is None or tensor_of(x) is None:
@@ -83,7 +86,14 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     answers = {"norm_response": response, **_epsilon_alone(divided, epsilon)}
     if len(energies) == 4 and all(0 < energy < math.inf for energy in energies[2:]):
         answers["norm_far"] = math.log(energies[3] / energies[2]) / math.log(_FACTOR**2)
-    return answers | _backward(x, run)
+    return answers | _gain(once.double() - shift, answers["norm_share"]) | _backward(x, run)
+
+
+def _gain(y: Tensor, share: float) -> dict[str, float]:
+    """The number `norm_gain` of `norm_response`; empty where rows have different ones."""
+    sizes = y.square().mean(-1).flatten().sqrt().sort().values
+    low, middle, high = (float(sizes[int(part * (len(sizes) - 1))]) for part in (0.25, 0.5, 0.75))
+    return {"norm_gain": middle * (1 + share) ** 0.5} if high - low < _ALIKE * middle else {}
 
 
 def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, float]:

@@ -98,6 +98,12 @@ def _checked(module: Any, batch: Any, loss: Any, seed: int) -> str:
         raise ValueError(f"module must be a torch.nn.Module, got {name}.")
     if next(module.parameters(), None) is None:
         raise ValueError(f"module {name!r} must have parameters, and has none.")
+    undrawn = [weight for weight, parameter in module.named_parameters() if parameter.is_meta]
+    if undrawn:
+        raise ValueError(
+            f"module {name!r} must have weights, got {len(undrawn)} on the meta device, the first {undrawn[0]}: "
+            "to_empty(device='cpu') gives them memory, and its own initialization numbers."
+        )
     if not isinstance(batch, Tensor | tuple | list | Mapping) or not _tensors(batch):
         raise ValueError(
             "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got "

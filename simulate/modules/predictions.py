@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from simulate.modules.layers import tensor_of
 
@@ -18,6 +18,8 @@ _SINGLE = 1e-6
 _SURE = 1e-4
 # Fewer positions, or fewer different words, say nothing of where labels come from.
 _POSITIONS, _WORDS = 8, 4
+# How far labels are looked for, and how rarely words of another sample are labels by chance.
+_FAR, _CHANCE = 8, 1e-4
 
 
 def logits_of(output: Any) -> Tensor | None:
@@ -34,7 +36,9 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
         the loss: 1 of a mean), and of labels that are single classes: "label_entropy" (of their frequencies in the
         batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_is_next",
         "label_is_next_below" (along the first axis) and "label_is_own" (1 where every position's label is the next one
-        of an input, or its own; 0 where not), with next_words, the number of that input in `words_of`.
+        of an input, or its own; 0 where not), with next_words, the number of that input in `words_of`; else, where
+        each is the word so many places on in the first input, "label_distance". Of labels behind a sample's end:
+        "ends_in_next_sample", "ends_in_own_start" (1, where they are the first words of the next, or the same sample).
     """
     try:
         (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
@@ -89,18 +93,63 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
                 facts[name] = max(facts.get(name, 0.0), float(same))
             if same and name != "label_is_own":
                 facts.setdefault("next_words", float(number))
+    # Logits may be cut, as where a module shifts them itself.
+    words_there = words_of(inputs, logits) or words_of(inputs, logits, _FAR)
+    if facts.get("label_is_next") == 1 or facts.get("label_is_next_below") != 1:
+        for words in words_there[int(facts.get("next_words", 0)) :][:1]:
+            facts |= _label_places(every, words)
     return facts
 
 
-def words_of(inputs: Any, logits: Tensor) -> list[Tensor]:
-    """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels."""
+def _label_places(labels: Tensor, words: Tensor) -> dict[str, float]:
+    """Where in an input the labels are, if they are a number of places on; an input may be longer."""
+    labels = nn.functional.pad(labels, (0, words.shape[1] - labels.shape[1]), value=-1)
+    for distance in sorted(range(-_FAR, _FAR + 1), key=lambda places: abs(places - 1)):
+        first, last = max(-distance, 0), labels.shape[1] - max(distance, 0)
+        if last <= first:
+            continue
+        label, word = labels[:, first:last], words[:, first + distance : last + distance]
+        there = label >= 0
+        enough = int(there.sum()) >= _POSITIONS and len(word[there].unique()) >= _WORDS
+        if enough and torch.equal(label[there], word[there]):
+            facts = {0: {"label_is_own": 1.0}, 1: {}}.get(distance, {"label_distance": float(distance)})
+            return facts | (_ends(labels, words, distance) if distance > 0 else {})
+    return {}
+
+
+def _ends(labels: Tensor, words: Tensor, distance: int) -> dict[str, float]:
+    """Whether labels of the last positions, which have no such word in their sample, are the first of some sample."""
+    facts = {}
+    last, first, different = labels[:, -distance:], words[:, :distance], len(words.unique())
+    for name, label, word in (
+        ("ends_in_own_start", last, first),
+        ("ends_in_next_sample", last[:-1], first[1:]),
+    ):
+        there = label >= 0
+        # Words that are drawn alike would be the same by chance.
+        sure = different ** int(there.sum()) >= 1 / _CHANCE
+        if sure and torch.equal(label[there], word[there]):
+            facts[name] = 1.0
+    return facts
+
+
+def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
+    """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels.
+
+    Args:
+        inputs: of a module.
+        logits: its output.
+        longer: how many more positions than the logits they may have.
+    """
     if isinstance(inputs, Mapping):
         names = sorted((name for name in inputs if "label" not in str(name)), key=lambda name: name != "input_ids")
         inputs = [inputs[name] for name in names]
     if isinstance(inputs, tuple | list):
-        return [words for value in inputs for words in words_of(value, logits)]
+        return [words for value in inputs for words in words_of(value, logits, longer)]
     words = isinstance(inputs, Tensor) and not inputs.is_floating_point() and inputs.ndim == 2
-    return [inputs] if words and inputs.shape == logits.shape[:-1] else []
+    if not words or logits.ndim != 3 or len(inputs) != len(logits):
+        return []
+    return [inputs] if 0 <= inputs.shape[1] - logits.shape[1] <= longer else []
 
 
 def document_starts(inputs: Any, logits: Tensor) -> list[int]:

@@ -59,8 +59,8 @@ class Probed:
             (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of a list: layers (how many). Of a module:
             identity (1, where it is an nn.Identity). Of a parameter: gradient, weight (Frobenius norms), ratio of the
             two, entries (how many), far_entry (the largest over the median one, where it is garbage), alike (1, where
-            entries along an axis are equal and have equal gradients), frozen (1, where it is), idle (1, of an expert
-            without tokens), and of one seed,
+            entries along an axis are equal and have equal gradients), frozen (1, where it is), shared (1, where it has
+            two names), embedding (1, of an nn.Embedding's), idle (1, of an expert without tokens), and of one seed,
             where the gradient is 0, gradient_later: what it is once all that begins at 0 and gets a gradient has moved;
             and gradient_double, in double precision, where it may be rounding (`ROUNDED`).
             Of the whole: loss.
@@ -243,12 +243,15 @@ def _parameters(
     known = list(parameters.values())
     weights = dict(zip(parameters, map(_norm, known), strict=True))
     of_gradient = {id(p): _norm(p.grad) for p in known if p.grad is not None}
+    embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
     rows: list[tuple[Any, ...]] = []
     for key, parameter in parameters.items():
         place, *others = places[key]
         if others:
             notes.append(f"shared: {_said(place)} is also {', '.join(map(_said, others))}")
         rows += [(*place, "weight", weights[key]), (*place, "entries", weights[key].new_tensor(parameter.numel()))]
+        marks = {"shared": bool(others), "embedding": key in embeddings}
+        rows += [(*place, mark, torch.ones_like(weights[key])) for mark, true in marks.items() if true]
         if not parameter.requires_grad:
             silent.setdefault(("frozen", place[0], place[2]), []).append(place[1])
             rows.append((*place, "frozen", torch.ones_like(weights[key])))

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.flags import Flag, Group, IntoFolder, OnTexts, given, optional
+from gradbounds.flags import Flag, IntoFolder, OnTexts, given, optional
 from gradbounds.grid import FIELDS, stacks
 from studies.committed import Checked
 
@@ -187,7 +187,7 @@ class Eigenvalue(Checked, IntoFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hessian(Group):
+class Hessian:
     """Spectra of the Hessian and the Gauss-Newton matrix at initialization, of stacks or on texts."""
 
     what: (
@@ -196,3 +196,7 @@ class Hessian(Group):
         | Annotated[Spectrum, tyro.conf.subcommand("spectrum")]
         | Annotated[Eigenvalue, tyro.conf.subcommand("eigenvalue")]
     )
+
+    def run(self) -> Any:
+        """What was found, or an exit code."""
+        return self.what.run()

@@ -1,6 +1,6 @@
 """What of a network at initialization may tell the largest rate at which its training stays stable."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,10 +51,6 @@ class InitialStatistics:
             "break-even rate": self.break_even_rate,
             "1/d": 1 / width,
         }
-
-    def as_dict(self) -> dict[str, float]:
-        """By name."""
-        return asdict(self)
 
 
 def gauss_newton_trace(problem: Problem, *, probes: int, seed: int) -> float:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.flags import Flag, OfModel, given, optional
+from gradbounds.flags import Flag, ModelFlags, given, optional
 from gradbounds.recipe import Recipe
 from studies.training.optimizers import TRAINING_OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(OfModel):
+class Train(ModelFlags):
     """Train random networks for some steps, of any width: what every quantity is at each step, and how it grows with d.
 
     With --out the same command continues where it stopped, killed or not, or adds draws.

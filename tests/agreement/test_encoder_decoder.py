@@ -91,7 +91,7 @@ def test_random_queries_and_keys(placement, heads):
     About 70 numbers a case, most of them correlated: at most 0.5% of false alarms, with a fixed seed.
     """
     stack = Stack(
-        placement=placement, width=1024, depth=3, tokens=4, source_tokens=6, vocab=16, query_key_scale=1.2, heads=heads,
+        placement=placement, width=1024, depth=2, tokens=4, source_tokens=4, vocab=16, query_key_scale=1.2, heads=heads,
         mask="causal", output_projection="random",
     )  # fmt: skip
     samples = sample(stack, draws=128, seed=5)

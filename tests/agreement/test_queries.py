@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("placement", ["post", "pre"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "placement"), list(zip(CASES, cycle(["post", "pre"]))), ids=str)
 def test_the_network_is_the_slow_one(case, placement):
     assert deviation(replace(SMALL, placement=placement, **case)) < 1e-9
 
@@ -54,32 +54,26 @@ def test_planted_errors_are_seen(monkeypatch):
 
 
 THEORY = [
-    {"query_key_scale": 0.5, "depth": 6, "tokens": 16},
+    {"query_key_scale": 0.5, "depth": 4, "tokens": 8},
     {"query_key_scale": 1.0, "heads": 4, "mask": "causal"},
-    {"query_key_scale": 1.5},
     {"query_key_scale": 1.2, "heads": 8, "rotary": 1.0, "mask": "causal", "placement": "pre", "tokens": 6},
     {"query_key_scale": 0.6, "heads": 16, "rotary": 0.5, "sequences": 2, "input_correlation": 0.8},
     {"query_key_scale": 0.5, "heads": 8, "query_key_norm": "head", "norm_epsilon": 0.1},
     {"query_key_scale": 1.5, "heads": 8, "kv_heads": 2, "logit_softcap": 1.0, "mask": "causal", "window": 2},
     {"query_key_scale": 0.7, "heads": 8, "query_key_norm": "all", "placement": "output", "rotary": 1.0},
     {"query_key_scale": 1.5, "heads": 6, "head_width": 32, "output_projection": "random", "init_std": 0.04},
-    {"placement": "pre", "query_key_scale": 1.5, "heads": 4},
     {"placement": "pre", "query_key_scale": 1.0, "mask": "causal", "output_projection": "random", "depth": 3},
     {"placement": "pre", "query_key_scale": 0.8, "input_correlation": 0.5, "normalization": "rms"},
     {"placement": "peri", "query_key_scale": 1.0, "heads": 2, "sequences": 2},
     {"placement": "scaled", "query_key_scale": 1.0, "activation": "gelu", "ffn_ratio": 2.0},
     {"placement": "deepnorm", "query_key_scale": 1.0, "dropout": 0.1},
-    {"query_key_scale": 1.0, "norm_epsilon": 0.3, "positions": "sinusoidal"},
     {"placement": "pre", "query_key_scale": 1.0, "norm_epsilon": 0.3, "positions": "sinusoidal", "heads": 2},
     {"attention_dropout": 0.2, "heads": 4},
     {"placement": "rezero", "attention_dropout": 0.2, "mask": "causal"},
-    {"query_key_scale": 1.5, "attention_dropout": 0.4, "depth": 1},
     {"query_key_scale": 1.0, "attention_dropout": 0.3, "placement": "peri", "heads": 2, "norm_epsilon": 0.1},
     {"query_key_scale": 1.0, "attention_dropout": 0.4, "attention_scale": "linear", "query_key": "tied", "depth": 1},
     {"placement": "residual", "query_key_scale": 1.0, "dropout": 0.1},
-    {"placement": "output", "query_key_scale": 1.0, "mask": "causal"},
     {"query_key_scale": 1.0, "attention_scale": "linear"},
-    {"query_key_scale": 1.2, "heads": 8, "kv_heads": 2, "placement": "pre", "mask": "causal", "window": 2},
     {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"},
     {"query_key_scale": 1.0, "query_gain": 0.0, "heads": 4, "mask": "causal"},
     {"query_key_scale": 1.0, "query_gain": 2.0, "key_gain": 0.6, "heads": 4, "source_tokens": 3, "placement": "pre"},
@@ -97,7 +91,7 @@ def test_theory_is_what_samples_do(case):
 
     Of so many patterns the error is some 0.4% of W^Q's gradient, and less elsewhere.
     """
-    stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64} | case)
+    stack = Stack(**{"width": 512, "depth": 2, "tokens": 4, "vocab": 64} | case)
     worst, names = off(sample(stack, draws=128, seed=4), predict(stack, patterns=512))
     assert worst <= 1, names
 
@@ -351,10 +345,10 @@ def test_pairs_and_control_variates_change_no_mean(case, less, monkeypatch):
     About 50 numbers of each case, false alarm 6e-7 each: 1e-4 in all. Variances of W^Q and W^K are smaller as stated.
     """
     stack = Stack(**{"width": 64, "depth": 2, "tokens": 4, "vocab": 16} | case)
-    paired = predict(stack, patterns=4096)
+    paired = predict(stack, patterns=2048)
     monkeypatch.setattr(cost, "is_mirrored", lambda _: False)
     monkeypatch.setattr(prediction, "is_mirrored", lambda _: False)
-    plain = predict(stack, patterns=16384)
+    plain = predict(stack, patterns=8192)
     for name, value in plain.items():
         error = np.hypot(paired.errors[name], plain.errors[name])
         assert (np.abs(paired[name] - value) <= 5 * error + 1e-9 * np.abs(value)).all(), name

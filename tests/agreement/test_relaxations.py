@@ -22,6 +22,8 @@ from theory.stack import SIZES, Experts
 
 
 def named(relaxed):
+    if isinstance(relaxed, str):
+        return relaxed
     return "-".join(f"{name}={value}" if len(str(value)) < 12 else name for name, value in relaxed.items())
 
 
@@ -39,16 +41,15 @@ TWINS = [r for r in (*ALONE, *TOGETHER) if not {"placement", "dropout", "attenti
 # Not in the means at large width: uniform entries, centring, a slope of 0.01 where ReLU has 0, and W^O, which keeps
 # the energy.
 UNSEEN = ("xavier_uniform", "rms", "leaky_relu", "random")
-PLACEMENTS = pytest.mark.parametrize("placement", ["post", "pre"])
 
 
 def small(relaxed, placement):
     return Stack(**{"placement": placement, "width": 16, "depth": 2, "tokens": 4, "vocab": 5} | relaxed)
 
 
-@PLACEMENTS
-@pytest.mark.parametrize("relaxed", TWINS, ids=named)
+@pytest.mark.parametrize(("relaxed", "placement"), list(zip(TWINS, cycle(["post", "pre"]))), ids=named)
 def test_the_network_is_the_slow_one(relaxed, placement):
+    """In one placement each, by turns: the code of a placement and of a relaxation meet in the norms alone."""
     assert deviation(small(relaxed, placement)) < 1e-9
 
 
@@ -100,8 +101,8 @@ def test_theory_is_what_samples_do(relaxed, placement):
     0.3% of false alarms in each, with a fixed seed. Zipf labels, without which the least is off, have more draws.
     """
     dense = "truncation" in relaxed or relaxed.get("initialization") in ("xavier_uniform", "pytorch")
-    width = 256 if dense else 1024
-    stack = Stack(**{"placement": placement, "width": width, "depth": 3, "tokens": 4, "vocab": 16} | relaxed)
+    width = 256 if dense else 512
+    stack = Stack(**{"placement": placement, "width": width, "depth": 2, "tokens": 4, "vocab": 16} | relaxed)
     samples = sample(stack, draws=192 if "labels" in relaxed else 96, seed=1)
     worst, names = off(samples, predict(stack))
     assert worst <= 1, names
@@ -112,10 +113,10 @@ def test_theory_is_what_samples_do(relaxed, placement):
 
 
 @pytest.mark.parametrize("relaxed", TOGETHER, ids=named)
-@pytest.mark.parametrize(("depth", "tokens"), [(4, 8)])
-def test_relaxations_compose(relaxed, depth, tokens):
-    """`make evidence` has L = 6 and n = 16 as well."""
-    stack = Stack(**{"width": 1024, "depth": depth, "tokens": tokens, "vocab": 64} | relaxed)
+def test_relaxations_compose(relaxed):
+    """The recursion is the same in every layer: two show it; `make evidence` has L = 6 and n = 16."""
+    depth = 4 if "lower_share" in relaxed else 2
+    stack = Stack(**{"width": 512, "depth": depth, "tokens": 4, "vocab": 64} | relaxed)
     worst, names = off(sample(stack, draws=64, seed=2), predict(stack, patterns=1024))
     assert worst <= 1, names
 

@@ -15,7 +15,7 @@ from tests.helpers.agreement import deviations, off
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
 from theory.coverage import NoRuleError
-from theory.mean_field.tied import attention, gradient, loss, units
+from theory.mean_field.tied import attention, gradient, loss, units, walk
 
 TEXT = "the cat sat on the mat and the dog sat on the cat and the cat saw the dog on the mat " * 3
 TIED = {"embeddings": "tied", "sequences": 2, "output_scale": 1.3, "label_smoothing": 0.1}
@@ -146,9 +146,9 @@ def test_what_another_branch_made_is_noise(monkeypatch):
     stack = Stack(**fields)
     samples = sample(stack, draws=256, seed=0)
     assert off(samples, predict(stack))[0] <= 1
-    right = gradient._below_branch
+    right = walk._below_branch
     monkeypatch.setattr(
-        gradient, "_below_branch", lambda tokens, above, _, *given: right(tokens, above, above.noise, *given)
+        walk, "_below_branch", lambda tokens, above, _, *given: right(tokens, above, above.noise, *given)
     )
     assert off(samples, predict(stack))[0] > 2
 

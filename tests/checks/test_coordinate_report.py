@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_causes import causes
@@ -236,6 +237,48 @@ def test_a_wrong_rate_at_widths_below_the_number_of_vectors_is_named(power, what
     (alarm,) = report.alarms
     assert "layers.0.attention.query.weight" in alarm.part
     assert alarm.what.endswith(f"must go like width^-1: at width 32 it is 4.0 times too {what} relative to width 8")
+
+
+class Readout(nn.Module):
+    """Three matrices in mu-P for Adam, the logits over the width."""
+
+    def __init__(self, width):
+        super().__init__()
+        shapes = {"inputs": (8, width, 8**-0.5), "hidden": (width, width, width**-0.5), "head": (width, 5, 1.0)}
+        for name, (inputs, outputs, std) in shapes.items():
+            setattr(self, name, nn.Linear(inputs, outputs, bias=False))
+            nn.init.normal_(getattr(self, name).weight, std=std)
+        self.width = width
+
+    def forward(self, x):
+        return self.head(torch.relu(self.hidden(torch.relu(self.inputs(x))))) * (1 / self.width)
+
+
+@pytest.mark.parametrize(("wrong", "power"), [("head", 0.5), ("head", -0.5), ("hidden", 0.5), ("inputs", 0.5), ("", 0)])
+def test_a_power_of_a_rate_is_exact_behind_many_vectors_and_a_factory_of_a_width_is_taken(wrong, power):
+    """256 vectors hide half a power of an update: it is within the range that is allowed, or not clear by two seeds."""
+
+    def make(width):
+        def batch(seed):
+            x = torch.randn(256, 8, generator=torch.Generator().manual_seed(seed))
+            return x, lambda y: nn.functional.cross_entropy(y, (x[:, 0] > 0).long())
+
+        return Readout(width), batch
+
+    def rates(module, width):
+        powers = {"inputs": 0, "hidden": -1, "head": 0}
+        powers[wrong] = powers.get(wrong, 0) + power
+        groups = [
+            {"params": part.parameters(), "lr": 1e-3 * (width / 16) ** powers[name]}
+            for name, part in module.named_children()
+        ]
+        return torch.optim.Adam(groups, eps=1e-12)
+
+    report = gb.probe(make, widths=[16, 32, 64], steps=1, seeds=2, optimizer=rates)
+    assert [alarm.part for alarm in report.alarms] == ([f"{wrong}.weight"] if wrong else [])
+    for alarm in report.alarms:
+        asked = -1 if wrong == "hidden" else 0
+        assert f"its rate goes like width^{asked + power:.2f} and must go like width^{asked}:" in alarm.what
 
 
 def test_rates_and_gradients_are_those_of_the_first_step_in_which_there_are_any(healthy):

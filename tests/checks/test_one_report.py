@@ -162,6 +162,13 @@ def test_bad_input_of_the_command(tmp_path, monkeypatch, capsys, arguments, mess
     assert not said.out
 
 
+def test_a_module_that_was_never_drawn_is_refused():
+    with torch.device("meta"):
+        module = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="must have weights, got 2 on the meta device, the first weight: to_empty"):
+        gb.probe(module, torch.ones(2, 2), loss=torch.sum)
+
+
 def test_the_command_judges_one_module(tmp_path, monkeypatch, capsys):
     (tmp_path / "another_of_mine.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)

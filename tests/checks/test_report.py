@@ -55,7 +55,7 @@ def numbers_of(stack):
 def cells_by_family():
     """A random cell of every family of rows in every file; the results' size is the seed, so that nobody chooses them.
 
-    Up to d = 4096, and of the half with fewer numbers to sample: others take long.
+    Up to d = 4096, and of the quarter with the fewest numbers to sample: others take long.
     """
     chosen: dict[str, tuple[dict, set[str]]] = {}
     rng = np.random.default_rng(len(COMMITTED.read_bytes()))
@@ -65,7 +65,7 @@ def cells_by_family():
             behind = {name for v in one.verdicts if v.claim == family for name in v.cells}
             narrow = [name for name in behind if cells[name]["stack"].get("width", 512) <= 2**12]
             names = sorted(narrow, key=lambda name: (numbers_of(Stack(**cells[name]["stack"])), name))
-            names = names[: (len(names) + 1) // 2]
+            names = names[: (len(names) + 3) // 4]
             for name in rng.choice(names, min(1, len(names)), replace=False):
                 chosen.setdefault(name, (cells[name], set()))[1].add(quantity)
     return list(chosen.values())

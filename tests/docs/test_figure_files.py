@@ -4,7 +4,6 @@ import hashlib
 import re
 import shlex
 import tomllib
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from gradbounds.actions.figures import networks_line
 from gradbounds.actions.sweep import cells_of
 from gradbounds.cli import parsed
 from gradbounds.figure_files import save
-from simulate import Cell
-from theory import Stack
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "figures"
@@ -60,14 +57,6 @@ def test_a_picture_is_of_the_command_on_its_page(name):
     assert not faults(name, FOLDER / f"{name}.png")
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-def test_a_picture_has_a_caption_that_says_what_is_seen(name):
-    """In italics below it, where the site puts both into one figure; text for those who do not see it stands in []."""
-    text = (ROOT / ENTRIES[name]["page"]).read_text(encoding="utf-8")
-    (caption,) = re.findall(rf"!\[[^\]]+\]\(figures/{name}\.png\)\n\n\*([^*]+\.)\*\n", text)
-    assert len(caption.split()) >= 10
-
-
 def test_a_picture_of_another_run_is_seen(tmp_path):
     """One that the default experiment drew under the name of the run with one token, and one that says nothing."""
     for drawn_from in (networks_of("make verify"), ""):
@@ -76,17 +65,3 @@ def test_a_picture_of_another_run_is_seen(tmp_path):
     save(Figure(), tmp_path, "norms_of_one_token", drawn_from=networks_of(ENTRIES["norms_of_one_token"]["command"]))
     assert not faults("norms_of_one_token", tmp_path / "norms_of_one_token.png")
     assert faults("placements", FOLDER / "probe.png")
-
-
-def test_other_networks_are_told_apart():
-    """By number of draws, size, a field that is relaxed, engine, and by which sizes go together."""
-    cells = [Cell(Stack(width=width, depth=2)) for width in (64, 128)]
-    others = [
-        [Cell(Stack(width=64, depth=2)), Cell(Stack(width=256, depth=2))],
-        [Cell(replace(cell.stack, dropout=0.1)) for cell in cells],
-        [Cell(cell.stack, engine="dense") for cell in cells],
-        [Cell(Stack(width=64, depth=2)), Cell(Stack(width=128, depth=4))],
-        [Cell(Stack(width=64, depth=4)), Cell(Stack(width=128, depth=2))],
-    ]
-    lines = {networks_line(these, 8) for these in [cells, *others]} | {networks_line(cells, 16)}
-    assert len(lines) == len(others) + 2

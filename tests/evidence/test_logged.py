@@ -106,10 +106,10 @@ def predicted_once(monkeypatch):
     """Networks that many runs ask for are predicted once."""
     kept: dict[Any, Any] = {}
 
-    def once(stack, law, patterns, budget):
+    def once(stack, law, patterns, budget, pace=None):
         key = stack, law is None, patterns
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
         return kept[key]
 
     monkeypatch.setattr(logged, "scale_of_batch", once)

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from gradbounds import budget as asked
 from gradbounds.actions.first_line import scale_of_batch
-from gradbounds.budget import SOON, Budget, OverBudgetError, each_once, way
+from gradbounds.budget import SOON, Budget, OverBudgetError, by_estimates, chosen_way, each_once, way
 from gradbounds.units import seconds_of
 from theory import NoRuleError, Stack, predict
 from theory.mean_field.cost import Cost, prediction_cost, quick_patterns
@@ -117,7 +117,7 @@ def test_an_error_says_what_it_takes_and_what_to_change(stack):
         way(stack, None, ENOUGH)
     said = re.fullmatch(
         rf"theory would take about .+ and .+ for {stack.tokens} tokens( with 2 patterns)?, more than the 1.0 min of "
-        r"--max-time and the 3.7 GiB of --memory; --tokens (\d+) is within these.*",
+        r"--max-time(?: and the 3.7 GiB of --memory)?; --tokens (\d+) is within these.*",
         str(raised.value),
     )
     assert said is not None, str(raised.value)
@@ -164,10 +164,40 @@ def test_limits_that_are_none(max_time, memory):
         Budget.of(max_time, memory)
 
 
-def test_memory_is_a_quarter_of_what_is_free(monkeypatch):
-    monkeypatch.setattr(asked, "free_memory", lambda: 8e9)
-    assert Budget.of("90s", None) == Budget(90.0, 2e9)
-    assert Budget.of("90s", "1GB") == Budget(90.0, 1e9)
+def test_limits_that_nobody_gave_are_the_same_everywhere(monkeypatch):
+    """A minute by the estimate and 4 GB, which a machine refuses that has less; those that are given ask a clock."""
+    monkeypatch.setattr(asked, "free_memory", lambda: 1e8)
+    assert Budget.of(None, None) == Budget(60.0, 4e9, free=1e8)
+    assert Budget.of("90s", "1GB") == Budget(90.0, 1e9, is_clocked=True)
+    with by_estimates():
+        assert Budget.of("90s", "1GB") == Budget(90.0, 1e9)
+    stack = replace(CAUSAL, tokens=256, depth=12, heads=8)
+    chosen = chosen_way(stack, None, ENOUGH)
+    assert chosen.cost.bytes > 1e8
+    with pytest.raises(OverBudgetError, match="more than the 95.4 MiB of free memory; --tokens"):
+        way(stack, None, Budget.of(None, None))
+
+
+def test_a_slow_machine_goes_the_same_way_and_refuses(monkeypatch):
+    """A least batch that takes thousands of seconds: only who gave a time is refused, and the choice is no other."""
+    stack = replace(CAUSAL, tokens=256, depth=12, heads=8)
+    quick = [way(stack, patterns, ENOUGH) for patterns in (None, 4096)]
+    monkeypatch.setattr(asked, "_clocked", lambda *_, **__: 5000.0)
+    assert [way(stack, patterns, ENOUGH) for patterns in (None, 4096)] == quick
+    with pytest.raises(OverBudgetError, match="about 1.4 h .* the 1.0 min of --max-time; --max-time 167m "):
+        way(stack, None, replace(ENOUGH, is_clocked=True))
+    longer = replace(ENOUGH, seconds=6000.0, is_clocked=True)
+    assert way(stack, None, longer).arguments == quick[0].arguments
+    with pytest.raises(OverBudgetError, match="theory of two sequences by .* takes about 1.4 h and"):
+        scale_of_batch(stack, None, None, replace(ENOUGH, is_clocked=True))
+
+
+def test_a_fast_machine_predicts_what_the_estimate_would_refuse(monkeypatch):
+    monkeypatch.setattr(asked, "_clocked", lambda *_, **__: 1.0)
+    stack = replace(LAST, tokens=512, depth=12)
+    with pytest.raises(OverBudgetError):
+        way(stack, None, Budget(1.0, 4e9))
+    assert way(stack, None, Budget(1.0, 4e9, is_clocked=True)).arguments == {"patterns": 2}
 
 
 def test_groups_of_tokens_are_predicted_on_one_thread(monkeypatch):

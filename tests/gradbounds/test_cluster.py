@@ -1,10 +1,8 @@
 """A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
 
 import logging
-import pickle
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
 
@@ -13,10 +11,7 @@ import pytest
 from gradbounds.cli import main
 from gradbounds.clusters import dask as cluster
 from simulate.runs.execution import InProcess
-from studies.__main__ import run as study
-from studies.warmup.tests.test_reproduce import GRID, command
 from tests.helpers.interruption import BLOCKS, SWEEP, Forked, landed, start, table_digest, wait_for_a_file
-from tests.helpers.parallel_text import write
 
 pytest.importorskip("distributed")
 
@@ -93,9 +88,6 @@ def after_the_first_file(out, happens):
     assert not thread.is_alive()
 
 
-TRAIN = ["training", "--placement", "pre", "--width", "8:16:x2", "--depth", "1", "--vocab", "4", "--steps", "1"]
-
-
 def test_the_cluster(dask, whole, tmp_path, capsys):
     """The only worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
     assert "has none" in refusal(tmp_path, dask.address, capsys), "no worker yet"
@@ -115,33 +107,6 @@ def test_the_cluster(dask, whole, tmp_path, capsys):
     assert 0 < landed(tmp_path / "scheduler") < BLOCKS
     assert main([*SWEEP, "--out", str(tmp_path / "scheduler")]) == 0
     assert table_digest(tmp_path / "scheduler") == whole
-
-
-def test_other_commands_give_their_work_to_it(blank_pictures, tmp_path, monkeypatch):
-    """The studies `training` and `warmup` hand tasks that can be pickled to any pool, with the same numbers."""
-    given = []
-
-    class Elsewhere(ThreadPoolExecutor):
-        def submit(self, task, /, *arguments):
-            given.append(pickle.loads(pickle.dumps((task, arguments))))
-            return super().submit(task, *arguments)
-
-    @contextmanager
-    def pool(address, *, gpu):
-        with Elsewhere(1) as threads:
-            yield threads, 16
-
-    monkeypatch.setattr(cluster, "dask_pool", pool)
-    (tmp_path / "grid.toml").write_text(GRID, encoding="utf-8")
-    warmup = command(write(tmp_path, count=60), tmp_path, tmp_path / "grid.toml", "--seeds", "1")
-    for line, name in ((TRAIN, "training.csv"), (warmup, "rows.json")):
-        out = [tmp_path / f"{name}-{k}" for k in range(2)]
-        known = len(given)
-        assert study([*line, "--out", str(out[0]), "--dask", "tcp://there:1"]) == 0
-        assert len(given) > known
-        assert study([*line, "--out", str(out[1])]) == 0
-        results = [(folder / name).read_text(encoding="utf-8").replace(f"{folder}", "") for folder in out]
-        assert results[0] == results[1]
 
 
 def refusal(tmp_path, address, capsys):

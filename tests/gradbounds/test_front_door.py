@@ -125,7 +125,7 @@ def run(folder, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("name", ["theory", "simulate", "checks", "figures"])
+@pytest.mark.parametrize("name", ["theory"])
 def test_a_script_may_have_the_name_of_a_package(tmp_path, name):
     """And nobody runs it again by that name, of which another module in its folder is still an error."""
     script = tmp_path / f"{name}.py"

@@ -30,11 +30,11 @@ HOSTILE = [
     (("predict", "--mask", "given", "--mask-rows", "[" * 10**5), "--mask-rows must be a square matrix of 0 and 1"),
     (("predict", "--config", "DEEP.json"), "--config must be JSON, but 'DEEP.json' is not: it is nested too deeply."),
     (("predict", "--config", "LATIN"), "--config must be JSON, but 'LATIN' is not: it is not UTF-8 (byte 2)."),
-    (("predict", "--config", "INFINITE.json"), "it has a number that is not finite, Infinity."),
-    (("predict", "--config", "HUGE.json"), "it has a number that is not finite, 1e400."),
+    (("predict", "--config", "INFINITE.json"), "n_embd must be a number, got inf."),
+    (("predict", "--config", "HUGE.json"), "n_embd must be a number, got inf."),
     (
         ("predict", "--config", "EVIL.json"),
-        "got \\u001b[2Jwipe = 1, whose part at initialization is not known; --ignore ",
+        "got \\u001b[2Jnum_key_value_heads = 1, whose part at initialization is not known; --ignore ",
     ),
     (("predict", "--config", "/dev/zero"), "--config must be a readable JSON file, got '/dev/zero': it is a device."),
     (("predict", "--out", "/proc/nowhere"), "--out must be a place that can be written, but '/proc/nowhere' cannot"),
@@ -100,7 +100,7 @@ def folders(tmp_path_factory):
     (place / "ESCAPE.toml").write_text(r'"\u001b[31m" = 1')
     (place / "INFINITE.json").write_text(config % ("Infinity", ""))
     (place / "HUGE.json").write_text(config % ("1e400", ""))
-    (place / "EVIL.json").write_text(config % ("64", r', "\u001b[2Jwipe": 1'))
+    (place / "EVIL.json").write_text(config % ("64", r', "\u001b[2Jnum_key_value_heads": 1'))
     (place / "LATIN").write_bytes("Zwölf Boxkämpfer ".encode("latin-1"))
     return place
 

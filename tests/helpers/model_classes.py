@@ -248,7 +248,23 @@ def families_of_words() -> dict[str, str]:
             continue
         with contextlib.suppress(Exception):  # some cannot be built of nothing
             found[family] = kind().text_config.model_type
-    return {family: words for family, words in sorted(found.items()) if words in FAMILIES}
+    without = other_types()[1]
+    return {family: words for family, words in sorted(found.items()) if words in FAMILIES and family not in without}
+
+
+_HEAD = ("transformers", "older", "words", "without words", "other types")
+
+
+def other_types() -> tuple[str, list[str]]:
+    """The types of all classes that are not read; and those with a `text_config` and no class that predicts words."""
+    known = [one for one in modeling_auto.CONFIG_MAPPING_NAMES if one not in FAMILIES]
+    of_words: set[str] = set()
+    for what in ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "MASKED_LM",
+                 "SPEECH_SEQ_2_SEQ", "PRETRAINING", "VISUAL_QUESTION_ANSWERING"):  # fmt: skip
+        of_words |= set(getattr(modeling_auto, f"MODEL_FOR_{what}_MAPPING_NAMES", ()))
+    parts = {one: getattr(transformers.CONFIG_MAPPING[one], "sub_configs", None) or {} for one in known}
+    without = [one for one in known if "text_config" in parts[one] and one not in of_words]
+    return " ".join(sorted(known)), sorted(without)
 
 
 def table_text(table: dict[str, Any]) -> str:
@@ -259,5 +275,6 @@ def table_text(table: dict[str, Any]) -> str:
             f"   {json.dumps(part)}: {json.dumps(value)}" for part, value in one.items() if value or part == "tied"
         ]
         lines.append(f"  {json.dumps(family)}: {{\n" + ",\n".join(parts) + "\n  }")
-    head = "".join(f" {json.dumps(name)}: {json.dumps(table[name])},\n" for name in ("transformers", "older", "words"))
+    assert set(table) == {*_HEAD, "classes"}
+    head = "".join(f" {json.dumps(name)}: {json.dumps(table[name])},\n" for name in _HEAD)
     return "{\n" + head + ' "classes": {\n' + ",\n".join(lines) + "\n }\n}\n"

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gradbounds.actions.first_line import first_line
+from gradbounds.actions.first_line import first_line, spread_of_texts
 from theory import Stack
 from theory.configurations import model_type, stack_from_config
 from theory.configurations.vectors import learned_vectors
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_laws import KINDS
 
 FILE = Path(__file__).parents[2] / "checks" / "data" / "public_runs.toml"
 CONTENT = tomllib.loads(FILE.read_text(encoding="utf-8"))
@@ -26,6 +27,8 @@ _PRINTED = ("name", "source", "date", "loss", "count", "norm", "step", "note")
 def laws(run: dict[str, Any]) -> list[TextLaw]:
     """Every law of text that a run may have had."""
     words = run["vocab"][0]
+    if run["text"] in KINDS:
+        return [TextLaw.of_kind(run["text"], words)]
     if run["text"] == "mock":
         return [TextLaw.of_counts(np.where(np.arange(words) < _MOCK, _MOCK - np.arange(words), 0.0))]
     return [TextLaw.zipf(exponent, words) for exponent in CONSTANTS["exponents"]]
@@ -65,7 +68,8 @@ def stack_of(run: dict[str, Any]) -> tuple[Stack, tuple[str, ...]]:
     stack, notes = stack_from_config(
         run.get("config"), tokens=run["tokens"], embeddings=run["embeddings"], drawn_by=run["drawn_by"], **given
     )
-    return replace(stack, vocab=run["vocab"][0]), learned_vectors(stack, model_type(notes), notes)
+    stack = replace(stack, vocab=run["vocab"][0], **run.get("fields", {}))
+    return stack, learned_vectors(stack, model_type(notes), notes)
 
 
 def setting_of(run: dict[str, Any]) -> str:
@@ -86,7 +90,7 @@ def predicted_lines(run: dict[str, Any]) -> dict[str, Any]:
     lines = []
     for law in laws(run):
         scale = noise_scale(stack, text=law, grouped=True, max_time=3600)
-        line = first_line(scale, run["batch"], vectors, law)
+        line = first_line(scale, run["batch"], vectors, law, spread_of_texts(run["text"], run["vocab"][0]))
         lines.append(Line(line.loss, line.loss_deviation, line.norm, line.norm_deviation / line.norm))
     return _found(lines, "network")
 

@@ -15,6 +15,7 @@ from tests.helpers.rendered.atlas import (
     versions,
 )
 from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
+from tests.helpers.rendered.log_formats import log_formats
 from tests.helpers.rendered.tables import (
     families,
     pre_norm,
@@ -72,6 +73,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "sources of training codes": training_code_sources,
     },
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
+    "first_step.md": {"log formats": log_formats},
     "relaxations.md": {"coverage": coverage},
 }
 

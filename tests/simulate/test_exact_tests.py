@@ -169,6 +169,41 @@ def test_labels_are_read_from_the_derivative(reduction):
     assert facts["cross_entropy"] == pytest.approx(loss.item() / (1 if reduction == "mean" else 24), rel=1e-5)
 
 
+AHEAD = {"label_is_next": 1.0}
+AT = {
+    "next": (lambda b, t, n: (b, t + 1) if t + 1 < n else None, AHEAD),
+    "two on": (lambda b, t, n: (b, t + 2) if t + 2 < n else None, {"label_distance": 2.0}),
+    "three back": (lambda b, t, n: (b, t - 3) if t > 2 else None, {"label_distance": -3.0}),
+    "rolled": (lambda b, t, n: (b, (t + 1) % n), AHEAD | {"ends_in_own_start": 1.0}),
+    "in one row": (lambda b, t, n: (b + (t + 1) // n, (t + 1) % n), AHEAD | {"ends_in_next_sample": 1.0}),
+    "two in one row": (
+        lambda b, t, n: (b + (t + 2) // n, (t + 2) % n), {"label_distance": 2.0, "ends_in_next_sample": 1.0}
+    ),
+    "padded": (lambda b, t, n: (b, t + 2) if t + 2 < n - b else None, {"label_distance": 2.0}),
+    "drawn": (lambda b, t, n: (5 - b, 7 * t % n), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", [0, 2])
+@pytest.mark.parametrize("kind", AT)
+def test_labels_are_found_where_in_the_inputs_they_are(kind, cut):
+    at, expected = AT[kind]
+    torch.manual_seed(5)
+    words, labels = torch.randint(300, (6, 12)), torch.full((6, 12), -100)
+    for b, t in np.ndindex(6, 12):
+        place = at(b, t, 12)
+        if place is not None and place[0] < 6:
+            labels[b, t] = words[place]
+    # A module may cut its logits itself: then there is no label behind a sample's end.
+    logits = torch.randn(6, 12 - cut, 300, requires_grad=True)
+    loss = functional.cross_entropy(logits.flatten(0, 1), labels[:, : 12 - cut].flatten())
+    facts = prediction_facts(loss, logits, {"input_ids": words, "labels": labels})
+    if cut:
+        expected = {name: value for name, value in expected.items() if name == "label_distance"}
+    found = {name: value for name, value in facts.items() if name.startswith(("label_", "ends")) and value}
+    assert {name: found[name] for name in found if name != "label_entropy"} == expected
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [0.02, 1.0, 4.0])
 def test_a_cross_entropy_is_one_where_its_logits_are_half_precision_numbers(dtype, scale):

@@ -7,8 +7,11 @@ import torch
 from simulate import sample
 from simulate.network import dense
 from simulate.network import transformer as network
+from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
+from simulate.runs.cell import Cell
+from simulate.runs.inputs import network_inputs, source_inputs
 from tests.helpers.twins.encoder import quantities
 from theory import QUANTITIES, Stack
 
@@ -57,6 +60,42 @@ def test_equals_torch_modules_with_the_same_weights(placement, depth, tokens, vo
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_equals_torch_modules_on_the_gpu(placement):
     assert largest_deviation(Stack(placement=placement, width=12, depth=3, tokens=5, vocab=7), "cuda") < 1e-10
+
+
+ROWS = str([[int(j <= i) for j in range(8)] for i in range(8)])
+KINDS = {
+    "queries": {"query_key_scale": 1.0, "heads": 4, "kv_heads": 2, "rotary": 1.0, "mask": "given", "mask_rows": ROWS},
+    "tied": {"placement": "pre", "embeddings": "tied", "mask": "causal", "window": 2},
+    "zipf": {"labels": "zipf", "label_groups": 2, "loss_share": 0.5, "dropout": 0.1, "positions": "sinusoidal"},
+    "source": {"placement": "rezero", "source_tokens": 3, "query_key_scale": 1.0, "input_correlation": 0.3},
+    "experts": {"depth": 2, "experts": 2, "ffn": "gated", "shared_ratio": 1.0, "dense_layers": 1},
+}
+
+
+def numbers_without_memory(engine, fields):
+    """The recorded tensors of a batch on torch's device without numbers: what waits or mixes devices raises."""
+    cell = Cell(Stack(**{"width": 16, "depth": 1, "tokens": 8, "vocab": 8} | fields))
+    streams = RandomStreams([0], 2)
+    streams.device, streams._generators = torch.device("meta"), [None]
+    made = engine(streams, torch.float32)
+    record = network.run(cell.stack, made, *network_inputs(cell, made), source_inputs(cell.stack, made))
+    return [*record.per_network.values(), *(one for layers in record.per_layer.values() for one in layers)]
+
+
+@pytest.mark.parametrize("engine", [DenseEngine, ConditionedEngine])
+@pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
+def test_a_batch_stays_on_its_device(engine, fields):
+    found = numbers_without_memory(engine, fields)
+    assert len(found) > 10
+    assert all(one.is_meta for one in found)
+
+
+def test_what_leaves_the_device_is_seen(monkeypatch):
+    right = network.residual
+    for wrong in (lambda x: x * float(x.mean()), lambda x: x + torch.ones(x.shape)):
+        monkeypatch.setattr(network, "residual", lambda *given, wrong=wrong, **how: wrong(right(*given, **how)))
+        with pytest.raises(RuntimeError, match="meta"):
+            numbers_without_memory(DenseEngine, {})
 
 
 def _no_mean(logits, labels, smoothing):

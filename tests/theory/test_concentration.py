@@ -48,11 +48,10 @@ def test_the_exact_law(width):
     assert abs(squares.mean() - PostEnergy(width).variance) < 4.4 * stats.sem(squares)
 
 
-@pytest.mark.parametrize("depth", [1, 4])
-def test_the_exact_law_is_the_samplers(depth):
+def test_the_exact_law_is_the_samplers():
     """In every layer, whatever the tokens, at n = 1 where hidden_energy is one token's; false alarm 1e-5."""
     width = 64
-    values = sample(Stack(width=width, depth=depth, tokens=1, vocab=16), draws=8000, seed=3)["hidden_energy"][:, -1]
+    values = sample(Stack(width=width, depth=3, tokens=1, vocab=16), draws=8000, seed=3)["hidden_energy"][:, -1]
     assert distance(values.astype(float) * width, PostEnergy(width)) > 1e-5
     assert distance(values.astype(float) * width * 1.03, PostEnergy(width)) < 1e-5
 
@@ -103,7 +102,7 @@ def test_far_tails():
     concentration.hidden_energy_law.cache_clear()
 
 
-@pytest.mark.parametrize(("width", "depth"), [(64, 6), (256, 3)])
+@pytest.mark.parametrize(("width", "depth"), [(64, 6)])
 def test_the_gamma_law_of_pre_ln(width, depth):
     """Probabilities within 10% and 4.5 standard errors of 8000 draws at n = 1."""
     stack = Stack(placement="pre", width=width, depth=depth, tokens=1, vocab=16)

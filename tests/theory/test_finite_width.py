@@ -123,12 +123,12 @@ def test_norms_are_flat_where_squares_grow():
 def deep(request):
     """L/d = 1/8 (d = 64), the squared gradients over their large-width means; `make evidence` has n = 1 too."""
     stack = Stack(width=64, depth=9, tokens=request.param, vocab=64)
-    draws, prediction = sample(stack, draws=8000, seed=3), predict(stack)
+    draws, prediction = sample(stack, draws=4000, seed=3), predict(stack)
     return stack, {name: draws[name].astype(float) / prediction[name] for name in corrections(stack)}
 
 
 def test_corrected_means(deep):
-    """Every layer within 5% or 4.5 standard errors; without the correction the first is off by 20%."""
+    """Every layer within 5% or 4.5 standard errors, some 7%; without the correction the first is off by 20%."""
     stack, ratios = deep
     for name, factor in corrections(stack).items():
         off = np.abs(ratios[name].mean(0) / factor - 1)

@@ -41,7 +41,7 @@ def test_overlap_of_two_classes_is_a_logistic_integral(scale, correlation):
         p, q = special.expit(deviation * u), special.expit(deviation * v)
         return p * q + (1 - p) * (1 - q)
 
-    x = np.linspace(-9, 9, 1801)
+    x = np.linspace(-9, 9, 601)
     density = stats.norm.pdf(x) * (x[1] - x[0])
     u, v = x[:, None], correlation * x[:, None] + np.sqrt(1 - correlation**2) * x[None, :]
     assert softmax_overlap(correlation, scale, 2) == pytest.approx(density @ product(u, v) @ density, abs=1e-8)
@@ -51,7 +51,7 @@ def test_overlap_of_two_classes_is_a_logistic_integral(scale, correlation):
 @pytest.mark.parametrize("correlation", [-0.9, 0.01, 0.3, 0.9999])
 def test_overlap_of_two_classes_of_very_different_logits(scale, correlation):
     """V = 2 beside logits of scale 6, with each of the rules for the smaller ones."""
-    x = np.linspace(-9, 9, 1801)
+    x = np.linspace(-9, 9, 601)
     density = stats.norm.pdf(x) * (x[1] - x[0])
     p = special.expit(np.sqrt(2) * scale * x[:, None])
     q = special.expit(np.sqrt(2) * 6 * (correlation * x[:, None] + np.sqrt(1 - correlation**2) * x[None, :]))

@@ -8,7 +8,6 @@ import pytest
 
 import gradbounds as gb
 from gradbounds import Stack, TextLaw, noise_scale, predict
-from theory.mean_field.attention.grouped_patterns import spread_out
 from theory.mean_field.attention.words import probe_weights
 from theory.mean_field.inputs import attention_pattern, word_inputs
 from theory.mean_field.kernels import MatrixLayout
@@ -134,7 +133,8 @@ def test_values_that_are_spread_out():
     generator = np.random.default_rng(0)
     vectors, _ = np.linalg.qr(generator.standard_normal((5, 3, 3)))
     kernel = vectors * np.array([1.0, 1.0, 2.0]) @ vectors.mT
-    drawn = spread_out(kernel, (5, 2, 3, 2), generator)
+    tokens = TextLayout.of(token_groups(3, causal=True), TextLaw.of_counts([1]))
+    drawn = tokens.drawn(kernel, (5, 2, 3, 2), generator)
     np.testing.assert_allclose((drawn @ drawn.mT).sum(1) / 4.0, kernel, atol=1e-9)
 
 

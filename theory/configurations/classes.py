@@ -54,6 +54,12 @@ OLDER: tuple[str, ...] = tuple(_TABLE["older"])
 OF_WORDS: dict[str, str] = _TABLE["words"]
 """The family of a model's words where its `text_config` does not say it, by the `model_type` of the whole."""
 
+WITHOUT_WORDS: frozenset[str] = frozenset(_TABLE["without words"])
+"""Models of several parts, a `text_config` among them, of which no class predicts words, by `model_type`."""
+
+OTHER_TYPES: frozenset[str] = frozenset(_TABLE["other types"].split())
+"""The `model_type` of every other class of that version."""
+
 CLASSES: dict[str, ModelClass] = {
     name: ModelClass(**{**entry, "tied": tuple(entry["tied"])}) for name, entry in _TABLE["classes"].items()
 }

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from theory.configurations.classes import CLASSES, OF_WORDS, OLDER
+from theory.configurations.classes import CLASSES, MEASURED, OF_WORDS, OLDER, WITHOUT_WORDS
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
 from theory.configurations.family import DEVIATION
 from theory.configurations.published import published
 from theory.configurations.reading import Note, Reading
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES, TrainingCode, training_code
-from theory.configurations.unread import UNREAD, sign
+from theory.configurations.unread import NEAREST, UNREAD, reason
 from theory.stack import Stack
 from theory.stack.documents import read_document
 from theory.stack.registry import nearest
@@ -20,6 +20,7 @@ FAMILIES: dict[str, Callable[[Reading, int], dict[str, Any]]] = {**DECODERS_AND_
 """What reads a configuration, by `model_type`; nanoGPT's files have none."""
 
 _NANOGPT = {"n_layer", "n_head", "n_embd"}
+_NANOGPT_WORDS = 50304  # by default
 # Which the arguments of nanochat have besides.
 _NANOCHAT = {"n_kv_head", "sequence_len", "window_pattern"}
 # Those of Meta's params.json, by the keys of a Llama's config.json.
@@ -72,7 +73,7 @@ def stack_from_config(
     _check_fields(fields)
     if config is not None and like is not None:
         raise ValueError("config and like must not both be given.")
-    family, in_file, about = _recognized(config if like is None else published(like))
+    family, in_file, about = _recognized(config if like is None else published(like), ignore)
     reading = _reading(family, in_file, ignore, fields)
     reading.notes += about
     values = _read_by(family, reading, tokens)
@@ -107,8 +108,12 @@ def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fie
     return reading
 
 
-def _recognized(config: Mapping[str, Any] | str | Path | None) -> tuple[str, dict[str, Any], list[Note]]:
+def _recognized(
+    config: Mapping[str, Any] | str | Path | None, ignore: Sequence[str]
+) -> tuple[str, dict[str, Any], list[Note]]:
     """The family of a configuration, the fields of the part that predicts words, and notes on the other parts.
+
+    Without its `model_type` a family that is not read is the nearest that is.
 
     Raises:
         ValueError: the file cannot be read, or is of a family that is not known.
@@ -119,11 +124,31 @@ def _recognized(config: Mapping[str, Any] | str | Path | None) -> tuple[str, dic
     _check_type(in_file)
     in_file, about = _of_words(in_file)
     family = _check_type(in_file)
-    if family is None and set(in_file) >= _NANOGPT | {"vocab_size"}:
-        family = "nanochat" if set(in_file) & _NANOCHAT else "nanogpt"
+    if family is None and set(in_file) >= _NANOGPT:
+        family = "nanochat.GPTConfig" if set(in_file) & _NANOCHAT else "nanogpt"
+        if "vocab_size" not in in_file:
+            in_file["vocab_size"] = _NANOGPT_WORDS
+            about.append(Note("vocab_size", _NANOGPT_WORDS, "default", "nanoGPT's GPTConfig has it, and the file none"))
+    if family is not None and "model_type" in ignore:
+        family = NEAREST.get(family, family)
     if family is None or family not in FAMILIES:
-        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {_unread(family, in_file)}.")
+        names = "the families in docs/configurations.md" if family else ", ".join(sorted(FAMILIES))
+        raise ValueError(f"model_type must be one of {names}, got {_unread(family, in_file)}.{_offer(family, in_file)}")
     return family, in_file, about
+
+
+def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
+    """How a file is read as the nearest family; "" if it cannot be."""
+    if family not in NEAREST:
+        return ""
+    fields = {name: value for name, value in in_file.items() if name != "model_type"}
+    try:
+        reading = Reading(fields, CLASSES[NEAREST[family]])
+        FAMILIES[NEAREST[family]](reading, 1)
+        ignored = " ".join(["model_type", *reading.unknown()])
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # values that the family has not
+        return ""
+    return f" --ignore {ignored} reads it as {NEAREST[family]!r}, the nearest family that is read."
 
 
 def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
@@ -218,8 +243,6 @@ def _check_type(fields: dict[str, Any]) -> str | None:
 def _unread(family: str | None, fields: dict[str, Any]) -> str:
     """What stands in place of a family that is read, and why it is not."""
     if family is None:
-        if set(fields) >= _NANOGPT:
-            return "none; these are nanoGPT's arguments, without its vocab_size"
         if set(fields) >= _META.keys():
             renamed = ", ".join(f"{name} as {ours}" for name, ours in _META.items())
             return (
@@ -229,8 +252,7 @@ def _unread(family: str | None, fields: dict[str, Any]) -> str:
         named = fields.get("architectures")
         families = [name for name, known in CLASSES.items() if named == [known.name]]
         return f"none; {named[0]} is the class of {', '.join(families)}" if named and families else "none"
-    why = UNREAD.get(family) or sign(fields)
-    return f"{family!r}, which is not read: {why}" if why else repr(family)
+    return f"{family!r}, which is not read: {reason(family, fields)}"
 
 
 def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
@@ -248,6 +270,11 @@ def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
     inner = {"model_type": OF_WORDS.get(str(outer)), **inner}
     if inner["model_type"] is None and outer in UNREAD:
         return fields, []  # whose error has the reason
+    if outer in WITHOUT_WORDS:
+        raise ValueError(
+            f"model_type must be that of a model that predicts words, got {outer!r}, of which transformers {MEASURED} "
+            f"has no class that does; to read {name} as a language model, give it in a file of its own."
+        )
     if inner["model_type"] is None:
         raise ValueError(
             f"{name} must have a model_type where that of the whole, {outer!r}, does not say it, got none."
@@ -266,7 +293,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: it cannot be read, or is no JSON object.
     """
-    fields = read_document(path, "config", "JSON")
+    fields = read_document(path, "config", "JSON", finite=False)  # Python writes Infinity, and so do classes
     if not isinstance(fields, dict):
         raise ValueError(f"config must be a JSON object, got a {type(fields).__name__} in {path}.")
     return fields

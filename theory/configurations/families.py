@@ -48,7 +48,10 @@ def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
         )
     fields["activation"] = activations[names[0]]
     r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
-    r.refused("tokens then see later ones", "use_bidirectional_attention")
+    r.refused(
+        "tokens then see later ones; --ignore use_bidirectional_attention --mask none reads it so",
+        "use_bidirectional_attention",
+    )
     if r.knows("query_pre_attn_scalar"):
         logits_times(r, fields, r.positive("query_pre_attn_scalar") ** -0.5)
         fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
@@ -266,7 +269,7 @@ FAMILIES: dict[str, Family] = {
     "granite": _LLAMA.but(_granite),
     "arcee": _LLAMA.but(ffn="plain"),
     "glm4": _LLAMA.but(placement="peri"),
-    "qwen3": _LLAMA.but(query_key_norm="head"),
+    "qwen3": _LLAMA.but(_always(use_qk_norm=True), query_key_norm="head"),
     "hunyuan_v1_dense": _LLAMA.but(
         stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
     ),
@@ -280,7 +283,7 @@ FAMILIES: dict[str, Family] = {
     # With experts.
     "mixtral": _LLAMA.but(experts),
     "qwen2_moe": _LLAMA.but(experts),
-    "qwen3_moe": _LLAMA.but(experts, query_key_norm="head"),
+    "qwen3_moe": _LLAMA.but(experts, _always(use_qk_norm=True), query_key_norm="head"),
     "olmoe": _LLAMA.but(experts, _clipped, query_key_norm="all"),
     "granitemoe": _LLAMA.but(_granite, experts),
     "granitemoeshared": _LLAMA.but(_granite, experts),

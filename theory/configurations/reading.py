@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from theory.configurations.classes import ModelClass
+from theory.configurations.classes import CLASSES, ModelClass
 from theory.configurations.training_codes import Scales
+from theory.configurations.unread import OF_OTHERS
 from theory.stack.registry import nearest
 
 Fields = dict[str, Any]
@@ -62,12 +63,14 @@ SAID_ELSEWHERE = {
 }  # fmt: skip
 """Fields that change nothing at initialization, in any family, by the reason."""
 
+_KEYS_OF_CLASSES = frozenset[str]().union(*(each.keys for each in CLASSES.values()))
+
 # What is true or false in any family; the defaults of a class tell which fields of its own are.
 _SWITCHES = frozenset(SAID_ELSEWHERE["a bias is zero at initialization"])
 
 MATTER_WHEN_OFF = {
-    "is_causal": "tokens then see later ones, which the class of this model does not do",
-    "causal": "tokens then see later ones, which the class of this model does not do",
+    "is_causal": "tokens then see later ones; --ignore is_causal --mask none reads it so",
+    "causal": "tokens then see later ones; --ignore causal --mask none reads it so",
     "rotary": "positions then do not rotate, which the class of this model always does",
     "use_rope": "positions then do not rotate, which the class of this model always does",
     "norm_topk_prob": "weights of the chosen experts are then their scores, which the class puts over their sum",
@@ -319,7 +322,7 @@ class Reading:
                 self.say("architectures", name, f"{why}; here a word is predicted at every position")
             elif kind and stem.lower() != kind.lower():
                 self.left.pop("architectures", None)
-                self.say("architectures", name, f"the class of this model_type is {self.of.name}, which is read here")
+                self.say("architectures", name, f"the class that is read here is {self.of.name}")
 
     def finish(self) -> None:
         """Say what changes nothing in any family, and refuse what nobody knows.
@@ -327,11 +330,21 @@ class Reading:
         Raises:
             ValueError: a field is left, or an encoder is asked for.
         """
+        if unknown := self.unknown():
+            raise ValueError(self._unknown(*unknown))
+
+    def unknown(self) -> list[str]:
+        """Fields that neither a rule reads nor is known to change nothing, which has a note.
+
+        Raises:
+            ValueError: an encoder is asked for.
+        """
         self.refused("attention to an encoder is not read from a file", "is_encoder_decoder", "add_cross_attention")
         self.heads()
         for reason, names in SAID_ELSEWHERE.items():
             self.neutral(reason, *names)
         self.neutral("the number of a word", *(name for name in self.left if name.endswith(_OF_TOKENS)))
+        self.neutral("the class of this model_type does not read it", *filter(self._unread_by_class, self.left))
         for name, value in list(self.left.items()):
             if name in self.of.defaults and value == self.of.defaults[name]:
                 self.neutral("it is what the class has by default", name)
@@ -339,17 +352,28 @@ class Reading:
                 self.neutral("it is switched off", name)
             elif value is True and name in MATTER_WHEN_OFF:
                 self.neutral("it is what the class does", name)
-        if self.left:
-            name = sorted(self.left)[0]
-            raise ValueError(self._unknown(name))
+        return sorted(self.left)
 
-    def _unknown(self, name: str) -> str:
+    def _unread_by_class(self, name: str) -> bool:
+        """Whether a key is none of the class's, and neither misspelled nor one by which other networks differ.
+
+        Code that comes with a file may read it, and so may the class of a file whose `model_type` was left out.
+        """
+        if not self.of.name or name in self.of.keys or name in MATTER_WHEN_OFF:
+            return False
+        if _is_zero(self.left[name]):  # the size of what is absent
+            return True
+        is_of_class = "model_type" in self.given and "auto_map" not in self.given
+        return is_of_class and name not in _KEYS_OF_CLASSES | OF_OTHERS and not nearest(name, self.of.keys - self.given)
+
+    def _unknown(self, name: str, *others: str) -> str:
         if name in MATTER_WHEN_OFF:
             return f"{name} must be true, got {self.left[name]!r}: {MATTER_WHEN_OFF[name]}."
         given = f"{name} = {_short(self.left[name])}"
         return (
             f"config must have fields that its family has, got {given}, whose part at initialization is not known; "
-            f"--ignore {name} leaves it out.{nearest(name, sorted(self.of.keys - self.given))}"
+            f"--ignore {' '.join([name, *others])} leaves {'them' if others else 'it'} out."
+            f"{nearest(name, sorted(self.of.keys - self.given))}"
         )
 
 

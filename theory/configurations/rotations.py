@@ -1,5 +1,6 @@
 """Rotary positions as configurations have them: shares, bases, their scalings, and layers that do not rotate."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -135,12 +136,16 @@ def unrotated(r: Reading, fields: Fields, tokens: int) -> None:
             raise ValueError(f"no_rope_layers must be a list of {depth} numbers, got {flags!r}.")
         still = [layer for layer, turns in enumerate(flags, start=1) if not turns]
     else:
-        kinds = r.left.get("layer_types")
+        kinds, pattern = r.left.get("layer_types"), r.left.get("sliding_window_pattern")
+        if isinstance(pattern, str) and re.fullmatch("L*G", pattern):  # EXAONE's other spelling of 4 is LLLG
+            r.left["sliding_window_pattern"] = len(pattern)
         every = r.number("sliding_window_pattern", default=4) or 0
-        if isinstance(kinds, list):
+        if r.left.get("sliding_window", r.of.defaults.get("sliding_window")) is None:
+            still = (
+                [] if r.knows("sliding_window_pattern") else list(range(1, depth + 1))
+            )  # EXAONE's all, Cohere's none
+        elif isinstance(kinds, list):
             still = [layer for layer, kind in enumerate(kinds, start=1) if kind == "full_attention"]
-        elif r.left.get("sliding_window", r.of.defaults.get("sliding_window")) is None:
-            still = []
         else:
             still = [layer for layer in range(1, depth + 1) if every and layer % every == 0]
     if still:

@@ -3,23 +3,39 @@
 from collections.abc import Mapping
 from typing import Any
 
+from theory.configurations.classes import MEASURED, OTHER_TYPES
+
+_NARROW = "queries, keys and values come from narrow matrices (MLA), which have no rule"
 _REASONS = {
-    "queries, keys and values come from narrow matrices, and experts are chosen by groups, which have no rule": (
-        "deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 glm_moe_dsa deepseek"
+    _NARROW: (
+        "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm_moe_dsa axk1 minicpm3 youtu mistral4 glm4_moe_lite "
+        "longcat_flash sarvam_mla"
     ),
+    "queries and what attention gives go through narrow matrices, which has no rule": "deepseek_v4",
     "a bias enters its router's choice of experts, which no field describes": (
-        "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p7 afmoe"
+        "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p5 step3p7 afmoe solar_open "
+        "hy_v3 kolibri1 sarvam_moe"
     ),
+    "a gate multiplies what its attention gives, which no field describes": "laguna",
+    "convolutions mix the tokens' queries, keys and values, which has no rule": "zaya",
     "its attention has sinks, and its experts clamped units, which no field describes": "gpt_oss",
     "its router masks scores before their softmax (sparse mixer), which no field describes": "phimoe",
     "its attention is made of experts as well, which no field describes": "jetmoe",
     "its router's weights multiply what experts are given, which no field describes": "llama4_text llama4",
     "its experts take a limited number of tokens, which no field describes": "switch_transformers nllb-moe",
-    "most of its attention is linear, without a softmax, which has no rule": "minimax",
-    "its router of experts has not been compared with its class": "dbrx flex_olmo hunyuan_v1_moe",
+    "most of its attention is linear, without a softmax, which has no rule": (
+        "minimax minimax_m1 minimax_text_01 kimi_linear"
+    ),
     "its layers mix tokens by a recurrence, which is no attention": (
-        "mamba mamba2 rwkv nemotron_h jamba zamba zamba2 lfm2 lfm2_moe falcon_mamba falcon_h1 bamba recurrent_gemma "
-        "xlstm qwen3_next qwen3_5_text granitemoehybrid olmo_hybrid"
+        "mamba mamba2 rwkv nemotron_h jamba zamba zamba2 falcon_mamba falcon_h1 bamba recurrent_gemma xlstm qwen3_next "
+        "qwen3_5_text olmo_hybrid"
+    ),
+    "some of its layers mix tokens by short convolutions, which are no attention": "lfm2 lfm2_moe lfm3",
+    "its layers run several times, and their gradients then add up, which has no rule": "hrm_text",
+    "its values decide which tokens attention sees, and weights multiply its stream, which no field describes": "doge",
+    "its stream is several streams that are mixed, which has no rule": "gemma3n gemma3n_text",
+    "heads of its full layers are wider than those with a window, which no field describes": (
+        "gemma4 gemma4_text gemma4_unified gemma4_unified_text"
     ),
     "its positions are biases of attention's logits (ALiBi), which have no rule": "bloom mpt refact",
     "its layers share their matrices, whose gradients then add up, which has no rule": "albert",
@@ -27,8 +43,7 @@ _REASONS = {
     "relative positions are biases of its logits, drawn as large as its words": "mpnet",
     "its vectors of token types stand without positions beside them, which is no field": "roformer nomic_bert",
     "a part of its values are embeddings of their own, and scalars add its inputs to every layer, which no field "
-    "describes; --drawn-by nanochat draws another decoder by its rule": "nanochat",
-    "queries, keys and values come from narrow matrices, one after the other, which has no rule": "minicpm3 youtu",
+    "describes; --drawn-by nanochat draws another decoder by its rule": "nanochat.GPTConfig",
     "attention is the difference of two, which has no rule": "diffllama",
     "its activation xIELU, which has parameters, is none that theory has": "apertus",
     "its matrices are rounded to three values in every step": "bitnet",
@@ -40,37 +55,62 @@ _REASONS = {
     ),
     "its encoder reads sounds, which no field describes": "whisper speech_to_text wav2vec2 hubert wavlm seamless_m4t",
     "boxes of a page are added to its inputs, which no field describes": "layoutlm layoutlmv2 layoutlmv3 bros",
-    "transformers has no class of it, and code that comes with a file is not read": (
-        "qwen baichuan internlm internlm2 chatglm xverse mimo minicpm phi3small nemotron-nas deci stablelm_epoch yi "
-        "mixformer-sequential phi-msft RefinedWeb RefinedWebModel"
-    ),
     "masked words are scaled by their share in its inputs, which no field describes": "esm",
     "the configuration of the words is mixed with that of images, and has no class of its own": (
         "qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text qwen3_vl_text phi3_v multi_modality mllama_text_model"
     ),
 }
 _SIGNS = {
-    "it has a router of experts, and none that is known": (
-        "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok",
-    ),
+    _NARROW: ("kv_lora_rank",),
     "it has a recurrence's sizes, and layers that are no attention have no rule": (
-        "state_size", "mamba_d_state", "ssm_cfg", "ssm_state_size", "linear_num_key_heads", "conv_kernel",
+        "state_size", "ssm_cfg", "ssm_state_size", "linear_num_key_heads", "mb_per_layer",
     ),
     "it is made of several models, each with a configuration of its own": (
         "encoder", "decoder", "question_encoder", "generator",
     ),
-    "its inputs are parts of images": ("image_size", "patch_size"),
+    "its inputs are parts of images": ("image_size", "mm_vision_tower"),
 }  # fmt: skip
 
+OF_OTHERS = frozenset(name for names in _SIGNS.values() for name in names) | {
+    "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok", "n_group",
+    "mamba_d_state", "attention_chunk_size", "use_bidirectional_attention",
+}  # fmt: skip
+"""Keys of networks that are not read: in the file of a family that is read they are an error."""
 
-def sign(fields: Mapping[str, Any]) -> str:
-    """Why a model of an unknown family is not read, as far as its fields tell; "" if they do not.
+_ATTENTION = {"attention", "full_attention", "sliding_attention"}
 
-    >>> sign({"hidden_size": 64, "num_experts": 8})
-    'it has a router of experts, and none that is known'
+
+def reason(family: str, fields: Mapping[str, Any]) -> str:
+    """Why a family is not read: kinds of layers that its file lists, what is known of it, or what its keys tell.
+
+    >>> reason("new", {"layer_types": ["conv", "full_attention", "conv"]})
+    '2 of its 3 layers are of kind conv, which no rule describes'
     """
-    return next((reason for reason, names in _SIGNS.items() if any(fields.get(name) for name in names)), "")
+    kinds = fields.get("layer_types") or fields.get("layers_block_type") or []
+    kinds = [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else []
+    others = sorted(set(kinds) - _ATTENTION)
+    if others:
+        count = sum(kind in others for kind in kinds)
+        return f"{count} of its {len(kinds)} layers are of kind {' or '.join(others)}, which no rule describes"
+    signs = (why for why, names in _SIGNS.items() if any(fields.get(name) for name in names))
+    if why := UNREAD.get(family) or next(signs, ""):
+        return why
+    if family in OTHER_TYPES:
+        return f"its class in transformers {MEASURED} has not been compared with theory"
+    return f"transformers {MEASURED} has no class of it, and code that comes with a file is not read"
 
+
+_NEAREST = {
+    "llama": (
+        "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm_moe_dsa mistral4 youtu minicpm3 glm4_moe_lite mimo_v2_flash "
+        "glm4_moe ernie4_5_moe diffllama iquestcoder"
+    ),
+    "qwen3": "dots1 hy_v3 laguna exaone_moe sarvam_moe",
+    "mixtral": "gpt_oss",
+    "qwen3_moe": "mellum",
+}
+NEAREST = {family: read for read, families in _NEAREST.items() for family in families.split()}
+"""The family that is read and nearest, with norms in the same places, by `model_type`."""
 
 UNREAD = {family: reason for reason, families in _REASONS.items() for family in families.split()}
 """Why a model is not read, by `model_type`."""

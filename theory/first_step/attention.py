@@ -76,7 +76,7 @@ class FixedAttention(Branch):
         return noise, part, gradients
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """How what it returns moves."""
+        """The motion of the branch's output."""
         parts = moved.coefficients, moved.overlaps, moved.energy
         moved = TokenMotion(*(self.tokens.attend(array) for array in parts))
         group, ratio = self.stack.heads // self.stack.key_heads, inner_ratio(self.stack)
@@ -140,16 +140,20 @@ class RandomAttention(Branch):
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
         """As `FixedAttention.down`, of gradients without overlaps."""
-        grams = {role: of_heads.sum(-3) for role, of_heads in self._of_heads(noise).items()}
+        grams = {role: of_heads.sum(-3) for role, of_heads in self._gradients_by_head(noise).items()}
         below = sum((gain(self.stack, role) * gram for role, gram in grams.items()), np.zeros(1))
-        return below, part, {role: MatrixGradient.of_noise(gram) for role, gram in (grams | {"WO": noise}).items()}
+        return (
+            below,
+            part,
+            {role: MatrixGradient.without_overlaps(gram) for role, gram in (grams | {"WO": noise}).items()},
+        )
 
-    def _of_heads(self, gradient: Array) -> dict[str, Array]:
+    def _gradients_by_head(self, gradient: Array) -> dict[str, Array]:
         """Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
-        return self.below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
+        return self.gradients_below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
 
-    def below_heads(self, head: Array) -> dict[str, Array]:
-        """The same from those at what heads return, (..., heads or 1, N, N)."""
+    def gradients_below_heads(self, head: Array) -> dict[str, Array]:
+        """Gradients at every head's queries, keys and values, from those at its output, (..., heads or 1, N, N)."""
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
         inner = Inner.of(weights, weights, self.values, head, None, self._factors())
         queries, keys = self._products()
@@ -204,7 +208,7 @@ class RandomAttention(Branch):
         elif role == "WV":
             each = self.group_sums(weights.mT @ head @ weights)
         else:
-            _, at_logits = self._sampled(head)
+            _, at_logits = self._sample_products(head)
             at_queries, at_keys = self.at_queries_and_keys(at_logits)
             vectors = at_queries if role == "WQ" else self.group_sums(at_keys)
             vectors = rotated(stack, vectors, -1) if stack.rotary else vectors
@@ -216,7 +220,7 @@ class RandomAttention(Branch):
         del gradients
         roles, none, projection = ("WV", "WQ", "WK"), np.zeros((1, 1, 1)), head_gain(self.stack, "W")
         outputs = {
-            role: projection * self._passed(*(steps[role] if role == other else none for other in roles))
+            role: projection * self._mean_through_heads(*(steps[role] if role == other else none for other in roles))
             for role in roles if role in steps
         }  # fmt: skip
         outputs |= {"WO": steps["WO"]} if "WO" in steps else {}
@@ -231,20 +235,23 @@ class RandomAttention(Branch):
             moved.energy * gains[role] + stack.width / shapes[role][1] * steps.get(f"{role} remainder", 0.0)
             for role in roles
         ]
-        c, energy = self._passed(*along), self._passed(*fresh) + self._led(gradients["WO"].gram, *along)
+        c, energy = (
+            self._mean_through_heads(*along),
+            self._mean_through_heads(*fresh) + self._energy_along_gradients(gradients["WO"].gram, *along),
+        )
         if stack.output_projection == "identity":
             return TokenMotion(c, moved.overlaps, energy)
         c = c * gain(stack, "WO") + steps.get("WO", 0.0)
         energy = energy * gain(stack, "WO") + c @ gradients["WO"].gram @ c.mT
         return TokenMotion(c, moved.overlaps, energy)
 
-    def _passed(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """What becomes of coefficients, or of energies, of values, queries and keys: the mean over heads."""
+    def _mean_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
+        """Coefficients or energies behind attention, from those of values, queries and keys: the mean over heads."""
         parts = (part[..., None, :, :] for part in (of_values, of_queries, of_keys))
-        return np.asarray(self.behind_heads(*parts).mean(-3))
+        return np.asarray(self.pass_through_heads(*parts).mean(-3))
 
-    def behind_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """The same of every head, from those of every head or of all, (..., heads or 1, N, N)."""
+    def pass_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
+        """Coefficients or energies behind every head, from values, queries and keys, (..., heads or 1, N, N)."""
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
         inner = Inner.of(weights, weights, self.values, np.ones((1, 1)), None, self._factors())
         queries, keys = self._products()
@@ -262,22 +269,22 @@ class RandomAttention(Branch):
         return passed
 
     def _factors(self) -> Array | None:
-        """What multiplies a logit's change: the cap's slope, and what stands for its rotation."""
+        """Factors on a logit's change: the cap's slope, and the mean effect of rotary positions."""
         factors = [factor[0] for factor in (self.patterns.slopes, self.patterns.turns) if factor is not None]
         return reduce(mul, factors) if factors else None
 
-    def _sampled(self, head: Array) -> tuple[Array, Array]:
+    def _sample_products(self, head: Array) -> tuple[Array, Array]:
         """Samples of r, of gradients with the Gram matrix of a head, and their ∂L/∂a, (draws, heads, N, N) each."""
         normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
         r = root(head) @ normal @ root(self.values).mT
-        return r, self.softmax_slope(r) * self._slopes()
+        return r, self.softmax_slope(r) * self._cap_slopes()
 
-    def _slopes(self) -> Array | float:
+    def _cap_slopes(self) -> Array | float:
         """The cap's slopes, (heads, N, N), or 1 without one."""
         return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
 
     def softmax_slope(self, change: Array) -> Array:
-        """What a change of logits, behind their cap, makes of the weights."""
+        """The change of attention weights by a change of logits behind their cap."""
         weights = self.patterns.weights[0]
         return np.asarray(weights * (change - (weights * change).sum(-1, keepdims=True)))
 
@@ -288,28 +295,28 @@ class RandomAttention(Branch):
         return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
 
     def sizes(self) -> tuple[Array, Array]:
-        """What a norm divides queries and keys by, (heads, N, 1) each; 1 without one."""
+        """The norms that queries and keys are divided by, (heads, N, 1) each; 1 without a norm."""
         sizes = self.patterns.sizes
         return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
 
-    def _led(self, gradient: Array, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
+    def _energy_along_gradients(self, gradient: Array, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
         """The energy of what follows the gradients at values, queries and keys, before W^O: a mean over sampled r."""
         stack, weights = self.stack, self.patterns.weights[0]
         of_values, of_queries, of_keys = (mean_kernel(part) for part in (of_values, of_queries, of_keys))
         head = head_gain(stack, "W") * mean_kernel(gradient) / stack.heads
-        r, at_logits = self._sampled(head)
+        r, at_logits = self._sample_products(head)
         at_q, at_k = self.at_queries_and_keys(at_logits)
         q, k = self.rotated_coordinates()
         scale, (first, second) = bare_logit_scale(stack), self.sizes()
-        moved_q, moved_k = self.moved(at_q, of_queries) / first, self.moved(at_k, of_keys) / second
-        change = self.softmax_slope(scale * (moved_q @ k.mT + q @ moved_k.mT) * self._slopes())
+        moved_q, moved_k = self.rotated_motion(at_q, of_queries) / first, self.rotated_motion(at_k, of_keys) / second
+        change = self.softmax_slope(scale * (moved_q @ k.mT + q @ moved_k.mT) * self._cap_slopes())
         values = weights @ of_values
         of_group = values @ self.group_sums(weights.mT @ head @ weights) @ values.mT
         crossed = values @ weights.mT @ r @ change.mT
         energy = change @ self.values @ change.mT * stack.key_width + crossed + crossed.mT
         return np.asarray((energy.mean(0) + of_group).mean(0) * stack.width / stack.key_width)
 
-    def moved(self, gradients: Array, coefficients: Array) -> Array:
+    def rotated_motion(self, gradients: Array, coefficients: Array) -> Array:
         """Σ_m T_im of gradients at queries or keys as positions rotate them, rotated again."""
         if not self.stack.rotary:
             return coefficients @ gradients

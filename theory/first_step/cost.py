@@ -1,12 +1,14 @@
-"""What the theory of a first step takes, counted before anything is sampled."""
+"""An estimate of what the theory of a first step takes, by leading terms of its sizes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from theory.first_step.output_matrix import product_count
 from theory.first_step.outputs import CHUNK, pattern_count, sample_count
+from theory.first_step.prediction import first_step
 from theory.first_step.rules import STREAM_SAMPLES
 from theory.first_step.samples import SAMPLES, gaussian_sample_count
-from theory.mean_field.cost import Cost, prediction_cost
+from theory.mean_field.cost import Cost, measured_seconds, prediction_cost
 from theory.stack import Stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
@@ -15,66 +17,53 @@ _NUMBER = 8
 
 
 def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = None) -> Cost:
-    """What `theory.first_step.prediction.first_step` takes, within a factor of three."""
+    """What `theory.first_step.prediction.first_step` takes: the same on every machine."""
     drawn = pattern_count(stack, patterns)
-    n, networks = stack.rows, sample_count(stack, linear=optimizer in LINEAR, patterns=drawn)
+    n, networks, most = stack.rows, sample_count(stack, linear=optimizer in LINEAR, patterns=drawn), SAMPLES // drawn
     numbers, kernels = float(networks * n * stack.vocab), 1 if optimizer in LINEAR else networks
-    looked_at = float(min(numbers, max(CHUNK, n * stack.vocab)))
-    outputs = Cost(
-        calls=500.0 + 60.0 * numbers / looked_at, entries=(50.0 + 30.0 * (optimizer == "adam")) * numbers,
-        slow=5.0 * numbers, products=24.0 * n * numbers,
-        bytes=_NUMBER * (2.0 * numbers + 9.0 * looked_at),
-    )  # fmt: skip
-    layer = _layer(stack, optimizer, kernels, SAMPLES // drawn)
-    if stack.query_key_scale:
-        layer = layer + _random_attention(stack, optimizer, kernels)
+    outputs = numbers * (1.35e-7 + 5e-8 * (optimizer == "adam") + 1.2e-9 * n)
+    memory = 2.0 * numbers + 9.0 * min(numbers, max(CHUNK, n * stack.vocab))
+    layer, kept = _layer(stack, optimizer, kernels, gaussian_sample_count(n, most))
+    if stack.query_key_scale:  # patterns of every head on the way up, twice down, and up with tokens that move
+        passes = kernels * (5.0 if optimizer in LINEAR else 7.0)
+        layer += stack.heads * n**2 * (passes * (4e-8 + 8e-10 * n) + 4e-7 + 3e-9 * n + 2.4e-9 * stack.key_width)
+        kept += stack.heads * n**2 * (4.0 * kernels + 16.0)
     if stack.output_transform == "added":
-        outputs = outputs + _transform(stack, optimizer, numbers, SAMPLES // drawn) + layer.times(0.5)
-    kept = Cost(bytes=stack.depth * layer.bytes + outputs.bytes)
+        outputs += layer / 2 + (4e-10 * product_count(numbers, most) * numbers if optimizer == "adam" else 0.0)
     below = prediction_cost(replace(stack, query_key_scale=0.0, query_key_norm="none"))
-    return (outputs + layer.times(stack.depth) + below).times(drawn) + kept
+    seconds = (1e-3 + outputs + stack.depth * layer + below.seconds) * drawn
+    return Cost(seconds, max(_NUMBER * (stack.depth * kept + memory), below.bytes))
 
 
-def _transform(stack: Stack, optimizer: Optimizer, numbers: float, most: int) -> Cost:
-    """Signs of the output matrix behind a transform, by samples of what it is given, for a step and for its parts."""
-    if optimizer != "adam":
-        return Cost()
-    products = 2.0 * product_count(numbers, most) * numbers
-    return Cost(products=4.0 * products, entries=4.0 * products / stack.rows)
+def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None = None) -> float:
+    """How many times its estimate a first step takes here, by a least one like the longest of these."""
+    every = [(first_step_cost(stack, name, patterns).seconds, k, name)
+             for k, stack in enumerate(stacks) for name in optimizers]  # fmt: skip
+    if not every:
+        return 1.0
+    whole, k, optimizer = max(every)
+
+    def estimate(least: Stack) -> float:
+        return first_step_cost(least, optimizer, 2).seconds
+
+    def run(least: Stack) -> None:
+        first_step(least, optimizer, patterns=2)
+
+    fields = ("depth", "tokens", "vocab")
+    return measured_seconds(stacks[k], whole, estimate, run, fields) / whole
 
 
-def _random_attention(stack: Stack, optimizer: Optimizer, kernels: int) -> Cost:
-    """Patterns of every head on the way up, twice down, and up with tokens that move."""
-    n, heads = stack.rows, stack.heads
-    of_heads, draws = float(heads * n**2), 4.0
-    passes = kernels * (5.0 if optimizer in LINEAR else 7.0)
-    return Cost(
-        calls=600.0, entries=of_heads * (25.0 * passes + 60.0 * draws), slow=of_heads,
-        products=of_heads * (n * (16.0 * passes + 16.0 * draws) + 12.0 * draws * stack.key_width),
-        matrices=2.0 * draws * heads if optimizer == "adam" else 4.0,
-        bytes=_NUMBER * of_heads * (4.0 * kernels + 4.0 * draws),
-    )  # fmt: skip
-
-
-def _layer(stack: Stack, optimizer: Optimizer, kernels: int, most: int) -> Cost:
-    """Both branches; what they keep of it."""
-    n, samples, gated = stack.rows, gaussian_sample_count(stack.rows, most), stack.ffn == "gated"
-    drawn, behind = float(samples * n), 1 + gated
-    cost = Cost(
-        calls=800.0, entries=(20.0 + 3.0 * behind * n) * drawn + 80.0 * kernels * n**2, slow=(3.0 + gated) * drawn,
-        products=(2.0 * n + 6.0) * drawn * n + 20.0 * kernels * n**3, matrices=40.0 + samples,
-        bytes=_NUMBER * (4.0 * (2 + gated) * drawn + 12.0 * kernels * n**2),
-    )  # fmt: skip
-    matrices = 3 + gated + (stack.output_projection == "random")
+def _layer(stack: Stack, optimizer: Optimizer, kernels: int, samples: int) -> tuple[float, float]:
+    """Seconds of both branches of a layer, and the numbers they keep."""
+    n, gated = float(stack.rows), stack.ffn == "gated"
+    drawn = samples * n
+    seconds = 2e-3 + drawn * (6.4e-8 + 5e-9 * (1 + gated) * n + 1e-10 * n**2) + kernels * (1.4e-7 * n**2 + 1e-9 * n**3)
+    kept = 4.0 * (2 + gated) * drawn + 12.0 * kernels * n**2
     if optimizer == "adam":
-        signs = Cost(
-            entries=6.0 * kernels * samples + 3.0 * drawn * n, products=2.0 * kernels * drawn * n,
-            bytes=_NUMBER * (3.0 * kernels * samples + drawn * n),
-        )  # fmt: skip
-        across = float(min(STREAM_SAMPLES, samples) * samples)
-        cost = cost + signs.times(1.0 + behind) + Cost(entries=6.0 * across, products=2.0 * across * n)
+        signs = samples * (1e-8 * kernels + 5e-9 * n**2 + 1e-10 * kernels * n**2)
+        seconds += (2 + gated) * signs + min(STREAM_SAMPLES, samples) * samples * (1e-8 + 1e-10 * n)
+        kept += 3.0 * kernels * samples + drawn * n
     elif optimizer in ("polar", "muon"):
-        cost = cost + Cost(
-            matrices=12.0 * kernels, entries=60.0 * kernels * n**2, products=80.0 * kernels * n**3
-        ).times(float(matrices))
-    return cost
+        matrices = 3 + gated + (stack.output_projection == "random")
+        seconds += matrices * kernels * (4e-6 + 1e-7 * n**2 + 4e-9 * n**3)
+    return seconds, kept

@@ -51,8 +51,8 @@ class Embeddings(Branch):
             for use in chosen
         }  # fmt: skip
 
-    def beyond(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
-        """What signs of the tables make beyond C Δ, by samples of a coordinate of Δ: "beyond", (samples, N)."""
+    def sign_deviations(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
+        """Samples of the tables' steps by signs less C Δ, given samples of Δ: "beyond", (samples, N)."""
         chosen = [use for use in self.uses if use.role in steps]
         signs = [
             np.sign(deltas @ use.rows[0]) if words is None or use.role != "inputs" else words.signs(deltas)
@@ -62,7 +62,7 @@ class Embeddings(Branch):
         return {"beyond": np.sum(parts, axis=0)} if parts else {}
 
     def up(self, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """How tokens move at the stack's bottom."""
+        """The motion of tokens at the stack's bottom."""
         n = self.stack.rows
         c = sum((steps[use.role] for use in self.uses if use.role in steps), np.zeros((1, n, n)))
         energy = c @ gradients["inputs"].gram @ c.mT + steps.get("words", 0.0)

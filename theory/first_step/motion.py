@@ -22,7 +22,7 @@ class MatrixGradient:
     along: Array
 
     @classmethod
-    def of_noise(cls, gram: Array) -> "MatrixGradient":
+    def without_overlaps(cls, gram: Array) -> "MatrixGradient":
         """Gradients that have no overlap with y."""
         none = np.zeros((1, *gram.shape[-2:]))
         return cls(gram, none, none)
@@ -49,7 +49,7 @@ class TokenMotion:
     energy: Array
 
     def scaled(self, factor: Number) -> "TokenMotion":
-        """Of tokens times a number, by its square."""
+        """The motion of tokens times a number, given its square."""
         return TokenMotion(self.coefficients * factor, self.overlaps * factor, self.energy * factor)
 
     def through(self, gain: float, widths: float, role: str, steps: Steps, gradients: Gradients) -> "TokenMotion":
@@ -65,15 +65,15 @@ class TokenMotion:
         return TokenMotion(c, fresh + c @ at.along, energy + steps.get(f"{role} remainder", 0.0))
 
     def normed(self, kernel: Array, scales: Number) -> "TokenMotion":
-        """Behind a norm that divides kernels by these scales, 1 if there is none."""
+        """The motion behind a norm that divides kernels by these scales, 1 if there is none."""
         if isinstance(scales, float):
             return self
-        taken = self.radial(scales)[..., :, None]
+        taken = self.taken_by_norm(scales)[..., :, None]
         energy = self.energy - taken * self.overlaps.mT - self.overlaps * taken.mT + taken * kernel * taken.mT
         return TokenMotion(self.coefficients / scales, (self.overlaps - taken * kernel) / scales, energy / scales)
 
-    def radial(self, scales: Number) -> Array:
-        """What a norm removes of ẋ_i along x_i/√d, (..., N)."""
+    def taken_by_norm(self, scales: Number) -> Array:
+        """The part of ẋ_i along x_i/√d, which a norm removes, (..., N)."""
         return np.asarray(np.linalg.diagonal(self.overlaps) / np.linalg.diagonal(scales))
 
 
@@ -88,7 +88,7 @@ def root(kernel: Array) -> Array:
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
 
 
-def crossed(plus: MatrixGradient, minus: MatrixGradient) -> MatrixGradient:
+def symmetric_products(plus: MatrixGradient, minus: MatrixGradient) -> MatrixGradient:
     """Symmetric products of Δ and Δ', and the part of Δ', from the gradients Δ + Δ' and Δ − Δ'."""
     return MatrixGradient(
         (plus.gram - minus.gram) / 4, (plus.part - minus.part) / 2, (plus.along - minus.along) / 2

@@ -176,7 +176,9 @@ def noise_scale(
     # Two sequences have (S + C)/2, in two parts.
     means = {role: 2.0 * two_sequences[name] for role, name in roles.items()}
     errors = {role: 2.0 * two_sequences.errors.get(name, 0.0 * two_sequences[name]) for role, name in roles.items()}
-    moments = two_sequences["loss_variance"] if "loss_variance" in two_sequences and _all_count(stack) else None
+    moments = (
+        two_sequences["loss_variance"] if "loss_variance" in two_sequences and _every_position_counts(stack) else None
+    )
     return NoiseScale(
         stack=replace(stack, sequences=1),
         loss=float(two_sequences["loss"]),
@@ -193,8 +195,8 @@ def noise_scale(
     )
 
 
-def _all_count(stack: Stack) -> bool:
-    """Whether the cross-entropy of every position counts."""
+def _every_position_counts(stack: Stack) -> bool:
+    """Tell whether the loss counts every position."""
     return stack.loss_on == "all" and stack.loss_share == 1.0
 
 

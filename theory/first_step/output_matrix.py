@@ -26,7 +26,7 @@ _HELD, _PRODUCTS, _FEWEST = 2**20, 2**31, 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordSteps:
-    """How inputs move that are rows of the output matrix.
+    """The motion of inputs that are rows of the output matrix.
 
     Attributes:
         coefficients: on the gradients at them, (M or 1, N, N).
@@ -41,7 +41,7 @@ class WordSteps:
     along: Array
 
     def signs(self, deltas: Array) -> Array:
-        """How a coordinate of the inputs moves by signs, given samples of the gradients there, (samples, N)."""
+        """The motion of a coordinate of the inputs by signs, given samples of its gradients, (samples, N)."""
         return self.scale * np.sign(self.along[: len(deltas)] + self.scale * deltas)
 
 
@@ -80,7 +80,7 @@ class OutputMatrix:
         return self.stack.width * self.kernel
 
     def moves(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
-        """What logits move by through this step alone, (M, N, V).
+        """The change of logits by this step alone, (M, N, V).
 
         Args:
             optimizer: what the step is of the gradient.
@@ -94,7 +94,7 @@ class OutputMatrix:
         return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
 
     def words(self, optimizer: Optimizer, r: Array, at_words: Array) -> WordSteps:
-        """How inputs move by this step."""
+        """The motion of inputs by this step."""
         n, scale = len(self.kernel), self._scale
         if optimizer == "adam":
             return self._words_by_signs(r, at_words)

@@ -26,7 +26,7 @@ _KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """Of M networks.
+    """Softmax and gradients at the logits of M networks.
 
     Attributes:
         p: softmax of the positions that count, (M, P, V).
@@ -47,7 +47,7 @@ class Outputs:
 
 
 def counted_positions(stack: Stack, seed: int) -> NDArray[np.bool_]:
-    """Which positions count, (N,): of a loss on a share of them as many, by a seed."""
+    """A mask of the positions that the loss counts, (N,); of a loss on a share of them drawn by a seed."""
     counted = loss_positions(stack) > 0
     if stack.loss_share < 1.0:
         left_out = np.random.default_rng([4, seed]).permutation(stack.rows)[loss_count(stack) :]
@@ -96,7 +96,7 @@ def sampled_outputs(
 
 
 def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
-    """How many are worth it, of each of some patterns of attention."""
+    """The number of networks to sample for each attention pattern."""
     each = stack.rows * stack.vocab
     fewest = int(np.clip(_HELD // each, _LEAST, _FEWEST))
     count = int(np.clip(CHUNK // each, fewest, _MOST))
@@ -106,7 +106,7 @@ def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
 
 
 def pattern_count(stack: Stack, patterns: int | None = None) -> int:
-    """How many patterns of attention are sampled, or as many as are worth it: 1 where attention is fixed.
+    """The number of attention patterns to sample: the given one, else 4 to 16, and 1 where attention is fixed.
 
     A loss on a share of the positions is one on other positions with every pattern, of which there are then 16.
 
@@ -154,7 +154,7 @@ def curved_gradients(drawn: Outputs, w: Array) -> Array:
 
 
 def step_statistics(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool) -> dict[str, Array]:
-    """Of every sample: g·u, u'Gu, what of it is due to the random part, and a logit's squared change, (M,) each."""
+    """Every sample's g·u, u'Gu, the share of it from the random part, and a logit's squared change, (M,) each."""
     gain, counted = (drawn.r * w).sum((-2, -1)), w[:, drawn.counted]
     average = (drawn.p * counted).sum(-1)
     seen = ((drawn.p * counted**2).sum(-1) - average**2).mean(-1)

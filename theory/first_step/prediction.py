@@ -169,13 +169,15 @@ def first_step_given(
         if tied:
             terms.append(tied_statistics(TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
             continue
-        taken = _taken(fixed or TwoPassSolution.of(stack, seed + k, inputs=inputs), optimizer, chosen, outputs, None)
+        taken = _take_step(
+            fixed or TwoPassSolution.of(stack, seed + k, inputs=inputs), optimizer, chosen, outputs, None
+        )
         terms.append(_statistics(outputs, taken))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
 
 def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[Array] | None]:
-    """What enters, of every batch of windows; one of words that all differ, None, without windows.
+    """Inputs of every batch of windows; without windows one None, for words that all differ.
 
     Raises:
         ValueError: windows do not have n + 1 columns of classes, or embeddings are tied.
@@ -195,7 +197,7 @@ def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[A
 
 
 def _counted(stack: Stack, p: Array, r: Array) -> NDArray[np.bool_]:
-    """Which positions count, (N,), of one network.
+    """A mask of the positions that the loss of one network counts, (N,).
 
     Raises:
         ValueError: not as many as p has.
@@ -207,7 +209,7 @@ def _counted(stack: Stack, p: Array, r: Array) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Taken:
+class _Step:
     """A step: the variances of what logits move by at random, its kernels, and the output matrix, if that moves."""
 
     solution: TwoPassSolution
@@ -219,7 +221,7 @@ class _Taken:
     output: OutputMatrix | None
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
-        """What the logits of some networks move by but for that, and what of it is the output matrix's, (m, N, V)."""
+        """Changes of some networks' logits, without the random part, and the output matrix's share, (m, N, V)."""
         at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]
         of_output = np.zeros((1, 1, 1)) if self.output is None else self.output.moves(self.optimizer, r, at_words)
@@ -227,9 +229,9 @@ class _Taken:
         return c * self.solution.stack.output_scale**2 @ r + of_output, of_output
 
 
-def _taken(
+def _take_step(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None
-) -> _Taken:
+) -> _Step:
     """From outputs and the Gram matrix of gradients at the output tokens, that of these outputs if None."""
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
@@ -238,10 +240,10 @@ def _taken(
     steps = solution.steps(RULES[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    return _Taken(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output)
+    return _Step(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output)
 
 
-def _statistics(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
+def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
     """`step_statistics` of all networks."""
     parts = [
         step_statistics(piece, taken.moves(part, piece.r)[0], taken.speeds, normalized=taken.optimizer == "normalized")
@@ -250,7 +252,7 @@ def _statistics(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _inner_products_by_matrix(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+def _inner_products_by_matrix(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], dict[str, Array]]:
     """Each matrix's part of g·u, and of u'Gu.
 
     The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
@@ -276,7 +278,7 @@ def _inner_products_by_matrix(drawn: Outputs, taken: _Taken) -> tuple[dict[str, 
 
 
 def _shares(parts: list[dict[str, Array]]) -> dict[str, Array]:
-    """Of the mean over patterns, as shares of the sum over matrices."""
+    """Each matrix's share of the sum over matrices, of the mean over patterns."""
     means = _mean(parts)
     whole = sum(float(value.sum()) for value in means.values())
     return {role: value / whole for role, value in means.items()}
@@ -286,7 +288,7 @@ def _mean(parts: list[dict[str, Array]]) -> dict[str, Array]:
     return {role: np.asarray(np.mean([part[role] for part in parts], axis=0)) for role in parts[0]}
 
 
-def _squared_updates(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+def _squared_updates(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], dict[str, Array]]:
     """E|u_W|² and |W|² by role; of what is to be divided by |g|² where a step is normalized."""
     squares, sizes = taken.solution.squared_updates(taken.optimizer, taken.steps, taken.down)
     if taken.output is not None:
@@ -341,7 +343,7 @@ def _networks(
         count = sample_count(stack, linear=linear, patterns=patterns)
         drawn = sampled_outputs(stack, solution.output, generator, count, counted, given=labels)
         # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-        taken = _taken(solution, optimizer, chosen, drawn, exact)
+        taken = _take_step(solution, optimizer, chosen, drawn, exact)
         each, coefficients = _statistics(drawn, taken), taken.coefficients
         products, updates = _inner_products_by_matrix(drawn, taken), _squared_updates(drawn, taken)
     if not each["change"].any():

@@ -181,7 +181,7 @@ def _polynomial(values: Array) -> Array:
 
 
 def newton_schulz(singular: Array) -> Array:
-    """What five steps make of singular values in [0, 1]."""
+    """Singular values in [0, 1] after five Newton-Schulz steps."""
     a, b, c = NEWTON_SCHULZ
     for _ in range(_ITERATIONS):
         square = singular**2
@@ -224,7 +224,7 @@ def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float
 
 
 class Branch:
-    """What all places with matrices have in common.
+    """A place with matrices: a branch, an output transform, or the tables of inputs.
 
     Attributes:
         uses: their matrices, in the order in which a token meets them.
@@ -240,9 +240,9 @@ class Branch:
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
         """C of the matrices that move, by role; of signs what these make beyond, too."""
         chosen = [use for use in self.uses if use.role in matrices]
-        return {use.role: rule(use, self.summed(use.role, gradients)) for use in chosen}
+        return {use.role: rule(use, self.whole_gram(use.role, gradients)) for use in chosen}
 
-    def summed(self, role: str, gradients: Gradients) -> Array:
+    def whole_gram(self, role: str, gradients: Gradients) -> Array:
         """The Gram matrix of gradients at what comes out of a whole matrix."""
         return gradients[role].gram
 

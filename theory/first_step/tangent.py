@@ -45,7 +45,7 @@ from theory.first_step.rules import STREAM_SAMPLES, Rule, sign_deviation, sign_r
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.first_step.tied_attention import TiedRandomAttention
 from theory.first_step.units import FeedForward, OutputTransform, TiedFeedForward
-from theory.mean_field.inputs import Inputs, attention_pattern, gaussian_inputs, same_word
+from theory.mean_field.inputs import Inputs, attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Array, MatrixLayout, Number
 from theory.mean_field.passes import Forward
 from theory.mean_field.recursion import forward_pass
@@ -99,7 +99,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """How the stream moves somewhere.
+    """The motion of the stream at one place.
 
     Attributes:
         motion: its noise coefficients, overlaps and energy.
@@ -114,10 +114,10 @@ class Moved:
     beyond: Array
 
     def normed(self, place: Place, scales: Number) -> "Moved":
-        """Behind a norm."""
+        """The motion behind a norm."""
         if isinstance(scales, float):
             return self
-        rows, taken = roots(scales)[..., :, None], self.motion.radial(scales)[..., :, None]
+        rows, taken = roots(scales)[..., :, None], self.motion.taken_by_norm(scales)[..., :, None]
         words = (self.words - taken * np.eye(rows.shape[-2]) * place.held[..., None, :]) / rows
         motion, beyond = self.motion.normed(place.kernel, scales), self.beyond / roots(scales)[0]
         return Moved(motion, words, self.ahead / rows, beyond)
@@ -171,7 +171,7 @@ class TwoPassSolution:
             branches.append(tuple(_branch(inside, tokens, k, samples) for inside in insides))
             factors.append(insides[0].step.residual / roots(insides[0].after_scales) * ones)
         factors.append(ones / roots(forward.output_scales))
-        embeddings, transform = Embeddings(stack, scales, same_word(inputs, stack.rows)), None
+        embeddings, transform = Embeddings(stack, scales, MatrixLayout(stack.rows).same_word(inputs.words)), None
         if stack.output_transform == "added":
             read, _ = normed(stack, tokens, forward.stream, stack.composition.final_norm)
             transform = OutputTransform(stack, tokens, read.kernel, (seed + 1) * len(forward.insides) + 2**20, samples)
@@ -208,13 +208,13 @@ class TwoPassSolution:
         gradient = Gradient(noise, none, words, none[..., 0]).below_norm(below, forward.output_scales)
         across, sublayers = none / roots(forward.output_scales)[..., :, None], list[SublayerGradient]()
         for k in range(len(self.branches))[::-1]:
-            gradient, across, at = self._below(k, gradient, across)
+            gradient, across, at = self._down_sublayer(k, gradient, across)
             sublayers.append(at)
         across = across + gradient.along(self.first) * self.remains[0][..., None, :]
-        at_table = MatrixGradient.of_noise(gradient.noise / self.embeddings.scales)
+        at_table = MatrixGradient.without_overlaps(gradient.noise / self.embeddings.scales)
         return Down(dict.fromkeys(table_shapes(self.stack), at_table), sublayers[::-1], transform, gradient, across)
 
-    def _below(self, k: int, gradient: Gradient, across: Array) -> tuple[Gradient, Array, SublayerGradient]:
+    def _down_sublayer(self, k: int, gradient: Gradient, across: Array) -> tuple[Gradient, Array, SublayerGradient]:
         """The gradient and `across` before a sub-layer, and the gradients in it."""
         insides = self.forward.insides[k]
         step = insides[0].step
@@ -234,7 +234,7 @@ class TwoPassSolution:
             noise, part, at_branch = branch.down(into.noise, into.stream)
             noises, parts, matrices = noises + noise, parts + part, matrices | at_branch
             direct = direct + own_kernel
-            across = across + step.residual * tau * own_part * self._remains(k)
+            across = across + step.residual * tau * own_part * self._share_in_output(k)
         kappa_sq = step.input_scale**2
         given = Gradient(kappa_sq * noises, kappa_sq * parts, 0.0 * gradient.words, 0.0 * gradient.mean)
         given = given.below_norm(below, insides[0].given_scales)
@@ -246,8 +246,8 @@ class TwoPassSolution:
         )
         return gradient, across, SublayerGradient(arrived, ahead, matrices)
 
-    def _remains(self, k: int) -> Array:
-        """How much of a sub-layer's sum there is left in the output, (1, 1, N)."""
+    def _share_in_output(self, k: int) -> Array:
+        """The share of a sub-layer's sum in the output, (1, 1, N)."""
         return np.asarray(self.remains[k + 1] / roots(self.forward.insides[k][0].after_scales))[..., None, :]
 
     def steps(self, rule: Rule, down: Down, matrices: Collection[str], words: WordSteps | None = None) -> list[Steps]:
@@ -257,16 +257,16 @@ class TwoPassSolution:
         """
         steps = [
             {role: c for branch in branches for role, c in branch.steps(rule, at_matrices, matrices).items()}
-            for branches, at_matrices in zip(self._moving, down.matrices, strict=True)
+            for branches, at_matrices in zip(self._places_with_parameters, down.matrices, strict=True)
         ]
         if words is not None:
             steps[0] |= {"inputs": words.coefficients, "words": words.energy}
         if rule is sign_rule and not holds_words(self.stack):
-            self._add_beyond(steps, down, words)
+            self._add_sign_deviations(steps, down, words)
         return steps
 
-    def _add_beyond(self, steps: list[Steps], down: Down, words: WordSteps | None) -> None:
-        """What signs of matrices and tables that add to the stream make beyond C Δ, (samples, N).
+    def _add_sign_deviations(self, steps: list[Steps], down: Down, words: WordSteps | None) -> None:
+        """Samples of the steps by signs less C Δ, of matrices and tables that add to the stream, (samples, N).
 
         Gradients of one coordinate go down the stream together: signs of all of them have to do with each other.
         """
@@ -291,7 +291,7 @@ class TwoPassSolution:
             deltas, above = deltas * alpha, total * alpha**2
         scales, bottom = self.embeddings.scales, mean_kernel(down.tables["inputs"].gram) / self.stack.width
         deltas = arrived(mean_kernel(bottom * scales), 0) / roots(scales)[0]
-        steps[0] |= self.embeddings.beyond(deltas, steps[0], words)
+        steps[0] |= self.embeddings.sign_deviations(deltas, steps[0], words)
 
     def bottom(self, down: Down, of_outputs: Array, of_inputs: Array) -> Moved:
         """How inputs move: by Σ_k of_outputs_ik x_L,k/√d + Σ_k of_inputs_ik g_0,k, (..., N, N) each."""
@@ -345,7 +345,7 @@ class TwoPassSolution:
             tau = inside.step.branch
             returned = branch.up(given, at.matrices, steps).normed(inside.made, inside.made_scales)
             # What of the stream's motion is along what the branch adds, over √d.
-            follows = tau * (ahead * self._remains(k) + alpha * stream.coefficients @ gradient.stream)
+            follows = tau * (ahead * self._share_in_output(k) + alpha * stream.coefficients @ gradient.stream)
             branches.append((tau, inside.added, returned, follows))
             if branch.last is not None:
                 kept = kept + tau * steps.get(f"{branch.last.role} beyond", np.zeros(1)) / roots(inside.made_scales)[0]
@@ -385,40 +385,40 @@ class TwoPassSolution:
             others: as `Branch.inner_products_by_matrix` has them.
         """
         products = dict[str, list[Array]]()
-        for branches, moves, at, other in zip(self._moving, steps, gradients, others, strict=True):
+        for branches, moves, at, other in zip(self._places_with_parameters, steps, gradients, others, strict=True):
             for branch in branches:
                 for role, product in branch.inner_products_by_matrix(moves, at, other).items():
                     products.setdefault(role, []).append(product)
-        return _by_role(products)
+        return _arrays_by_role(products)
 
     def squared_updates(
         self, optimizer: Optimizer, steps: list[Steps], down: Down
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """E|u_W|² and |W|² by role, (places,), of "WH" (); a normalized step is yet to be divided by |g|²."""
         updates, weights = dict[str, list[float]](), dict[str, list[float]]()
-        for branches, moves, at in zip(self._moving[1:], steps[1:], down.matrices[1:], strict=True):
+        for branches, moves, at in zip(self._places_with_parameters[1:], steps[1:], down.matrices[1:], strict=True):
             for branch in branches:
                 for use in branch.uses:
                     if use.role in moves or f"{use.role} signs" in moves:
-                        square = squared_size(use, branch.summed(use.role, at), optimizer)
+                        square = squared_size(use, branch.whole_gram(use.role, at), optimizer)
                         updates.setdefault(use.role, []).append(square)
                         role_gain = transform_gain(self.stack) if use.role == "WH" else gain(branch.stack, use.role)
                         weights.setdefault(use.role, []).append(role_gain * use.shape[1])
-        return _by_role(updates), _by_role(weights)
+        return _arrays_by_role(updates), _arrays_by_role(weights)
 
     @property
-    def _moving(self) -> list[tuple[Embeddings | OutputTransform | AnyBranch, ...]]:
-        """What has parameters, from below."""
+    def _places_with_parameters(self) -> list[tuple[Embeddings | OutputTransform | AnyBranch, ...]]:
+        """Places with parameters, from below."""
         last = [] if self.transform is None else [(self.transform,)]
         return [(self.embeddings,), *self.branches, *last]
 
 
 def roots(scales: Number) -> Array:
-    """What a norm divides each token by; 1 if there is none."""
+    """The norm that each token is divided by; 1 if there is none."""
     return np.ones((1, 1)) if isinstance(scales, float) else np.asarray(np.sqrt(np.linalg.diagonal(scales)))
 
 
-def _by_role(values: Mapping[str, Sequence[Array | float]]) -> dict[str, Array]:
+def _arrays_by_role(values: Mapping[str, Sequence[Array | float]]) -> dict[str, Array]:
     """One number of every place, or that of a matrix which is in no layer."""
     return {role: np.array(of_places[0] if role == "WH" else of_places) for role, of_places in values.items()}
 

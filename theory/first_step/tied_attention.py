@@ -27,15 +27,20 @@ class TiedRandomAttention(RandomAttention):
         outputs = (self.patterns.weights[0] @ self.values @ self.patterns.weights[0].mT).mean(-3)
         noise, part, gradients = below_projection(stack, noise, part, outputs)
         heads = HeadGradients.of(self, noise, part)
-        gradients |= {role: MatrixGradient.of_noise(gram) for role, gram in heads.grams(self).items()}
+        gradients |= {role: MatrixGradient.without_overlaps(gram) for role, gram in heads.grams(self).items()}
         gradients["heads"] = MatrixGradient(noise, part, 0.0 * part)
         queries, keys = self.coordinates()
-        products = (heads.at_queries @ queries.mT).sum(-3) + self.of_groups(heads.at_keys @ keys.mT)
+        products = (heads.at_queries @ queries.mT).sum(-3) + self.sum_over_groups(heads.at_keys @ keys.mT)
         part = (
-            gain(stack, "WV") * share * self.of_groups(heads.back) + products @ inverse(self.given) / stack.width**0.5
+            gain(stack, "WV") * share * self.sum_over_groups(heads.back)
+            + products @ inverse(self.given) / stack.width**0.5
         )
         roles = ("WQ", "WK", "WV")
-        return sum((gain(stack, role) * self.summed(role, gradients) for role in roles), np.zeros(1)), part, gradients
+        return (
+            sum((gain(stack, role) * self.whole_gram(role, gradients) for role in roles), np.zeros(1)),
+            part,
+            gradients,
+        )
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """As `FixedAttention.up`."""
@@ -46,22 +51,22 @@ class TiedRandomAttention(RandomAttention):
         c, overlaps, energy = (array[..., None, :, :] for array in parts)
         of_queries, of_keys, of_values = (gain(stack, role) * c + steps.get(role, 0.0) for role in ("WQ", "WK", "WV"))
         follows, none, value_gain = overlaps @ inverse(self.given), np.zeros((1, 1, 1)), share * gain(stack, "WV")
-        by_logits = self.behind_heads(none, of_queries, of_keys)
+        by_logits = self.pass_through_heads(none, of_queries, of_keys)
         # v̇·v/√d, and what the certain part of the gradients at logits makes of the weights.
         certain = value_gain * overlaps + share * of_values @ heads.back @ values
-        change = self._changed((heads.at_queries, heads.at_keys), of_queries, of_keys, follows)
+        change = self._weight_change((heads.at_queries, heads.at_keys), of_queries, of_keys, follows)
         kept = (weights @ certain + size * share * change @ values) @ weights.mT
         kept = kept + share * by_logits @ heads.part @ heads.outputs
         # The same of sampled gradients, for the energy.
-        r = heads.sampled(self)
-        change = self._changed(self.at_both(r + heads.certain), of_queries, of_keys, follows)
+        r = heads.sample_products(self)
+        change = self._weight_change(self.unrotated_gradients(r + heads.certain), of_queries, of_keys, follows)
         crossed = weights @ (size * certain + of_values @ self.group_sums(weights.mT @ r)) @ change.mT
         along = value_gain * overlaps @ heads.back.mT @ of_values.mT
         of_group = value_gain * energy + of_values @ gradients["WV"].gram @ of_values.mT + along + along.mT
         of_group = of_group + steps.get("WV remainder", 0.0)
         whole = weights @ of_group @ weights.mT + stack.key_width * change @ values @ change.mT + crossed + crossed.mT
         rest = energy - follows @ self.given[:, None] @ follows.mT
-        fresh = self.behind_heads(
+        fresh = self.pass_through_heads(
             none, *(gain(stack, role) * rest + steps.get(f"{role} remainder", 0.0) / share for role in ("WQ", "WK"))
         )
         returned = TokenMotion(
@@ -80,7 +85,9 @@ class TiedRandomAttention(RandomAttention):
             return {role: c if role == "WO" else c[..., None, :, :] for role, c in steps.items()}
         stack, weights, steps = self.stack, self.patterns.weights[0], Steps()
         heads = HeadGradients.of(self, gradients["heads"].gram, gradients["heads"].part)
-        sampled = dict(zip(("WQ", "WK"), self.at_both(heads.sampled(self) + heads.certain), strict=True))
+        sampled = dict(
+            zip(("WQ", "WK"), self.unrotated_gradients(heads.sample_products(self) + heads.certain), strict=True)
+        )
         for role in (use.role for use in self.uses if use.role in matrices):
             gram, size, d_in, d_out = gradients[role].gram, np.ones(1), stack.width, stack.key_width
             covariance = self.given[:, None]
@@ -107,29 +114,31 @@ class TiedRandomAttention(RandomAttention):
                 parts[role] = of_heads if role == "WQ" else of_heads * self.stack.key_heads / self.stack.heads
         return parts
 
-    def _changed(self, gradients: tuple[Array, Array], of_queries: Array, of_keys: Array, follows: Array) -> Array:
-        """How weights change when queries and keys follow gradients and, by `follows`, those of other tokens."""
+    def _weight_change(
+        self, gradients: tuple[Array, Array], of_queries: Array, of_keys: Array, follows: Array
+    ) -> Array:
+        """The change of attention weights when queries and keys follow gradients and, by `follows`, other tokens'."""
         q, k = normed = self.rotated_coordinates()
         slopes, moved = self.patterns.slopes, list[Array]()
         sides = zip((of_queries, of_keys), gradients, self.coordinates(), normed, self.sizes(), strict=True)
         for c, gradient, rows, directions, size in sides:
             side = c @ gradient + follows @ rows / self.stack.width**0.5
             side = rotated(self.stack, side) if self.stack.rotary else side
-            moved.append(self.across(side, directions) / size)
+            moved.append(self.without_norm_direction(side, directions) / size)
         moved_q, moved_k = moved
         logits = bare_logit_scale(self.stack) * (moved_q @ k.mT + q @ moved_k.mT)
         return self.softmax_slope(logits if slopes is None else logits * slopes[0])
 
-    def at_both(self, r: Array) -> tuple[Array, Array]:
+    def unrotated_gradients(self, r: Array) -> tuple[Array, Array]:
         """Gradients at queries and, summed over the heads that share them, at keys, where positions rotate neither."""
         slopes = self.patterns.slopes
         at_logits = self.softmax_slope(r) * (1.0 if slopes is None else slopes[0])
         at_queries, at_keys = self.at_queries_and_keys(at_logits)
         q, k = self.rotated_coordinates()
-        both = self.across(at_queries, q), self.across(self.group_sums(at_keys), k)
-        return self.turned_back(both[0]), self.turned_back(both[1])
+        both = self.without_norm_direction(at_queries, q), self.without_norm_direction(self.group_sums(at_keys), k)
+        return self.unrotated(both[0]), self.unrotated(both[1])
 
-    def across(self, rows: Array, directions: Array) -> Array:
+    def without_norm_direction(self, rows: Array, directions: Array) -> Array:
         """Rows at queries, or at keys, without what a norm of these takes away along them."""
         if self.patterns.sizes is None:
             return rows
@@ -141,21 +150,21 @@ class TiedRandomAttention(RandomAttention):
     def coordinates(self) -> tuple[Array, Array]:
         """Queries and keys as their matrices make them, (heads, N, r) each."""
         both = zip(self.rotated_coordinates(), self.sizes(), strict=True)
-        queries, keys = (self.turned_back(rows) * size for rows, size in both)
+        queries, keys = (self.unrotated(rows) * size for rows, size in both)
         return queries, keys
 
-    def turned_back(self, rows: Array) -> Array:
+    def unrotated(self, rows: Array) -> Array:
         """Queries or keys without positions' rotation."""
         return rotated(self.stack, rows, -1) if self.stack.rotary else rows
 
-    def of_groups(self, of_heads: Array) -> Array:
-        """The sum over groups of heads that have one and the same."""
+    def sum_over_groups(self, of_heads: Array) -> Array:
+        """The sum over heads, in which heads that share keys and values count once."""
         return np.asarray(of_heads.sum(-3) * self.stack.key_heads / self.stack.heads)
 
-    def summed(self, role: str, gradients: Gradients) -> Array:
+    def whole_gram(self, role: str, gradients: Gradients) -> Array:
         """The Gram matrix of gradients at what comes out of a whole matrix."""
         gram = gradients[role].gram
-        return gram if role == "WO" else gram.sum(-3) if role == "WQ" else self.of_groups(gram)
+        return gram if role == "WO" else gram.sum(-3) if role == "WQ" else self.sum_over_groups(gram)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,15 +200,15 @@ class HeadGradients:
         certain = share * stack.width**0.5 * part @ weights @ values
         at_values = branch.group_sums(weights.mT @ noise @ weights) + share * back @ values @ back.mT
         gram = noise + share * part @ outputs @ part.mT
-        return cls(gram, part, outputs, back, at_values, certain, *branch.at_both(certain))
+        return cls(gram, part, outputs, back, at_values, certain, *branch.unrotated_gradients(certain))
 
     def grams(self, branch: TiedRandomAttention) -> dict[str, Array]:
         """At queries, keys and values of every head, the latter two of all heads that share them."""
-        random = branch.below_heads(self.gram)
+        random = branch.gradients_below_heads(self.gram)
         keys = branch.group_sums(random["WK"]) + self.at_keys @ self.at_keys.mT
         return {"WQ": random["WQ"] + self.at_queries @ self.at_queries.mT, "WK": keys, "WV": self.at_values}
 
-    def sampled(self, branch: TiedRandomAttention) -> Array:
-        """One sample of r without its mean."""
+    def sample_products(self, branch: TiedRandomAttention) -> Array:
+        """One sample of r, with its mean taken off."""
         normal = np.random.default_rng((branch.seed, 1)).standard_normal(self.gram.shape)
         return np.asarray(root(self.gram) @ normal @ root(branch.values).mT)

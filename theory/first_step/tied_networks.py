@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.first_step.motion import Steps, crossed
+from theory.first_step.motion import Steps, symmetric_products
 from theory.first_step.output_matrix import spectral_step
 from theory.first_step.outputs import Outputs, curved_gradients, sample_count, sampled_outputs, step_statistics
 from theory.first_step.rules import RULES
@@ -107,7 +107,7 @@ class TiedStep:
             size = np.sqrt((drawn.r**2).sum((-2, -1), keepdims=True) / (other**2).sum((-2, -1), keepdims=True))
             plus, minus = (_down(solution, drawn.r + sign * size * other) for sign in (1, -1))
             others = [
-                {role: crossed(above[role], below[role]) for role in above}
+                {role: symmetric_products(above[role], below[role]) for role in above}
                 for above, below in zip(plus.matrices, minus.matrices, strict=True)
             ]
             products = solution.inner_products_by_matrix(self.steps, self.down.matrices, others)

@@ -89,10 +89,10 @@ class Units(Branch):
         """As `FixedAttention.down`, from the Gram matrix of gradients at the units, without overlaps."""
         grams = {use.role: use.below(gradient) for use in self.uses}
         below = sum((grams[role] * role_gain for role, role_gain in self.gains.items()), np.zeros(1))
-        return below, {role: MatrixGradient.of_noise(gram) for role, gram in grams.items()}
+        return below, {role: MatrixGradient.without_overlaps(gram) for role, gram in grams.items()}
 
     def up(self, moved: TokenMotion, gradient: Array, steps: Steps) -> TokenMotion:
-        """How units move, whose gradients have this Gram matrix."""
+        """The motion of units whose gradients have this Gram matrix."""
         widths = self.shape[1] / self.shape[0]
         c, energy, before = np.zeros(1), np.zeros(1), {}
         for use in self.uses:
@@ -101,10 +101,10 @@ class Units(Branch):
             before[use.role] = moved.coefficients * role_gain + steps.get(use.role, 0.0)
             c = c + before[use.role] * use.factor
             energy = energy + moved.energy * role_gain * widths * use.factor
-        return TokenMotion(c, moved.overlaps, energy + self._turned(before, gradient, steps))
+        return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
-    def beyond(self, gradient: Array, steps: Steps) -> Steps:
-        """What signs of the matrices that move make beyond C Δ: "beyond", (samples, N)."""
+    def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
+        """Samples of the steps by signs less C Δ, over all matrices that move: "beyond", (samples, N)."""
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
         return {"beyond": np.sum(moved, axis=0)} if moved else {}
@@ -114,7 +114,7 @@ class Units(Branch):
         generator = np.random.default_rng([2, self.seed])
         return gaussian_samples(mean_kernel(gradient) / self.shape[1], generator, self.samples)
 
-    def _turned(self, coefficients: dict[str, Array], gradient: Array, steps: Steps) -> Array:
+    def _energy_along_gradients(self, coefficients: dict[str, Array], gradient: Array, steps: Steps) -> Array:
         """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K.
 
         What signs make of a unit's gradients beyond c goes with the same slopes f, so that it is sampled with them.
@@ -156,7 +156,7 @@ class FeedForward(Branch):
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
         """As `FixedAttention.down`, of gradients without overlaps."""
         below, gradients = self.units.down(noise * gain(self.stack, "W2"))
-        return below, part, gradients | {"W2": MatrixGradient.of_noise(noise)}
+        return below, part, gradients | {"W2": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """As `FixedAttention.up`."""
@@ -165,10 +165,10 @@ class FeedForward(Branch):
         return of_units.through(role_gain, widths, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `Branch.steps`; of signs "beyond" of `Units.beyond`."""
+        """As `Branch.steps`; of signs "beyond" of `Units.sign_deviations`."""
         steps = Branch.steps(self, rule, gradients, matrices)
         at_units = gradients["W2"].gram * gain(self.stack, "W2")
-        return steps | (self.units.beyond(at_units, steps) if rule is sign_rule else {})
+        return steps | (self.units.sign_deviations(at_units, steps) if rule is sign_rule else {})
 
 
 class TiedFeedForward(FeedForward):
@@ -209,8 +209,9 @@ class TiedFeedForward(FeedForward):
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """As `FixedAttention.up`."""
         stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
-        noise, certain, follows = self._noise(gradients), self._certain(gradients), moved.overlaps @ inverse(self.given)
-        signs = self._signs(gradients, steps)
+        noise, certain = self._noise_kernel(gradients), self._overlap_samples(gradients)
+        follows = moved.overlaps @ inverse(self.given)
+        signs = self._sign_steps(gradients, steps)
         along = {role: gain(stack, role) * moved.coefficients + steps.get(role, 0.0) for role in self.units.factors}
         # Networks' own coefficients may differ by orders of magnitude, as one over their gradients.
         apart = bool(signs) or any(len(role_c) > 1 for role_c in along.values())
@@ -222,11 +223,11 @@ class TiedFeedForward(FeedForward):
             rest = ratio * gain(stack, role) * (moved.energy - follows @ self.given @ follows.mT)
             c, energy = c + role_c * slopes, energy + rest * slopes
             if apart:
-                by_noise = by_noise + factor * ((factor * self._drawn(gradients)) @ role_c.mT)
+                by_noise = by_noise + factor * ((factor * self._noise_samples(gradients)) @ role_c.mT)
             else:
                 turned = turned + factor[:, :, None] * mean_kernel(role_c) * factor[:, None, :]
         for role, moves in signs.items():
-            c, change = c + self._along_noise(role, moves, gradients), change + self.units.factors[role] * moves
+            c, change = c + self._noise_coefficients(role, moves, gradients), change + self.units.factors[role] * moves
         energy = energy + ratio * sample_mean(change + by_noise, change + by_noise)
         energy = energy + (turned @ mean_kernel(noise) @ turned.mT).mean(0)
         of_units = TokenMotion(c, ratio * sample_mean(change, self.units.drawn), energy)
@@ -243,42 +244,42 @@ class TiedFeedForward(FeedForward):
         """As `Branch.inner_products_by_matrix`."""
         parts = Branch.inner_products_by_matrix(self, steps, gradients, others)
         ratio = self.stack.ffn_width / self.stack.width
-        for role, moves in self._signs(gradients, steps).items():
-            seen = (self.units.factors[role] * moves * self._certain(others)).sum(-1).mean(-1)
-            c = self._along_noise(role, moves, gradients)
-            parts[role] = ratio * seen + (c * self._noise(others)).sum((-2, -1))
+        for role, moves in self._sign_steps(gradients, steps).items():
+            seen = (self.units.factors[role] * moves * self._overlap_samples(others)).sum(-1).mean(-1)
+            c = self._noise_coefficients(role, moves, gradients)
+            parts[role] = ratio * seen + (c * self._noise_kernel(others)).sum((-2, -1))
         return parts
 
-    def _noise(self, gradients: Gradients) -> Array:
+    def _noise_kernel(self, gradients: Gradients) -> Array:
         """The kernel of ν."""
         return np.asarray(gain(self.stack, "W2") * gradients["W2"].gram)
 
-    def _certain(self, gradients: Gradients) -> Array:
+    def _overlap_samples(self, gradients: Gradients) -> Array:
         """Samples of P h, (..., samples, N)."""
         part = gain(self.stack, "W2") * self.stack.width / self.stack.ffn_width * gradients["W2"].part
         return np.asarray(self.units.drawn @ part.mT)
 
-    def _drawn(self, gradients: Gradients) -> Array:
+    def _noise_samples(self, gradients: Gradients) -> Array:
         """Samples of √d ν."""
-        noise = self._noise(gradients) * self.stack.width / self.stack.ffn_width
+        noise = self._noise_kernel(gradients) * self.stack.width / self.stack.ffn_width
         normal = np.random.default_rng((self.seed, 1)).standard_normal((len(noise), *self.units.drawn.shape))
         return np.asarray(normal @ root(noise).mT)
 
-    def _signs(self, gradients: Gradients, steps: Steps) -> dict[str, Array]:
+    def _sign_steps(self, gradients: Gradients, steps: Steps) -> dict[str, Array]:
         """√d H sign(HᵀΔ) of samples of Δ, for Gaussian H, of the matrices that move so."""
         signs = dict[str, Array]()
         for role in (role for role in self.units.factors if f"{role} signs" in steps):
-            gradient = self.units.factors[role] * (self._certain(gradients) + self._drawn(gradients))
+            gradient = self.units.factors[role] * (self._overlap_samples(gradients) + self._noise_samples(gradients))
             moved = gradient @ self.given
             sizes = np.sqrt(np.maximum((moved * gradient).sum(-1, keepdims=True), 0.0))
             scale = (2 / np.pi) ** 0.5 * self.stack.width**1.5
             signs[role] = scale * np.divide(moved, sizes, out=np.zeros_like(moved), where=sizes > 0)
         return signs
 
-    def _along_noise(self, role: str, moves: Array, gradients: Gradients) -> Array:
+    def _noise_coefficients(self, role: str, moves: Array, gradients: Gradients) -> Array:
         """Coefficients on ν of what signs make of the units, by Stein's lemma."""
-        moved = sample_mean(self.units.factors[role] * moves, self._drawn(gradients))
-        return np.asarray(self.stack.ffn_width / self.stack.width * moved @ inverse(self._noise(gradients)))
+        moved = sample_mean(self.units.factors[role] * moves, self._noise_samples(gradients))
+        return np.asarray(self.stack.ffn_width / self.stack.width * moved @ inverse(self._noise_kernel(gradients)))
 
 
 @dataclass(slots=True, eq=False)
@@ -315,7 +316,7 @@ class OutputTransform(Branch):
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
         """As `FeedForward.down`; "total" is the gradient at z."""
         below, gradients = self.units.down(noise / self.scales)
-        return below, part, gradients | {"total": MatrixGradient.of_noise(noise)}
+        return below, part, gradients | {"total": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """As `FixedAttention.up`."""
@@ -325,4 +326,6 @@ class OutputTransform(Branch):
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
         """As `FeedForward.steps`."""
         steps = Branch.steps(self, rule, gradients, matrices)
-        return steps | (self.units.beyond(gradients["total"].gram / self.scales, steps) if rule is sign_rule else {})
+        return steps | (
+            self.units.sign_deviations(gradients["total"].gram / self.scales, steps) if rule is sign_rule else {}
+        )

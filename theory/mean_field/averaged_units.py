@@ -18,7 +18,6 @@ import numpy as np
 
 from theory.mean_field.kernels import Array
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
-from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
 
@@ -60,7 +59,7 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]
             np.minimum(np.sqrt(variance), most) for variance in (by_chance + by_text, by_chance, by_text)
         )
         up = down = [rule(tokens, kernel + part) for part in (root, -root)]
-        if isinstance(tokens, TextLayout):
+        if of_words.any():
             # Gradients go along with the texts, and are the mean over chance.
             at_end = kernel + tokens.ends(len(kernel)) * text
             down = [rule(tokens, np.clip(at_end + part, -limit, limit)) for part in (chance, -chance)]

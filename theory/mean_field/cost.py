@@ -1,13 +1,19 @@
-"""What a prediction takes, counted before anything is sampled: operations, and from them seconds, and memory."""
+"""How much a prediction samples, and at once, by the sizes of a network; about what it takes, and what it takes here.
 
+Counts are functions of the sizes alone, so that a command prints the same numbers on every machine. The clock only says
+how long they take.
+"""
+
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is_exchangeable, is_fluctuating
-from theory.mean_field.attention.grouped_patterns import SAMPLES, sampled_heads
-from theory.mean_field.experts import COUNTED
+from theory.mean_field.attention.grouped_patterns import SAMPLES
 from theory.mean_field.group_members import MEMBERS, MemberLayout
+from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
 from theory.mean_field.token_groups import GroupLayout, representative_count, token_groups
@@ -32,64 +38,40 @@ _QUICK_SECONDS, _LONG_SECONDS = 6.0, 10.0
 # Patterns times layers, heads and pairs of tokens that take some seconds.
 _QUICK = 2.0**22
 
-# Activations whose kernels are formulas; those of others are interpolated, of this degree.
-_FORMULAS = ("relu", "leaky_relu", "relu_squared", "identity")
-_DEGREE = 32
-
-# Numbers of a quadrature: of an activation's moment, and of two softmaxes whose logits have a standard deviation of 1.
-_MOMENT, _OVERLAP = 4e3, 8e4
-
 _NUMBER = 8
 """Bytes."""
+
+_TABLES = 9.6e5
+"""Bytes of the quadratures of a loss, which every prediction holds."""
+
+# Activations whose kernels are formulas.
+_FORMULAS = ("relu", "leaky_relu", "relu_squared", "identity")
+
+MEASURED = 0.75
+"""Seconds of an estimate beyond which a least batch is clocked, which takes at most so long by the same estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one prediction takes.
+    """An estimate of what one prediction takes, by leading terms of its sizes.
 
     Attributes:
-        calls: of NumPy.
-        entries: numbers that are made one by one from others.
-        slow: random numbers, and values of exponentials and their like.
-        products: multiplications in products of matrices.
-        matrices: products of matrices.
+        seconds: on one core of an AMD EPYC with AVX-512; `measured_seconds` has those of this machine.
         bytes: held at once, beyond what a process holds when it has loaded the libraries.
     """
 
-    calls: float = 0.0
-    entries: float = 0.0
-    slow: float = 0.0
-    products: float = 0.0
-    matrices: float = 0.0
+    seconds: float = 0.0
     bytes: float = 0.0
 
-    @property
-    def seconds(self) -> float:
-        """On one core of an AMD EPYC with AVX-512; `python -m bench costs` has measured seconds beside these."""
-        return (
-            2e-6 * self.calls + 1.7e-9 * self.entries + 1e-8 * self.slow + 5e-11 * self.products + 3e-7 * self.matrices
-        )
-
     def __add__(self, other: "Cost") -> "Cost":
-        """One after the other: what they hold is not added."""
-        return Cost(
-            self.calls + other.calls, self.entries + other.entries, self.slow + other.slow,
-            self.products + other.products, self.matrices + other.matrices, max(self.bytes, other.bytes),
-        )  # fmt: skip
-
-    def times(self, count: float) -> "Cost":
-        """So often."""
-        return Cost(
-            self.calls * count, self.entries * count, self.slow * count, self.products * count, self.matrices * count,
-            self.bytes,
-        )  # fmt: skip
+        """Add seconds; of memory the larger remains."""
+        return Cost(self.seconds + other.seconds, max(self.bytes, other.bytes))
 
 
 def prediction_cost(
-    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False,
-    text: bool = False,
-) -> Cost:  # fmt: skip
-    """What `theory.predict` takes for a network, within a factor of three, and its memory within one of two.
+    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: bool = False
+) -> Cost:
+    """An estimate of what `theory.predict` takes for a network: the same on every machine.
 
     Args:
         stack: the network.
@@ -98,20 +80,65 @@ def prediction_cost(
         grouped: as in `predict`; whether, and not None.
         text: whether words follow a law of text, by groups of tokens.
     """
+    patterns = patterns or quick_patterns(stack, grouped=grouped, text=text)
     if grouped:
-        return _of_groups(stack, patterns or quick_patterns(stack, grouped=True, text=text), text=text)
-    if windows == 0 and is_exchangeable(stack):
-        return _of_pairs(stack)
+        text = text or holds_words(stack)
+        count = patterns if is_fluctuating(stack) or not text else 1 + (stack.sequences != 2)
+        once, each, memory = _of_groups(stack, text=text)
+        return Cost(once + each * count, memory * min(count, _at_once(stack, memory, text=text)))
+    if windows == 0 and is_exchangeable(stack):  # kernels of two numbers each
+        return Cost(0.01 + 1e-4 * sum(part.depth for part in stack.parts), _TABLES)
     entries = max(1, windows // stack.sequences)
-    tied, sampled = holds_words(stack), is_fluctuating(stack) or holds_words(stack)
-    each = repeats(stack, patterns or quick_patterns(stack), entries) if sampled else 1
-    given = 2 * stack.rows**2 * _NUMBER * entries * (1 if tied and not is_fluctuating(stack) else each)
-    if tied and not is_fluctuating(stack):
-        of_chunks = _of_words(stack, entries, each)
-    else:
-        size = own_chunk(stack) if tied else chunk(stack)
-        of_chunks = _of_entries(stack, entries * each, size)
-    return of_chunks + Cost(bytes=of_chunks.bytes + given)
+    if holds_words(stack) and not is_fluctuating(stack):
+        return _of_words(stack, entries, repeats(stack, patterns, entries))
+    count = entries * (repeats(stack, patterns, entries) if is_fluctuating(stack) else 1)
+    size = own_chunk(stack) if holds_words(stack) else chunk(stack)
+    each, memory = _of_tokens(stack)
+    calls = 6e-3 * -(-count // size) * sum(part.depth for part in stack.parts)
+    memory = max(_TABLES, memory * min(count, size))
+    return Cost(calls + each * count, memory + 2 * _NUMBER * stack.rows**2 * count)
+
+
+def measured_seconds(
+    stack: Stack, whole: float, estimate: Callable[[Stack], float], run: Callable[[Stack], object],
+    fields: Sequence[str] = ("depth", "tokens"),
+) -> float:  # fmt: skip
+    """Processor seconds of this machine for a network, by those of a least batch of one like it.
+
+    The estimate answers where it is below `MEASURED`, and where no network like it can be made so small and run.
+
+    Args:
+        stack: the network.
+        whole: the estimate of what is asked for.
+        estimate: the same for the least batch of a network.
+        run: what predicts that batch.
+        fields: that are made smaller.
+    """
+    if whole <= MEASURED:
+        return whole
+    least, taken = stack, estimate(stack)
+    for field in fields:
+        while taken > MEASURED and getattr(least, field) > 1:
+            try:
+                smaller = replace(least, **{field: getattr(least, field) // 2})
+                taken = estimate(smaller)
+            except ValueError:  # a field of the network asks for its size, or no rule has a smaller one
+                break
+            least = smaller
+    if taken > MEASURED:
+        return whole
+    start = time.thread_time()
+    try:
+        run(least)
+    except ValueError:  # whatever is wrong with it, the prediction itself says it
+        return whole
+    return whole * (time.thread_time() - start) / taken
+
+
+def least_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
+    """Patterns of a least batch."""
+    text = text or (grouped and holds_words(stack))
+    return 4 if text and stack.sequences != 2 else 2 * (1 + (not grouped and is_mirrored(stack)))
 
 
 def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
@@ -121,10 +148,9 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
     at least 2.
     """
     if grouped:
-        if not is_fluctuating(stack):
-            return 1
+        once, each, _ = _of_groups(stack, text=text)
         least = 4 if stack.sequences == 1 else 2
-        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1, text=text).seconds, least, 64))
+        return int(np.clip(_QUICK_SECONDS // (once + each), least, 64)) if is_fluctuating(stack) else 1
     dropped = stack.attention_dropout or stack.source_tokens
     if stack.tokens == 1 and not (dropped or stack.experts or holds_words(stack)):
         return 2 * (1 + is_mirrored(stack))
@@ -192,7 +218,7 @@ def chunk(stack: Stack) -> int:
 
 def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
     """The same where representatives stand for groups; of one text both ends of how often words repeat at once."""
-    return _at_once(stack, _of_groups(stack, 1, text=text).bytes, text=text or holds_words(stack))
+    return _at_once(stack, _of_groups(stack, text=text)[2], text=text or holds_words(stack))
 
 
 def _at_once(stack: Stack, each: float, *, text: bool) -> int:
@@ -212,223 +238,52 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
     return at_once, max(1, TIED_CUBES // (at_once * stack.rows**3))
 
 
-def _of_pairs(stack: Stack) -> Cost:
-    """Kernels of two numbers each."""
-    layers = sum(part.depth for part in stack.parts)
-    smooth = sum(part.depth * 4 * _MOMENT for part in stack.parts if part.activation not in _FORMULAS)
-    loss = 3 * _overlap(stack.output_scale**2)
-    peak = _quadrature_bytes(stack.output_scale**2)
-    return Cost(calls=40.0 * layers, slow=smooth + loss, bytes=peak)
-
-
-def _overlap(variance: float) -> float:
-    """Numbers of the quadrature of two softmaxes with logits of a variance."""
-    return _OVERLAP * (1.0 + variance / 6.0)
-
-
-def _quadrature_bytes(variance: float) -> float:
-    """What that quadrature holds, whose tables have a largest size."""
-    return min(2.5e7, 8e5 * (1.0 + variance / 5.0))
-
-
-def _of_entries(stack: Stack, count: int, size: int) -> Cost:
-    """Kernels of so many entries, of which so many at once."""
-    each, lasting, transient = Cost(), 0.0, 0.0
-    for part in stack.parts:
-        layer, kept, passing = _layer(part)
-        each, lasting, transient = each + layer.times(part.depth), lasting + kept * part.depth, max(transient, passing)
-    chunks, at_once = -(-count // size), min(count, size)
-    once, of_chunk = _quadratures(stack)
-    calls = Cost(calls=sum(150.0 + part.depth * 275.0 for part in stack.parts))
-    total = each.times(count) + (calls + of_chunk).times(chunks) + once
-    numbers = at_once * (lasting + transient)
-    if holds_words(stack):
-        words, passing = _logits(stack)
-        total, numbers = total + words.times(count), max(numbers, _table(passing * at_once))
-    return total + Cost(bytes=max(numbers * _NUMBER, _quadrature_bytes(stack.output_scale**2)))
-
-
-def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
-    """Representatives of groups of tokens; of text there are twice as many, and of tied embeddings by the same rule."""
-    text = text or holds_words(stack)
-    r, heads, width = _representatives(stack) * (1 + text), sampled_heads(stack, text=text), stack.key_width
-    square, rows, cube = float(r * r), float(r * width), float(r) ** 3
-    followed = float(_representatives(stack, MEMBERS)) ** 2 if has_experts(stack) else square
-    # Of one text nothing of which is sampled, both ends of how often words repeat; pairs of two have both.
-    patterns = patterns if is_fluctuating(stack) or not text else 1 + (stack.sequences != 2)
-    # Of patterns, what each sequence has with itself.
-    blocks, deep = square / stack.sequences, cube / stack.sequences
-    smooth = 280.0 * (stack.activation not in _FORMULAS) * followed
-    kept, passing = 12.0 * followed, 40.0 * followed
-    if stack.query_key_scale:
-        tracked, rotary, capped = _is_tracked(stack), bool(stack.rotary), bool(stack.logit_softcap)
-        # A complex product is four.
-        sample = Cost(
-            entries=(70.0 + 6.0 * tracked + 53.0 * text + 60.0 * capped) * blocks + 26.0 * square
-            + (16.0 + 17.0 * rotary) * rows,
-            slow=(2.25 + text + 8.0 * capped) * blocks + 1.5 * rows,
-            products=((6.5 + rotary) * blocks + (2.75 + 0.25 * text + 0.5 * tracked + 0.25 * rotary) * square) * width
-            + (10.0 + 2.75 * tracked + 0.75 * text + 12.0 * rotary + 10.0 * text * rotary) * deep
-            + (2.0 + 2.0 * text + 6.0 * text * rotary) * deep / stack.sequences,
-            matrices=(22.0 + 3.0 * tracked + 1.5 * rotary + 6.5 * text + 14.0 * text * rotary) * stack.sequences,
-        )  # fmt: skip
-        if has_experts(stack):
-            # Rows of tokens that are followed, on the way up.
-            weights, vectors = (followed**0.5 - r) * r / stack.sequences, (followed**0.5 - r) * width
-            sample += Cost(
-                entries=35.0 * weights + (16.0 + 24.0 * rotary) * vectors + 4.0 * (followed - square) / heads**0.5,
-                slow=1.2 * weights, products=(3.0 + 2.0 * rotary) * weights * width + (1.0 + 2.0 * rotary) * width
-                * (followed - square) / SAMPLES + 3.0 * (followed - square) * r / stack.sequences,
-            )  # fmt: skip
-            passing += heads * SAMPLES * (8.0 * weights + 3.0 * vectors)
-        layer = sample.times(heads * SAMPLES) + Cost(entries=(140.0 + 40.0 * tracked) * square + smooth, matrices=11.5)
-        kept += heads * (SAMPLES * ((2.0 + text) * blocks + 2.0 * rows) + 2.0 * rows)
-        passing += heads * SAMPLES * (12.0 * blocks + 4.0 * rows)
-    else:
-        layer = Cost(
-            entries=(120.0 + 235.0 * text) * square + smooth, products=(6.0 + 1.4 * text) * cube,
-            matrices=27.0 + 20.0 * text,
-        )  # fmt: skip
-    words = Cost()
-    if has_experts(stack):
-        # Of every token that is followed, and logits of those that are counted.
-        each, networks = followed**0.5 * stack.experts, 1 + (stack.shared_ratio > 0.0)
-        counted = float(min(stack.rows, COUNTED * r) * stack.experts)
-        layer += Cost(
-            entries=110.0 * followed + 90.0 * networks * followed + 20.0 * each + 20.0 * counted,
-            slow=3.0 * (each + counted),
-            products=5.0 * followed * stack.experts + 8.0 * followed * r, matrices=40,
-        )  # fmt: skip
-        kept, passing = kept + 4.0 * each + 8.0 * followed, passing + 6.0 * (each + counted)
-    if holds_words(stack):
-        # Entry by entry, with points of what a token's own logit is.
-        layer, words = layer + Cost(entries=270.0 * square), Cost(entries=170.0 * square)
-    each = _NUMBER * (kept * stack.depth + passing)
-    at_once = min(patterns, _at_once(stack, each, text=text))
-    once, of_chunk = _quadratures(replace(stack, tokens=1, sequences=1, mask="none", rotary=0.0, window=0))
-    chunks = (Cost(calls=150.0 + (1000.0 if holds_words(stack) else 400.0) * stack.depth) + of_chunk).times(
-        -(-patterns // at_once)
+def _of_groups(stack: Stack, *, text: bool) -> tuple[float, float, float]:
+    """Seconds of groups of tokens whatever is sampled, those of a pattern, and the bytes it holds."""
+    text = text or holds_words(stack)  # by the same rule
+    r = float(_representatives(stack) * (1 + text))  # a text has a probe beside every representative
+    members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
+    heads = min(stack.heads, (TextLayout if text else GroupLayout).most_heads) if stack.query_key_scale else 0
+    samples, pairs, rows = heads * SAMPLES, r * members / stack.sequences, members * stack.key_width
+    each = stack.depth * (1e-6 * members**2 + samples * (4e-7 * pairs + 1.6e-9 * r * rows))
+    kept = (
+        12.0 * members**2
+        + samples * (2.0 + text) * r * r / stack.sequences
+        + 2.0 * (heads + samples) * r * stack.key_width
     )
-    whole = layer.times(stack.depth) + words + Cost(entries=105.0 * followed, matrices=8)
-    return whole.times(patterns) + chunks + once + Cost(bytes=at_once * each)
+    memory = kept * stack.depth + 40.0 * members**2 + samples * (12.0 * pairs + 4.0 * rows)
+    interpolated = stack.activation not in _FORMULAS and bool(stack.norm_epsilon)
+    return 0.03 + 0.0125 * stack.depth * interpolated, each, _NUMBER * memory
 
 
-def _layer(stack: Stack) -> tuple[Cost, float, float]:
-    """One layer for one entry of the batch: operations, the numbers it keeps for the way down, and those it passes."""
-    n, h = stack.rows * (2 if stack.composition.second_stream else 1), stack.heads
-    smooth, tied = stack.activation not in _FORMULAS, holds_words(stack)
-    entries, kept, passing = (90.0 + 190.0 * smooth) * n**2, 12.0 * n**2, (18.0 + 20.0 * smooth) * n**2
-    cost = Cost(entries=entries)
-    if tied:
-        # The stream's coefficients beside the noise, and points of the activation.
-        gated = 1 + (stack.ffn == "gated")
-        cost += Cost(
-            entries=150.0 * n**2 + 25.0 * OWN_POINTS * n * gated, slow=3.0 * OWN_POINTS * n * gated,
-            products=60.0 * n**3 + 10.0 * OWN_POINTS * n**2 * gated, matrices=60,
-        )  # fmt: skip
-    if has_experts(stack):
-        # Logits and weights of every expert, products over experts, and the units of a shared one.
-        each = float(stack.rows * stack.experts)
-        cost += Cost(entries=14.0 * each + entries, slow=2.5 * each, products=5.0 * n * each, matrices=4)
-        kept, passing = kept + 4.0 * each + 8.0 * n**2, passing + 6.0 * each
-        if tied:
-            # Coefficients and points of every expert.
-            networks = float(stack.experts + (stack.shared_ratio > 0.0))
-            cost += Cost(
-                entries=networks * (2.0 * n**2 + 1.5 * OWN_POINTS * n * gated),
-                products=networks * 2.0 * OWN_POINTS * n**2 * gated, matrices=3.0 * networks,
-            )  # fmt: skip
-            passing += 3.0 * networks * n**2
-    if not attends_randomly(stack):
-        return cost + Cost(products=4.0 * n**3, matrices=4), kept, passing
-    cost += Cost(entries=40.0 * n**2 if stack.query_key_scale else 0.0)
-    sources = [stack.rows, *([stack.source_tokens * stack.sequences] if stack.source_tokens else [])]
-    for m in sources:
-        head, of_head, through = _head(stack, stack.rows, m)
-        cost += head.times(h)
-        kept, passing = kept + h * of_head, max(passing, 25.0 * n**2 + h * through)
-    return cost, kept, passing
-
-
-def _is_tracked(stack: Stack) -> bool:
-    """Whether norms remove something of gradients at queries and keys."""
-    composition = stack.composition
-    normed = composition.input_norm or composition.stream_norm or composition.output_norm
-    return normed and stack.normalization != "tanh"
-
-
-def _head(stack: Stack, n: int, m: int) -> tuple[Cost, float, float]:
-    """A head of one layer, from n tokens to m."""
-    cube, square = float(n * m * max(n, m)), float(n * m)
-    if not stack.query_key_scale:
-        return Cost(entries=10.0 * square, slow=square, products=4.0 * cube, matrices=4), 3 * square, 6 * square
-    width = stack.key_width if stack.rotary else min(n, m, stack.key_width)
-    tracked = _is_tracked(stack)
-    own_keys, rotary = stack.key_heads / stack.heads, bool(stack.rotary)
-    cost = Cost(
-        entries=(63.0 if tracked else 40.0) * square + (4.0 if rotary else 12.0) * (n + m * own_keys) * width,
-        slow=(3.0 + rotary) * square + 2.0 * (n + m * own_keys) * width,
-        products=(37.0 if tracked else 21.0) * cube + (3.0 + (2.0 if rotary else 4.0) * own_keys) * square * width,
-        matrices=43.0 if tracked else 27.0,
-    )
-    if stack.query_key == "tied":
-        # Sums over four tokens.
-        cost += Cost(entries=3.0 * square**2, products=8.0 * cube)
-    if holds_words(stack):
-        cost += Cost(entries=30.0 * square, products=20.0 * cube, matrices=20)
-    coordinates = 2.5 * (n + m) / 2 * width if holds_words(stack) else 0.0
-    return cost, 5.0 * square + coordinates, 12.0 * square + 2.0 * (n + m) / 2 * width
-
-
-def _quadratures(stack: Stack) -> tuple[Cost, Cost]:
-    """What interpolants of pair functions take: once, where tokens have one size; and for every chunk, where not."""
-    once = each = 0.0
+def _of_tokens(stack: Stack) -> tuple[float, float]:
+    """Seconds of one kernel of all tokens, and the bytes it holds."""
+    seconds = kept = passing = 0.0
+    tied = holds_words(stack)
     for part in stack.parts:
-        composition = part.composition
-        if part.activation not in _FORMULAS:
-            alike = (composition.input_norm or composition.stream_norm) and not part.norm_epsilon
-            moments = 2 * (_DEGREE + 1) * _MOMENT
-            once, each = (once + moments, each) if alike else (once, each + part.depth * moments * _pairs(part))
-    if not holds_words(stack):
-        energy = 1.0 if stack.normalized_output else 1.0 + 2.0 * stack.depth
-        variance = stack.output_scale**2 * energy
-        overlaps = (25 + int(4 * stack.output_scale)) * _overlap(variance)
-        alike = stack.normalized_output and not stack.norm_epsilon
-        once, each = (once + overlaps, each) if alike else (once, each + overlaps * _pairs(stack))
-    entries = 0.0 if holds_words(stack) else 80.0 * stack.rows**2
-    return Cost(slow=once, entries=entries), Cost(slow=each)
-
-
-def _pairs(stack: Stack) -> int:
-    """Pairs of sizes of tokens that an interpolant is made of."""
-    composition = stack.composition
-    return 3 if composition.input_norm or composition.stream_norm else 10
-
-
-def _logits(stack: Stack) -> tuple[Cost, float]:
-    """A sample of the logits of tied embeddings, of every word; and the numbers it holds."""
-    n, words = stack.rows, float(stack.rows * stack.vocab)
-    return Cost(entries=9.0 * words, slow=4.0 * words, products=2.0 * n * words, matrices=2), words
-
-
-def _table(words: float) -> float:
-    """Numbers held for so many logits, which are made a table at a time."""
-    return 6.0 * min(words, LARGEST_TABLE)
+        n, experts = part.rows * (2 if part.composition.second_stream else 1), max(1, part.experts)
+        heads = part.heads if attends_randomly(part) else 0
+        of_layer, of_kernel, through = 3e-7 * n**2 * (1 + experts / 30), 12.0 * n**2, 40.0 * n**2
+        for m in [part.rows, *([part.source_tokens * part.sequences] if part.source_tokens else [])]:
+            width = part.key_width if part.rotary else min(n, m, part.key_width)
+            of_layer += (
+                heads * n * m * (2.5e-7 + (1.65e-9 + 1.3e-9 * tied) * max(n, m) + 8.5e-10 * width * bool(part.rotary))
+            )
+            of_kernel += heads * 5.0 * n * m
+            through = max(through, heads * (12.0 * n * m + (n + m) * width))
+        of_layer += 3e-9 * OWN_POINTS * n**2 * experts * tied
+        seconds, kept, passing = seconds + part.depth * of_layer, kept + part.depth * of_kernel, max(passing, through)
+    words = float(stack.rows * stack.vocab * tied)
+    return seconds + 7e-8 * words, _NUMBER * max(kept + passing, 6.0 * min(words, LARGEST_TABLE))
 
 
 def _of_words(stack: Stack, entries: int, samples: int) -> Cost:
     """Tied embeddings with fixed attention weights: points of the activation, which all samples of an entry share."""
-    n = stack.rows
+    n, words = float(stack.rows), float(stack.rows * stack.vocab)
     at_once, size = word_chunks(stack, entries)
-    chunks = -(-entries // at_once) * -(-samples // size)
-    gated = 1 + (stack.ffn == "gated")
-    points = Cost(
-        calls=400, entries=POINTS * (25.0 * n + 3.0 * n**2) * at_once * gated, slow=12.0 * POINTS * n * at_once * gated,
-        products=(POINTS * float(n) ** 4 + 10.0 * POINTS * n**2) * at_once * gated,
-    )  # fmt: skip
-    each = Cost(entries=300.0 * n**2 + 0.7 * gated * float(n) ** 4, products=60.0 * n**3, matrices=60)
-    words, passing = _logits(stack)
-    cost = points.times(stack.depth * chunks) + (each.times(stack.depth) + words).times(entries * samples)
-    moments = at_once * (2.0 * POINTS * n**2 + 2.0 * float(n) ** 4)
-    numbers = moments + at_once * min(size, samples) * (25.0 * n**2 + float(n) ** 3)
-    return cost + Cost(bytes=_NUMBER * max(numbers, _table(passing * at_once * min(size, samples))))
+    chunks, gated = -(-entries // at_once) * -(-samples // size), 1 + (stack.ffn == "gated")
+    points = at_once * gated * POINTS * (5e-11 * n**4 + 5e-9 * n**2 + 2e-7 * n)
+    each = stack.depth * (1.2e-9 * gated * n**4 + 3e-9 * n**3 + 5e-7 * n**2) + 7e-8 * words
+    memory = at_once * (2.0 * POINTS * n**2 + 2.0 * n**4 + min(size, samples) * (25.0 * n**2 + n**3))
+    memory = max(memory, 6.0 * min(words * at_once * min(size, samples), LARGEST_TABLE)) + 2 * n**2 * entries
+    return Cost(stack.depth * chunks * points + each * entries * samples, _NUMBER * memory)

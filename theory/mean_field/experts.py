@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, softmax
 
-from theory.mean_field.attention.grouped_patterns import root
 from theory.mean_field.group_members import MemberLayout
-from theory.mean_field.kernels import Array, KernelLayout, cholesky
+from theory.mean_field.kernels import Array, KernelLayout, cholesky, eigen_root
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
 from theory.stack import Stack
 from theory.stack.weights import gain
@@ -178,7 +177,7 @@ def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generato
     sizes = np.diff(np.rint(tokens.groups.sizes.cumsum()), prepend=0.0)
     counts = np.minimum(sizes.astype(int), COUNTED)
     group = np.repeat(np.arange(len(sizes)), counts)
-    common = root(smooth) @ generator.standard_normal((*smooth.shape[:-1], stack.experts))
+    common = eigen_root(smooth) @ generator.standard_normal((*smooth.shape[:-1], stack.experts))
     beside = np.sqrt(alone)[..., group, None] * generator.standard_normal((len(kernel), len(group), stack.experts))
     return _loads(
         routing(stack, gain(stack, "WR") ** 0.5 * (common[:, group] + beside)).weights, (sizes / counts)[group]

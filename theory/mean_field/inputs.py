@@ -72,13 +72,6 @@ class Inputs(Generic[Kernel]):
         return Inputs(change(self.kernel), change(self.same_label), words, labels, samples, self.means, source)
 
 
-def same_word(inputs: Inputs[Any], count: int) -> Array:
-    """1 where two positions, of one sequence or of two, hold one word, (..., count, count); else all differ."""
-    if inputs.words is None:
-        return np.eye(count)
-    return np.asarray((inputs.words[..., :, None] == inputs.words[..., None, :]) * 1.0)
-
-
 def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]:
     """Layout and kernels of exchangeable tokens."""
     kernel = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
@@ -259,7 +252,7 @@ def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Ke
         return kernel if counted.all() else kernel * np.outer(counted, counted)
     others = tokens.scale_diagonal(kernel, 0.0)
     together = count * (count - 1) / (rows * max(1, rows - 1))
-    if isinstance(tokens, MatrixLayout) and tokens.apart:
+    if tokens.apart:
         together = (count / rows) ** 2
     return others * together + (kernel + others * -1.0) * (count / rows)
 

@@ -7,7 +7,7 @@ thousand layers a matter of milliseconds.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,21 @@ class KernelLayout(Protocol[Kernel]):
     def count(self) -> int:
         """The number of tokens n."""
 
+    @property
+    def attention(self) -> Array | None:
+        """Fixed weights A of attention, (n, n), or None for uniform attention over all tokens."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether entries of a batch come in pairs whose sampled logits are each other's negatives."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether sums over pairs of tokens tell those within a sequence from those of two sequences."""
+
+    def same_word(self, words: Any) -> Kernel:
+        """1 where two positions hold one word, by the words' ids (..., n); where these are None all words differ."""
+
     def scales(self, kernel: Kernel, epsilon: float = 0.0) -> Number:
         """√((K_ii + ε)(K_jj + ε)): what a norm divides by."""
 
@@ -102,6 +117,9 @@ class KernelLayout(Protocol[Kernel]):
     def attend(self, kernel: Kernel) -> Kernel:
         """A K Aᵀ with the attention weights A."""
 
+    def attended_at_ends(self, kernel: Kernel, attended: Kernel) -> Kernel:
+        """A K Aᵀ as gradients go along with it: for a text more than its mean (`TextLayout.ends`)."""
+
     def attend_back(self, kernel: Kernel) -> Kernel:
         """Aᵀ K A."""
 
@@ -126,6 +144,12 @@ class PairLayout:
     """Kernels of exchangeable tokens, as pairs."""
 
     count: int
+    attention: ClassVar[None] = None
+    mirrored: ClassVar[bool] = False
+    apart: ClassVar[bool] = False
+
+    def same_word(self, words: None) -> Pair:
+        return Pair(1.0, 0.0)
 
     def scales(self, kernel: Pair, epsilon: float = 0.0) -> float:
         return kernel.diagonal + epsilon
@@ -155,6 +179,9 @@ class PairLayout:
     def attend(self, kernel: Pair) -> Pair:
         value = (kernel.diagonal + (self.count - 1) * kernel.off) / self.count
         return Pair(value, value)
+
+    def attended_at_ends(self, kernel: Pair, attended: Pair) -> Pair:
+        return attended
 
     attend_back = attend
 
@@ -193,6 +220,14 @@ class MatrixLayout:
     mirrored: bool = False
     apart: bool = False
 
+    @property
+    def entries_together(self) -> int:
+        """Entries of a batch that are one sample: of sampled logits those of both signs."""
+        return 1 + self.mirrored
+
+    def same_word(self, words: Any) -> Array:
+        return np.eye(self.count) if words is None else (words[..., :, None] == words[..., None, :]) * 1.0
+
     def scales(self, kernel: Array, epsilon: float = 0.0) -> Array:
         root = np.sqrt(np.linalg.diagonal(kernel) + epsilon)
         return root[..., :, None] * root[..., None, :]
@@ -230,7 +265,6 @@ class MatrixLayout:
         return self.attention @ kernel @ self.attention.T
 
     def attended_at_ends(self, kernel: Array, attended: Array) -> Array:
-        """What was attended to as gradients go along with it: of text more than its mean (`TextLayout.ends`)."""
         return attended
 
     def attend_back(self, kernel: Array) -> Array:
@@ -271,3 +305,9 @@ def cholesky(kernel: Array) -> Array:
     """The factor of a kernel; tokens that have aligned make it singular, and its root needs no inverse."""
     size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
     return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))
+
+
+def eigen_root(kernel: Array) -> Array:
+    """A square root of a kernel, which having one entry for a group may have made slightly indefinite."""
+    values, vectors = np.linalg.eigh(kernel)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])

@@ -13,7 +13,6 @@ from theory.mean_field.gaussian_interpolation import values_at
 from theory.mean_field.inputs import Inputs, loss_count, loss_positions, of_counted
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, Pair
 from theory.mean_field.sublayers import SquaredNorms, TokenMoments, normed
-from theory.mean_field.text_groups import TextLayout
 from theory.stack import Stack
 from theory.stack.weights import transform_gain
 
@@ -70,14 +69,7 @@ def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gr
     """
     if stack.embeddings == "untied":
         return 0.0
-    total: Number
-    if isinstance(tokens, TextLayout):
-        total = tokens.total(tokens.one_word * gradient)
-    elif inputs.words is None:
-        total = tokens.count * tokens.diagonal(gradient)
-    else:
-        total = tokens.total((inputs.words[..., :, None] == inputs.words[..., None, :]) * gradient)
-    return total * (stack.embedding_scale / stack.output_scale) ** 2
+    return tokens.total(tokens.same_word(inputs.words) * gradient) * (stack.embedding_scale / stack.output_scale) ** 2
 
 
 def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, same_label: Kernel) -> Kernel:

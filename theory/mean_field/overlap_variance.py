@@ -16,7 +16,6 @@ from theory.mean_field.activations import activation_of
 from theory.mean_field.gaussian import normal_rule
 from theory.mean_field.kernels import Array
 from theory.mean_field.sublayers import Passed
-from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
 from theory.stack.plan import Step
@@ -48,8 +47,7 @@ def passed_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passe
     if "units" in step.kinds:
         ones = np.ones_like(inside.given)
         below, *_ = passed.pullback(ones, None)
-        if isinstance(tokens, TextLayout):
-            below = tokens.over_ends(below)
+        below = tokens.over_ends(below)
         # The slope of the sum: a norm above divides both ways.
         slope = _between(tokens, below) * _between(tokens, ones * inside.after_scales)
         independent = independent + added**2 * step.stack.width / step.stack.ffn_width * _excess(

@@ -2,10 +2,13 @@
 
 import math
 import os
+import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +20,11 @@ from theory.mean_field.cost import (
     grouped_chunk,
     is_grouped,
     is_mirrored,
+    least_patterns,
+    measured_seconds,
     own_chunk,
     prediction_cost,
     quick_patterns,
-    repeats,
     representatives,
     word_chunks,
 )
@@ -50,6 +54,8 @@ Arrays = dict[str, NDArray[np.float64]]
 _PRECISE, _MOST_PATTERNS = 4096, 2**18
 # Seconds beyond which a prediction says beforehand how long it takes.
 _LONG = 60.0
+# How many times longer than the estimate a machine may take.
+_SLOWEST = 8.0
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
@@ -119,9 +125,9 @@ def predict(
             probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
             labels agree as the law says. Always by groups of tokens.
-        max_time: most seconds it may take, as estimated beforehand for one core (`theory.mean_field.cost`); None for
+        max_time: most seconds it may take, as a least batch that is clocked beforehand has them; None for
             a minute if neither patterns nor a target say that more is wanted, and then for any number, with a warning.
-        memory: most bytes it may hold, as estimated likewise; None for what the machine has.
+        memory: most bytes it may hold, as estimated from its sizes; None for what the machine has.
 
     Raises:
         ValueError: windows do not have n + 1 columns of words' ids, or stand with `grouped`;
@@ -167,12 +173,13 @@ def predict(
         patterns = _PRECISE if target is not None and not grouped else quick
     count = 0 if ids is None else len(ids)
     cost = prediction_cost(stack, count, patterns=patterns, grouped=grouped, text=of_text)
-    _check_cost(cost, _LONG if max_time is None and not precise else max_time, memory)
+    clock = partial(predicted_seconds, stack, count, patterns=patterns, grouped=grouped, text=text)
+    _check_cost(cost, clock, _LONG if max_time is None and not precise else max_time, memory)
     if ids is None and not grouped and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
     inputs, tokens = _laid_out(stack, ids, text, grouped=grouped)
-    return _averaged(stack, inputs, tokens, (patterns, target, max_time, cost))
+    return _averaged(stack, inputs, tokens, (patterns, target, max_time))
 
 
 def predict_sequences(
@@ -208,17 +215,17 @@ def predict_sequences(
     of_text, count = text is not None, 0 if ids is None else len(ids)
     asked, patterns = patterns, patterns or quick_patterns(two, grouped=grouped, text=of_text)
     cost = prediction_cost(two, count, patterns=patterns, grouped=grouped, text=of_text)
-    _check_cost(cost, _LONG if max_time is None and asked is None else max_time, memory)
+    clock = partial(predicted_seconds, two, count, patterns=patterns, grouped=grouped, text=text)
+    _check_cost(cost, clock, _LONG if max_time is None and asked is None else max_time, memory)
     inputs, tokens = _laid_out(two, ids, text, grouped=grouped)
     if inputs.source is not None:
         inputs = replace(inputs, source=replace(inputs.source, tokens=_told_apart(inputs.source.tokens)))
-    return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time, cost))
+    return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time))
 
 
 def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
     """The layout whose sums tell pairs within a sequence from all others."""
-    assert isinstance(tokens, MatrixLayout), "of two sequences"
-    return replace(tokens, apart=True)
+    return replace(cast(MatrixLayout, tokens), apart=True)
 
 
 def _laid_out(
@@ -241,37 +248,33 @@ def _averaged(
     stack: Stack,
     inputs: Inputs[NDArray[np.float64]],
     tokens: MatrixLayout,
-    wanted: tuple[int, float | None, float | None, Cost],
+    wanted: tuple[int, float | None, float | None],
 ) -> Prediction:
     """The prediction over a batch of kernels, and over so many patterns of each, until the target is met.
 
     Raises:
         ValueError: it is not met within the time.
     """
-    patterns, target, max_time, cost = wanted
+    patterns, target, max_time = wanted
     generator = np.random.default_rng(0)
-    # Of one text both ends of how often words repeat come together, and of sampled logits both signs.
-    of_text = isinstance(tokens, TextLayout)
-    together = 1 + (tokens.mirrored or (of_text and tokens.sequences != 2))
-    if not is_fluctuating(stack) and (not holds_words(stack) or of_text):
+    together, grouped = tokens.entries_together, isinstance(tokens, GroupLayout)
+    if not is_fluctuating(stack) and (grouped or not holds_words(stack)):
         quantities = _batch(stack, inputs.repeated(together), tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     count = len(inputs.kernel)
-    each = repeats(stack, patterns, count)
-    if isinstance(tokens, GroupLayout):
-        each = max(2, -(-patterns // (count * together))) * together
+    each = together * max(2, -(-patterns // (count * together)))
     values: Arrays = {}
-    spent = 0.0
+    began = time.thread_time()
     while True:
-        spent += cost.seconds
-        if holds_words(stack) and not isinstance(tokens, GroupLayout):
+        before = time.thread_time()
+        if holds_words(stack) and not grouped:
             batch = _tied_batch(stack, inputs, tokens, each, generator)
         else:
             batch = _batch(stack, inputs.repeated(each), tokens, generator)
             batch = {name: value.reshape(*value.shape[:-1], count, each) for name, value in batch.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
-        if isinstance(tokens, GroupLayout) and not tokens.apart:
+        if grouped and not tokens.apart:
             # Of one pattern a squared gradient is a difference, which may be negative.
             means = {
                 name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()
@@ -282,10 +285,11 @@ def _averaged(
         met = target is None or not any((errors[name] > target * np.abs(means[name])).any() for name in aimed)
         if met or values["loss"].size >= _MOST_PATTERNS:
             return Prediction(stack, means, errors)
-        if max_time is not None and spent + cost.seconds > max_time:
+        now = time.thread_time()
+        if max_time is not None and 2 * now - before - began > max_time:
             raise ValueError(
                 f"target must be larger, or max_time longer: with {values['loss'].size} patterns it is not met, and as "
-                f"many again would take about {cost.seconds:.2g} s more."
+                f"many again would take about {now - before:.2g} s more."
             )
 
 
@@ -337,8 +341,30 @@ def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
     return np.broadcast_to(arrays[name], (*arrays[name].shape[:-1], arrays["loss"].shape[-1]))
 
 
-def _check_cost(cost: Cost, max_time: float | None, memory: float | None) -> None:
+def predicted_seconds(
+    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: TextLaw | None = None
+) -> float:
+    """Processor seconds that `predict` takes on this machine, as a least batch of a network like it is clocked."""
+    how: dict[str, Any] = {
+        "grouped": grouped,
+        "patterns": least_patterns(stack, grouped=grouped, text=text is not None),
+    }
+
+    def estimate(least: Stack) -> float:
+        require(least, "grouped" if grouped else "prediction")
+        return prediction_cost(least, text=text is not None, **how).seconds
+
+    def run(least: Stack) -> None:
+        predict(least, text=text, max_time=math.inf, memory=math.inf, **how)
+
+    cost = prediction_cost(stack, windows, patterns=patterns, grouped=grouped, text=text is not None)
+    return measured_seconds(stack, cost.seconds, estimate, run)
+
+
+def _check_cost(cost: Cost, clock: Callable[[], float], max_time: float | None, memory: float | None) -> None:
     """Refuse what would take too long, or not fit; and warn of what takes more than a minute.
+
+    The clock is asked where the estimate is not far below the limit.
 
     Raises:
         ValueError: it would, or a limit is not positive.
@@ -346,15 +372,21 @@ def _check_cost(cost: Cost, max_time: float | None, memory: float | None) -> Non
     for name, value in (("max_time", max_time), ("memory", memory)):
         if value is not None and (isinstance(value, bool) or not value > 0):
             raise ValueError(f"{name} must be a positive number or None, got {value!r}.")
-    takes = f"a prediction would take about {cost.seconds:.2g} s and {cost.bytes / 1e9:.2g} GB"
-    smaller = "take fewer tokens or patterns"
-    if max_time is not None and cost.seconds > max_time:
-        raise ValueError(f"max_time must be longer here, got {max_time:g} s: {takes}; or {smaller}.")
+    holds, smaller = f"hold about {cost.bytes / 1e9:.2g} GB", "take fewer tokens or patterns"
     if memory is not None and cost.bytes > memory:
-        raise ValueError(f"memory must be larger here, got {memory / 1e9:.2g} GB: {takes}; or {smaller}.")
+        raise ValueError(
+            f"memory must be larger here, got {memory / 1e9:.2g} GB: a prediction would {holds}; or {smaller}."
+        )
     if memory is None and cost.bytes > (there := _machine_memory()):
-        raise ValueError(f"tokens must be fewer here: {takes}, and the machine has {there / 1e9:.2g} GB; {smaller}.")
-    if max_time is None and cost.seconds > _LONG:
+        raise ValueError(
+            f"tokens must be fewer here: a prediction would {holds}, and the machine has {there / 1e9:.2g} GB; "
+            f"{smaller}."
+        )
+    seconds = clock() if cost.seconds > (_LONG if max_time is None else max_time) / _SLOWEST else cost.seconds
+    takes = f"a prediction would take about {seconds:.2g} s and {holds}"
+    if max_time is not None and seconds > max_time:
+        raise ValueError(f"max_time must be longer here, got {max_time:g} s: {takes}; or {smaller}.")
+    if max_time is None and seconds > _LONG:
         warnings.warn(f"{takes}; max_time= refuses what takes longer than it.", stacklevel=3)
 
 

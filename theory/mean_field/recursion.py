@@ -25,7 +25,7 @@ from theory.mean_field.attention.sampled import random_attention, random_cross_a
 from theory.mean_field.averaged_units import averaged_units
 from theory.mean_field.experts import experts
 from theory.mean_field.group_members import MemberLayout, of_groups
-from theory.mean_field.inputs import Inputs, loss_count, same_word
+from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.mean_field.outputs import expected_loss, loss_variance, output_gradient, transformed, word_energy
 from theory.mean_field.overlap_variance import passed_variance
@@ -139,7 +139,7 @@ def _quantities(
         del values["chain_positions_sq"], values["chain_jacobian_sq"]
     values |= {f"grad_sq_{role}": stack.width * energy for role, energy in backward.transform.items()}
     values |= forward.layers | _weight_gradients(stack, backward.energies)
-    if isinstance(tokens, MatrixLayout) and tokens.apart:
+    if tokens.apart:
         values |= _vector_gradients(stack, tokens, inputs, backward)
     if stack.encoder is not None and forward.encoded is not None:
         values |= _of_encoder(stack.encoder, *forward.encoded)
@@ -193,7 +193,9 @@ def _above_dense(stack: Stack, values: list[Number]) -> list[Number]:
     return [values[0] * np.nan] * (stack.dense_layers if len(values) < stack.depth else 0) + values
 
 
-def _vector_gradients(stack: Stack, tokens: MatrixLayout, inputs: Inputs[Any], backward: Backward[Any]) -> Quantities:
+def _vector_gradients(
+    stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], backward: Backward[Any]
+) -> Quantities:
     """E‖∂L/∂b‖² of vectors that are 0 or 1 at initialization, and of tables of inputs, in both parts.
 
     Biases are by the layer, norms' gains and biases by the norm, or by the sub-layer that has two, from below.
@@ -203,9 +205,9 @@ def _vector_gradients(stack: Stack, tokens: MatrixLayout, inputs: Inputs[Any], b
     squares = {name: [stack.width * part[name] for part in every if name in part] for name in names}
     count = backward.inputs.shape[-1]
     # Of every row of a table what all its positions ask for adds up.
-    tables = {"inputs": tokens.one_word if isinstance(tokens, TextLayout) else same_word(inputs, count)}
+    tables = {"inputs": tokens.same_word(inputs.words)}
     if stack.positions in ("learned", "learned_segment"):
-        tables["positions"] = np.tile(np.eye(count // tokens.sequences), (tokens.sequences,) * 2)
+        tables["positions"] = np.tile(np.eye(count // stack.sequences), (stack.sequences,) * 2)
     if stack.positions == "learned_segment":
         tables["segment"] = np.ones((count, count))
     of_tables = {name: tokens.total(backward.inputs * alike) for name, alike in tables.items()}
@@ -226,33 +228,28 @@ def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]
 
 def _branch(
     kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
-    variance: Array, of_words: Array,
+    variance: Array | None, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
-    """The rule of one branch."""
+    """The rule of one branch; groups of tokens have a variance of products of tokens."""
     if kind == "units":
         if has_experts(stack):
             return cast(Branch[Any], experts(stack, generator))
-        if isinstance(tokens, GroupLayout):
-            return cast(Branch[Any], averaged_units(stack, variance, of_words))
-        return feed_forward(stack)
+        return feed_forward(stack) if variance is None else averaged_units(stack, variance, of_words)
     sampled = attends_randomly(stack)
     if kind == "cross":
         assert memory is not None, "a source was read"
-        mirrored = isinstance(tokens, MatrixLayout) and tokens.mirrored
         return (
-            random_cross_attention(stack, memory, generator, mirrored=mirrored)
+            random_cross_attention(stack, memory, generator, mirrored=tokens.mirrored)
             if sampled
             else uniform_cross_attention(stack, memory)
         )
-    if isinstance(tokens, GroupLayout) and stack.query_key_scale:
-        grouped = GroupedAttention(stack, variance, generator)
-        if isinstance(tokens, MemberLayout):
-            return cast(Branch[Any], grouped.of_members)
-        return cast(Branch[Any], grouped)
-    if isinstance(tokens, MemberLayout):
-        return of_groups(uniform_attention(stack))
-    allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None
-    return random_attention(stack, allowed, generator) if sampled else uniform_attention(stack)
+    if variance is None:
+        return random_attention(stack, tokens.attention, generator) if sampled else uniform_attention(stack)
+    followed = isinstance(tokens, MemberLayout)
+    if not sampled:
+        return of_groups(uniform_attention(stack)) if followed else uniform_attention(stack)
+    grouped = GroupedAttention(stack, variance, generator)
+    return cast(Branch[Any], grouped.of_members if followed else grouped)
 
 
 @np.errstate(over="ignore")  # refused where it happens
@@ -279,36 +276,23 @@ def forward_pass(
     insides: list[tuple[SublayerState[Kernel], ...]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
-    variance, words, of_words = np.ones(1), WordWeights(), np.zeros(())
+    groups = tokens if isinstance(tokens, GroupLayout) else None
+    variance = None if groups is None else np.ones(1)
+    words, of_words = WordWeights(tokens) if isinstance(tokens, TextLayout) else None, np.zeros(())
     for step in plan(stack):
-        if isinstance(tokens, TextLayout):
-            normed_input = step.stack.composition.input_norm
-            of_words = words.variance(tokens, cast(Array, stream.kernel), normed=normed_input)
+        if words is not None:
+            of_words = words.variance(cast(Array, stream.kernel), normed=step.stack.composition.input_norm)
         branches = [_branch(kind, step.stack, tokens, memory, generator, variance, of_words) for kind in step.kinds]
         passed = _passed(step, tokens, stream, branches)
-        if isinstance(tokens, TextLayout):
-            words = words.passed(step, tokens, passed)
-        if isinstance(tokens, GroupLayout):
-            variance = passed_variance(variance, step, tokens, passed)
+        if words is not None:
+            words = words.passed(step, passed)
+        if groups is not None and variance is not None:
+            variance = passed_variance(variance, step, groups, passed)
         stream, total = passed.stream, passed.total
         pullbacks.append(passed.pullback)
         insides += [passed.insides] if passed.insides else []
-        energy = tokens.diagonal(total.kernel)
-        if not np.isfinite(energy).all():
-            raise ValueError(
-                f"depth must be less than {step.layer} for a prediction: the energy of tokens overflows there."
-            )
-        # The last residual sum of a layer is that of attention where there are no units.
-        for name in {step.energy, "hidden_energy"} if step.ends_layer else (step.energy,):
-            layers[name].append(energy)
-        for statistic, value in passed.recorded.items():
-            if statistic in layers:
-                layers[statistic].append(value)
-        if step.ends_layer:
-            layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
-        if "units" in step.kinds:
-            hidden = passed.recorded["hidden"]
-            layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
+        _record(layers, step, tokens, passed)
+        hidden = passed.recorded.get("hidden", hidden)
     read, output_scales, pullback = _read_out(stack, tokens, stream)
     output, transform = transformed(stack, tokens, read)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
@@ -317,6 +301,29 @@ def forward_pass(
     return Forward(
         layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded
     )
+
+
+def _record(layers: dict[str, list[Number]], step: Step, tokens: KernelLayout[Kernel], passed: Passed[Kernel]) -> None:
+    """Add what is predicted of a sub-layer to the quantities of layers.
+
+    Raises:
+        ValueError: the energy of tokens overflows.
+    """
+    energy = tokens.diagonal(passed.total.kernel)
+    if not np.isfinite(energy).all():
+        raise ValueError(
+            f"depth must be less than {step.layer} for a prediction: the energy of tokens overflows there."
+        )
+    # The last residual sum of a layer is that of attention where there are no units.
+    for name in {step.energy, "hidden_energy"} if step.ends_layer else (step.energy,):
+        layers[name].append(energy)
+    for statistic, value in passed.recorded.items():
+        if statistic in layers:
+            layers[statistic].append(value)
+    if step.ends_layer:
+        layers["token_correlation"].append(tokens.off_diagonal(passed.total.kernel))
+    if "units" in step.kinds:
+        layers["ffn_hidden_energy"].append(tokens.diagonal(passed.recorded["hidden"]))
 
 
 def _passed(
@@ -368,8 +375,10 @@ def _backward(
         stack, tokens, entered, inputs
     )
     variance = None
-    if isinstance(tokens, MatrixLayout) and tokens.apart:
-        variance = loss_variance(stack, tokens, cast(Array, forward.output), cast(Array, entered.same_label))
+    if tokens.apart:
+        variance = loss_variance(
+            stack, cast(KernelLayout[Array], tokens), cast(Array, forward.output), cast(Array, entered.same_label)
+        )
     return Backward(
         loss=expected_loss(stack, tokens, forward.output),
         output=output,

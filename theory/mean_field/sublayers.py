@@ -64,7 +64,7 @@ def of_biases(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) -> Squa
 
     Only where sequences are told apart: nobody else asks.
     """
-    if not (isinstance(tokens, MatrixLayout) and tokens.apart):
+    if not tokens.apart:
         return {}
     return {f"bias_{role}": tokens.total(gradient) / stack.width for role, gradient in gradients.items()}
 
@@ -74,7 +74,7 @@ def of_norm(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -
 
     ∂L/∂γ is Σ_i g_i ∘ x_i/γ, whose d coordinates are alike. Only where sequences are told apart.
     """
-    if not (isinstance(tokens, MatrixLayout) and tokens.apart):
+    if not tokens.apart:
         return {}
     gains = tokens.total(gradient * made) / stack.norm_gain**2
     return {"gain": gains / stack.width, "shift": tokens.total(gradient) / stack.width}
@@ -100,7 +100,7 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             below = gradient * projection_gain
-            met = tokens.attended_at_ends(kernel, mean) if isinstance(tokens, MatrixLayout) else mean
+            met = tokens.attended_at_ends(kernel, mean)
             at_output = given if met is mean else values(met)
             energies = {"WO": tokens.total(at_output * gradient) * inner_ratio(stack)} if projected else {}
             energies["WV"] = tokens.total(met * below)
@@ -230,9 +230,8 @@ def sublayer(
     given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
     means = None if stream.means is None else stream.means * alpha
     branch_outputs, attended = [], []
-    for branch, tau in zip(branches, step.branches, strict=True):
+    for branch, tau_sq in zip(branches, np.square(step.branches).tolist(), strict=True):
         kernel, branch_pullback, statistics = branch(tokens, given)
-        tau_sq = tau**2
         out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
         summed = tokens.plus(summed, tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq, stack.width, means)
         branch_outputs.append((kernel, scales, out.kernel, branch_pullback, tau_sq))

@@ -97,18 +97,19 @@ class Weights:
 class WordWeights:
     """Those of the stream, of one of the sequences, which are all alike; by the number of attentions from 1."""
 
+    tokens: TextLayout
     behind: tuple[Weights, ...] = ()
 
-    def variance(self, tokens: TextLayout, stream: Array, *, normed: bool) -> Array:
+    def variance(self, stream: Array, *, normed: bool) -> Array:
         """Of products of two tokens over texts, given whether they hold one word, over what both have, (..., 2 R, 2 R).
 
         Args:
-            tokens: their layout.
             stream: kernel of the stream that has these weights, likewise.
             normed: whether its norm is what counts, which leaves what angles vary by.
         """
         if not self.behind:
             return np.zeros_like(stream)
+        tokens = self.tokens
         seen, (_, first, left) = _seen(tokens), tokens.count_variance
         each = np.stack([weights.each for weights in self.behind], 1) / np.sqrt(np.maximum(seen, 1.0))
         itself, *sums, size = (
@@ -139,10 +140,11 @@ class WordWeights:
         varying = (first * (rows + rows.mT) + left * of_pairs) / both
         return np.asarray(varying * (1.0 - np.eye(len(places))))
 
-    def passed(self, step: Step, tokens: TextLayout, passed: Passed[Array]) -> WordWeights:
+    def passed(self, step: Step, passed: Passed[Array]) -> WordWeights:
         """Those of the stream after a sub-layer; of two streams they are not known, and stay."""
         if not passed.insides:
             return self
+        tokens = self.tokens
         parts = [[weights.times(np.full((1, 1), step.residual))] for weights in self.behind]
         for inside in passed.insides:
             for number, weights in enumerate(self._of_branch(inside, tokens)):
@@ -151,7 +153,7 @@ class WordWeights:
                 parts[number] = [*parts[number], added]
         inside = passed.insides[0]
         return WordWeights(
-            tuple(_added(each).normed(inside.after_scales, inside.total.kernel, tokens, 1.0) for each in parts)
+            tokens, tuple(_added(each).normed(inside.after_scales, inside.total.kernel, tokens, 1.0) for each in parts)
         )
 
     def _of_branch(self, inside: SublayerState[Array], tokens: TextLayout) -> list[Weights]:

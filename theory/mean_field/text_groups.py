@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from theory.mean_field.kernels import Array
+from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.sequence_blocks import whole
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 
@@ -82,6 +82,9 @@ class TextLayout(GroupLayout):
     frequencies: Array
     own_labels: Array
     independent_labels: bool
+
+    most_heads: ClassVar[int] = 8
+    """Fewer than of tokens that differ, since the deviation of a text is larger."""
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False) -> TextLayout:
@@ -143,6 +146,15 @@ class TextLayout(GroupLayout):
         word = np.maximum(np.linalg.diagonal(added), 0.0)
         share = np.divide(word, word + alone, out=np.ones_like(word), where=word + alone > 0)
         return self.to_probes(share)[..., self.of_probe]
+
+    @property
+    def entries_together(self) -> int:
+        """Of one text both ends of how often words repeat; two sequences have both in one entry."""
+        return 1 + (self.sequences != 2)
+
+    def same_word(self, words: None) -> Array:
+        """As `one_word`: a law has no ids of words."""
+        return self.one_word
 
     @property
     def one_word(self) -> Array:
@@ -310,6 +322,40 @@ class TextLayout(GroupLayout):
         out = np.zeros((*numbers.shape[:-1], len(self.sizes)))
         out[..., self.probes] = numbers
         return out
+
+    def root(self, kernel: Array) -> Array:
+        """As without text; the mixture of words has made the kernel slightly indefinite."""
+        return eigen_root(kernel)
+
+    def keys(
+        self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """As without text; probes have the key of their word, and what a token has beside it is left out."""
+        shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
+        (mean, extra), (added, beside_word), probes = parts, self.of_words(kernel), self.probes
+        keys = mean + np.sqrt(extra)[:, None, None, :, None] * shared
+        keys[..., probes, :] = mean[..., probes, :] + eigen_root(added)[:, None, None] @ shared[..., probes, :]
+        return keys, self.to_probes(beside_word)[:, None, None]
+
+    def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+        """As without text, of eigenvectors, each as often as due.
+
+        What is quadratic in them has its mean, and varies less than of Gaussian ones.
+        """
+        batch, heads, _, samples = shape
+        values, vectors = np.linalg.eigh(kernel)
+        shares = np.cumsum(np.maximum(values, 0.0), -1)
+        steps = (np.arange(heads * samples) + generator.random((batch, 1))) / (heads * samples) * shares[:, -1:]
+        at = generator.permuted((shares[:, None, :] < steps[..., None]).sum(-1), axis=1)
+        signs = np.where(generator.random(at.shape) < 0.5, -1.0, 1.0) * np.sqrt(shares[:, -1:])
+        drawn = np.take_along_axis(vectors, np.minimum(at, len(vectors[0]) - 1)[:, None], -1) * signs[:, None]
+        return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
+
+    def key_places(self, kernel: Array) -> Array:
+        """As without text; the keys of probes are their words'."""
+        shares = self.of_places(kernel)
+        shares[..., self.probes] = 0.0
+        return shares
 
     def split(self, kernel: Array) -> tuple[Array, Array]:
         """What tokens of other words have in common, and what one adds to it: its word's, and its own."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout, cholesky, eigen_root
 from theory.mean_field.sequence_blocks import numbers, whole, within
 
 # Of Gauss and Legendre's rule of two nodes on [0, 1], each of which stands for its half.
@@ -56,6 +56,47 @@ class GroupLayout(MatrixLayout):
             self.count * sequences, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs,
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
         )  # fmt: skip
+
+    most_heads: ClassVar[int] = 16
+    """Heads that are sampled at most; what more of them average out does not matter among many tokens."""
+
+    def same_word(self, words: None) -> Array:
+        return np.eye(len(self.sizes))
+
+    def root(self, kernel: Array) -> Array:
+        """A square root of a kernel of the tokens that attend."""
+        return cholesky(kernel)
+
+    def keys(
+        self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """The key of one token of each group, (batch, heads, samples, r, d_k), and what of its variance is left out.
+
+        Args:
+            kernel: of what keys are made of, (batch, r, r).
+            parts: keys that groups have in common, (batch, heads, 1, r, d_k), and the variance of a token beside them.
+            normals: independent, (batch, heads, samples, r, d_k).
+            generator: of what tokens of one place have in common.
+        """
+        mean, extra = parts
+        shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
+        return np.asarray(mean + np.sqrt(extra)[:, None, None, :, None] * shared), np.zeros(())
+
+    def key_places(self, kernel: Array) -> Array:
+        """The share of a key's own part that the key at its place in another sequence has too, (..., S r)."""
+        return self.of_places(kernel)
+
+    def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+        """Vectors with the second moments of a kernel, (batch, heads, rows, samples)."""
+        return np.asarray(eigen_root(kernel)[:, None] @ generator.standard_normal(shape))
+
+    def ends(self, entries: int) -> Array:
+        """1 or -1 in texts that share more words than others, or fewer; 0 where all words differ."""
+        return np.zeros(())
+
+    def over_ends(self, kernels: Array) -> Array:
+        """The mean over how often texts share words, (entries, r, r)."""
+        return kernels
 
     @property
     def row_places(self) -> Array:

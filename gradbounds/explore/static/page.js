@@ -217,7 +217,7 @@
     if (kind === "batch") {
       // The command may have the time for more tokens than this page took.
       if (batchOf?.longer && network === state.network && !network.fields.has("tokens")) words.push("--tokens", String(batchOf.tokens));
-      words.push("--batch", batch, ...(zipf ? ["--text", zipf === DISTINCT ? zipf : `zipf:${zipf}`] : []));
+      words.push("--batch", batch, ...(zipf ? ["--text", isNaN(zipf) ? zipf : `zipf:${zipf}`] : []));
     }
     if (kind === "first_step") words.push("--first-step", "--optimizer", ...Object.keys(STEPPED));
     if (kind === "depth" || kind === "width") words.push("--compare", `${kind}=${2 * (networks[0]?.content.stack[kind] ?? FIELDS.get(kind).default)}`);
@@ -621,16 +621,17 @@
   }
   // The end of the command's own sentence, as ", at 512 sequences of 16 tokens".
   const sizes = (content) => content.lines.join(" ").match(/, at [\d,]+ sequences? of [\d,]+ tokens?/)?.[0] ?? "";
-  const exponent = (content) => content.text?.match(/^zipf:(.*)/)?.[1];
+  // The law as the field has it: a kind of text, an exponent, or none.
+  const lawOf = (content) => content.text?.replace(/^zipf:/, "");
 
   // Flags of the command in words of the page.
-  const forPage = (text) => text.replace("; --text zipf:1 says how much.", "; the field of 1/k^A says how much.").replace("; --text zipf:0.9 predicts it.", "; the field of 1/k^A predicts it.").replace(", and --patterns takes more.", ".")
-    .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/(?<=exponent 1) \(--text FILE.*?\)/, "");
+  const forPage = (text) => text.replace("; --text english says how much.", "; English text says how much.").replace(", and --patterns takes more.", ".")
+    .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/ --text FILE counts yours\./, "");
   function showBatch(content, error) {
     batchOf = content;
-    const law = content && exponent(content);
+    const law = content && lawOf(content);
     $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}, ` +
-      (law ? `words by Zipf’s law, exponent ${law}` : "all words different") : "";
+      (!law || law === DISTINCT ? "all words different" : isNaN(law) ? `text: ${law.replace("_", " ")}` : `words by Zipf’s law, exponent ${law}`) : "";
     $("zipf").placeholder = law ?? "all differ";
     $("tokens").placeholder = content ? String(content.tokens) : "";
     const tokens = tokensOf(networks[0].content);
@@ -668,7 +669,7 @@
     const texts = [];
     if (batchOf && norm > 0) texts.push(`Your norm is ${number(norm / batchOf.gradient_norm, 3)} times the prediction.`);
     if (batchOf && loss > 0) texts.push(`Your loss is ${number(Math.abs(loss - batchOf.loss), 2)} ${loss >= batchOf.loss ? "above" : "below"} it.`);
-    if (batchOf && norm > 0 && !batchOf.text?.startsWith("zipf")) texts.push("Text repeats words, and then gradients agree more: its law is A, about 1 of web text.");
+    if (batchOf && norm > 0 && (!batchOf.text || batchOf.text === DISTINCT)) texts.push("Text repeats words, and then gradients agree more: choose English text.");
     if (batchOf && norm > 0) texts.push("A log’s norm must be taken before clipping, of the mean loss, at the first step.");
     $("mine").textContent = texts.join(" ");
   }

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from studies.bert.claims import judge, judge_downstream
-from studies.bert.figure import pretraining_losses
 from studies.comparisons import outcome
 
 UPDATES = list(range(0, 1001, 100))
@@ -113,20 +112,3 @@ def test_no_downstream_verdict_without_two_seeds_and_networks_that_were_not_pre_
     assert judge_downstream(tuned(0.8, 0.8, seeds=1), "made up", "") == judge_downstream([], "made up", "") == []
     alone = [row for row in tuned(0.8, 0.8) if row["pretrained"] or row["placement"] == "pre"]
     assert judge_downstream(alone, "made up", "") == []
-
-
-def test_the_figure_has_the_papers_two_arms_and_all():
-    """Means over seeds; a run that stopped early counts as far as it went."""
-    rows = table(PAPER)
-    others = [row for row in rows if (row["placement"], row["peak"], row["warmup"]) == ("pre", 3e-3, 1)]
-    stopped = others[0]
-    stopped["updates"], stopped["validation"] = stopped["updates"][:3], stopped["validation"][:3]
-    paper, every = pretraining_losses(rows).axes[:2]
-    labels = [line.get_label() for line in paper.get_lines()[:-1]]
-    assert labels == ["Post-LN, 0.001, warm-up 100", "Pre-LN, 0.003, no warm-up"]
-    assert len(every.get_lines()) == 8 + 1
-    x, y = paper.get_lines()[1].get_data()
-    assert list(x) == UPDATES
-    assert y[2] == pytest.approx(np.mean([row["validation"][2] for row in others]))
-    assert y[3] == pytest.approx(np.mean([row["validation"][3] for row in others if row["seed"]]))
-    assert list(paper.get_lines()[2].get_ydata()) == [5.7, 5.7]

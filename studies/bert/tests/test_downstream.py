@@ -102,32 +102,3 @@ def test_a_task_is_learned(task, monkeypatch):
 
 def test_the_rate_is_bert_s_in_proportion():
     assert (rate_of(MaskedModel()), rate_of(replace(SMALL, width=128))) == (3e-5, pytest.approx(1.8e-4))
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("train\ta\n", "lines of train or test, a class, and one or two passages, with tabs between, but line 1 of"),
-        ("train\ta\tx\tx\tx\n", "but line 1 of"),
-        ("train\ta\tx\nlearn\ta\tx\n", "but line 2 of"),
-        ("train\ta\tx\ntest\ta\tx\n", "two classes or more under train"),
-        ("train\ta\tx\ntrain\tb\tx\n", "and of these under test"),
-        ("train\ta\tx\ntrain\tb\tx\ntest\tc\tx\n", "and of these under test"),
-        ("", "two classes or more"),
-    ],
-)
-def test_bad_files(tmp_path, lines, message):
-    (tmp_path / "a.tsv").write_text(lines, encoding="utf-8")
-    with pytest.raises(ValueError, match=message) as error:
-        read(tmp_path / "a.tsv")
-    assert "\n" not in str(error.value)
-
-
-def test_bad_fine_tunings(task):
-    with pytest.raises(ValueError, match="task must have the model's 21 ids and windows of 12, got 20 and 12"):
-        fine_tune(None, replace(SMALL, vocab=21), task, 0)
-    with pytest.raises(ValueError, match="weights must be of a masked language model of these sizes"):
-        fine_tune(MaskedLanguageModel(replace(SMALL, width=16)).state_dict(), SMALL, task, 0)
-    few = replace(task, train=replace(task.train, ids=task.train.ids[:9]))
-    with pytest.raises(ValueError, match="batch_tokens must hold 1 to 9 windows, the task's, got 32"):
-        fine_tune(None, SMALL, few, 0)

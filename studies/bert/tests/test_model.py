@@ -78,17 +78,3 @@ def test_placements_share_their_draws_and_their_spread():
     assert set(drawn[1]) - set(drawn[0]) == {"final_norm.weight", "final_norm.bias"}
     assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
     assert drawn[0]["layers.0.linear1.weight"].std().item() == pytest.approx(0.04, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"placement": "sandwich"}, "placement must be 'post' or 'pre', got 'sandwich'"),
-        ({"depth": 0}, "depth must be an integer of at least 1, got 0"),
-        ({"dropout": 1.0}, r"dropout must be a number in \[0, 1\), got 1.0"),
-        ({"heads": 5}, "width must be a multiple of heads = 5, got 12"),
-    ],
-)
-def test_bad_models(fields, said):
-    with pytest.raises(ValueError, match=said):
-        replace(SMALL, **fields)

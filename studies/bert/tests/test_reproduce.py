@@ -157,32 +157,6 @@ def test_models_are_fine_tuned(blank_pictures, parallel_files, design, tmp_path,
     assert "tasks must be a folder of .tsv files" in capsys.readouterr().err
 
 
-def test_a_dry_run_tells_the_price(parallel_files, design, tmp_path, capsys):
-    assert main(command(parallel_files[1], tmp_path / "run", design, "--dry-run")) == 0
-    said = capsys.readouterr().out
-    assert "8 runs of 4 updates of 64 tokens; 8 are left." in said
-    assert "a run on cpu, and" in said
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (("updates = 4", ""), "design must have updates."),
-        (("updates = 4", "updates = 4\nsteps = 3"), "design has no steps; it has batch_tokens, "),
-        (("updates = 4", "updates = 0"), "updates must be an integer of at least 1, got 0."),
-        (("depth = 1", "dept = 1"), "model has no dept; it has "),
-        (("peak = [0.01, 0.03]", "peak = [0.01]"), "peak must be two numbers of kind float, got [0.01]."),
-        (("peak = [0.01, 0.03]", "peak = [0.03, 0.01]"), "peak must have the smaller number first, got [0.03, 0.01]."),
-        (("warmup = [1, 2]", "warmup = [1, 5]"), "end must be an integer of at least 5, got 4."),
-    ],
-)
-def test_bad_designs(changed, said):
-    with pytest.raises(ValueError) as error:
-        read_design(DESIGN.replace(*changed))
-    assert str(error.value).startswith(said)
-
-
 def test_bad_input(parallel_files, design, tmp_path, capsys):
     """One line each, exit code 2, and no folder."""
     text, out = parallel_files[1], tmp_path / "run"
@@ -210,12 +184,3 @@ def test_bad_input(parallel_files, design, tmp_path, capsys):
         assert error.count("\n") == 1
     assert not out.exists()
     assert main(["bert", "--out", str(out)]) == 2
-
-
-def test_no_room(parallel_files, design, tmp_path, capsys, monkeypatch):
-    from studies import trainer
-
-    usage = trainer.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(trainer.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    assert main(command(parallel_files[1], tmp_path / "run", design)) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m studies: checkpoint must have room")

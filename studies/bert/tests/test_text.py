@@ -32,24 +32,3 @@ def test_windows_are_held_out(masked_text):
     assert (len(kept), kept.vocab) == (7, masked_text.vocab)
     again = held_out_windows(masked_text, 7, seed=2)[1]
     assert not np.array_equal(again.ids, kept.ids)
-
-
-@pytest.mark.parametrize(("content", "arguments", "message"), [
-    (b" \n", {}, "^text must have words, but '.*' has none"),
-    (b"a \xff b\n", {}, r"^text must be UTF-8, but '.*' is not \(byte 2\)"),
-    (b"a b b c\n", {"vocab": 9}, "^vocab must be at most 8, the 3 words of '.*' and 5 ids of their own, got 9"),
-    (b"a b\n", {"vocab": 5}, "^vocab must be an integer of at least 6, got 5"),
-    (b"a b\n", {"length": 2}, "^length must be an integer of at least 3, got 2"),
-])  # fmt: skip
-def test_bad_texts(tmp_path, content, arguments, message):
-    (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
-        read_masked_text(tmp_path / "a.txt", **({"length": 4, "vocab": 6} | arguments))
-    assert "\n" not in str(caught.value)
-
-
-def test_no_text_and_too_few_windows(tmp_path, masked_text):
-    with pytest.raises(ValueError, match=r"^text must be"):
-        read_masked_text(tmp_path / "none", length=4, vocab=6)
-    with pytest.raises(ValueError, match=f"^windows must be fewer than the {len(masked_text)} of"):
-        held_out_windows(masked_text, len(masked_text), seed=0)

@@ -103,24 +103,6 @@ def test_the_same_seed_gives_the_same_numbers(text):
     assert not first.equals(other)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"placement": "peri"}, "^placement must be 'post' or 'pre', got 'peri'"),
-    ({"depth": 0}, "^depth must be an integer of at least 1, got 0"),
-    ({"dropout": 1.0}, r"^dropout must be a number in \[0, 1\), got 1.0"),
-    ({"width": 30, "heads": 4}, "^width must be even and a multiple of heads = 4, got 30"),
-])  # fmt: skip
-def test_bad_models(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Translation(**arguments)
-
-
-def test_bad_measurements(text):
-    with pytest.raises(ValueError, match="^vocab must be the text's 40, got 50"):
-        measure(replace(SMALL, vocab=50), text, batches=1, batch_tokens=100, seed=0)
-    with pytest.raises(ValueError, match="^batches must be an integer of at least 1, got 0"):
-        measure(SMALL, text, batches=0, batch_tokens=100, seed=0)
-
-
 def norms(frame, statistic, part="decoder"):
     rows = frame[(frame["statistic"] == statistic) & (frame["matrix"] == "W2") & (frame["part"] == part)]
     return rows.groupby("layer")["value"].mean().to_numpy()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from studies.parallel_text import BEGIN, END, PADDING, UNKNOWN, ParallelText, read_pairs
-from tests.helpers.parallel_text import write
 
 
 @pytest.fixture(scope="module")
@@ -33,37 +32,12 @@ def test_pieces(parallel_files):
     assert UNKNOWN not in ids
 
 
-@pytest.mark.parametrize(("content", "arguments", "message"), [
-    (("a b\nc d\n", "e f\n"), {}, "^source and target must have equally many lines, got 2 in '.*src' and 1 in '.*tgt'"),
-    (("\n \n", "e f\ng\n"), {}, r"^source must have lines of words, but '.*src' is empty"),
-    (("a\n\n", "\nb\n"), {}, "^source and target must have a line of words in both"),
-    ((b"a \xff b\n", "e f\n"), {}, r"^source must be UTF-8, but '.*src' is not \(byte 2\)"),
-    (("a b c\n", "d e f\n"), {"vocab": 11}, "^vocab must be from 5 to 10, the 6 words of the text and 4 ids"),
-    (("a b c\n", "d e f\n"), {"vocab": 4}, "^vocab must be from 5 to 10"),
-    (("a b c\n", "d e f\n"), {"vocab": 1000, "units": "bpe"}, "^vocab must be what the text can be split into"),
-    (("a b c\n", "d e f\n"), {"units": "letters"}, "^units must be 'words' or 'bpe', got 'letters'"),
-    (("a b c\n", "d e f\n"), {"pairs": 0}, "^pairs must be an integer of at least 1, or None for all, got 0"),
-])  # fmt: skip
-def test_bad_texts(tmp_path, content, arguments, message):
-    files = tmp_path / "a.src", tmp_path / "a.tgt"
-    for file, one in zip(files, content, strict=True):
-        file.write_bytes(one if isinstance(one, bytes) else one.encode())
-    with pytest.raises(ValueError, match=message) as caught:
-        read_pairs(*files, **({"vocab": 6} | arguments))
-    assert "\n" not in str(caught.value)
-
-
 def test_lines_end_with_newlines_alone(tmp_path):
     """Unicode has more separators, which may stand within a sentence; Windows writes two characters."""
     (tmp_path / "a.src").write_bytes("ein haus\u2028gross\r\nzwei\r\n".encode())
     (tmp_path / "a.tgt").write_bytes(b"a house\nb house\x0c\n")
     text = read_pairs(tmp_path / "a.src", tmp_path / "a.tgt", vocab=11)
     assert [len(ids) for ids in text.sources] == [4, 2]
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(ValueError, match="^target must be a readable file, got '.*none': No such file"):
-        read_pairs(write(tmp_path)[0], tmp_path / "none", vocab=10)
 
 
 def test_minibatches(text):

@@ -135,12 +135,6 @@ def test_the_command(png_alone, files, tmp_path, capsys, request):
     assert capsys.readouterr().out == said
 
 
-def test_dry_run(files, tmp_path, capsys):
-    assert main(command(files, tmp_path / "run", "--dry-run")) == 0
-    assert "20 models, 28 mini-batches of 150 target tokens" in capsys.readouterr().out
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(("flags", "message"), [
     (["--vocab", "4000"], "vocab must be from 5 to "),
     (["--seeds", "0"], "seeds must be an integer of at least 1, got 0"),

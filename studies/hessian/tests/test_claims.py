@@ -1,6 +1,5 @@
 """Spectra judged: moments, exponents and verdicts of synthetic ones, and the command on a small text of our own."""
 
-import json
 import re
 from types import SimpleNamespace
 
@@ -136,24 +135,6 @@ def test_stacks(png_alone, tmp_path, capsys, request):
     assert "tokens must have one value here" in capsys.readouterr().err
     assert main([*run[:-2], "--dropout", "0.1", "--out", str(tmp_path / "no")]) == 2
     assert "stack must have no dropout" in capsys.readouterr().err
-
-
-def test_dry_run_and_bad_input(tmp_path, capsys):
-    assert main(command(tmp_path, tmp_path / "run", "--dry-run")) == 0
-    assert "8 spectra, about 96 products over 8 pairs" in capsys.readouterr().out
-    assert main(command(tmp_path, tmp_path / "run", "--dry-run", "--json")) == 0
-    assert json.loads(capsys.readouterr().out)["takes"].startswith("8 spectra, ")
-    for flags, message in (
-        (["--steps", "0"], "steps must be an integer of at least 2, got 0"),
-        (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),
-        (["--heads", "3"], "width must be even and a multiple of heads = 3, got 8"),
-        (["--seed", str(2**40)], "seed must be below 4294967296 with its successors"),
-    ):
-        assert main(command(tmp_path, tmp_path / "run", *flags)) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_error_of_a_frobenius_norm():

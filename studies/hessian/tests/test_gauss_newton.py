@@ -10,9 +10,7 @@ import torch
 from checks.statistics import estimate
 from simulate.curvature.problems import stack_problem
 from studies.hessian.beside_theory import beside_theory, predicted_exponents, predictions
-from studies.hessian.claims import WHOLE
 from studies.hessian.gauss_newton import gauss_newton_norms, gauss_newton_traces
-from studies.hessian.subjects import of_stack
 from theory import Stack, predict
 from theory.coverage import NoRuleError
 from theory.mean_field.gaussian import softmax_overlap
@@ -133,15 +131,6 @@ def test_what_has_no_rule():
     with pytest.raises(ValueError, match="^samples must be at least 2, and tokens \\* vocab at most 512"):
         gauss_newton_norms(Stack(vocab=1000))
     assert predictions([Stack(embeddings="tied")]).empty
-
-
-def test_blocks_have_the_names_of_the_command():
-    """Predictions are of blocks that are measured; parts sum to the whole."""
-    stack = Stack(depth=2, width=64, vocab=8, source_tokens=2)
-    table = predictions([stack]).query("quantity == 'trace'").set_index("block")["predicted"]
-    assert set(table.index) == {WHOLE, *of_stack(stack).blocks}
-    assert table[["output", "attention", "feed-forward"]].sum() == pytest.approx(table[WHOLE])
-    assert table[["output", "encoder", "layer 1", "layer 2"]].sum() == pytest.approx(table[WHOLE])
 
 
 def test_beside_theory():

@@ -1,7 +1,5 @@
 """Lanczos' steps in a folder: orthonormal, the same after a kill, and what is refused."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -72,17 +70,3 @@ def test_an_exhausted_space_is_kept(tmp_path):
     np.testing.assert_array_equal(first.nodes, second.nodes)
     assert second.nodes == pytest.approx([1.0, 2.0], rel=1e-5)
     assert second.residuals.max() == 0.0
-
-
-def test_folders_that_are_refused(tmp_path, monkeypatch):
-    run(folder(tmp_path))
-    with pytest.raises(ValueError, match="^folder must be of the same run"):
-        folder(tmp_path, {"seed": 1})
-    with pytest.raises(ValueError, match="^kept steps must be of the same probe"):
-        quadrature(lambda v: v, VALUES, 50, kept=folder(tmp_path))
-    (tmp_path / "vector-0003.npy").unlink()
-    with pytest.raises(ValueError, match="^folder must hold whole steps"):
-        folder(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    with pytest.raises(ValueError, match="^folder must have room"):
-        folder(tmp_path / "new")

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from gradbounds.recipe import Recipe
-from gradbounds.result import deliver
 from simulate import Run
 from simulate.runs.execution import Execution, InProcess
 from studies.__main__ import run as main
@@ -40,17 +39,6 @@ def test_the_command(blank_pictures, tmp_path, capsys):
     assert (tmp_path / "training.png").is_file()
     assert (tmp_path / "coordinate_check.png").is_file()
     assert not (tmp_path / "losses.png").exists()  # of one placement
-
-
-def test_figures_have_one_network_a_line(blank_pictures, tmp_path, capsys):
-    """Of a field that has no place in the figures they have the first value, and say so; the table has all."""
-    recipe = Recipe().changed(
-        {"placement": ["post", "pre"], "width": 8, "depth": 1, "tokens": [2, 3], "vocab": 4}, draws=2
-    )
-    assert deliver(train_into(tmp_path, recipe, Plan(steps=1, learning_rate=0.1)), out=tmp_path) == 0
-    assert "Figures have the first value alone of what else varies: tokens." in capsys.readouterr().out
-    assert (tmp_path / "losses.png").is_file()
-    assert set(pd.read_csv(tmp_path / "training.csv")["tokens"]) == {2, 3}
 
 
 def test_a_text_device_and_precision(tmp_path, capsys):
@@ -128,26 +116,3 @@ def test_json_and_critical_rates(capsys):
     assert Plan(steps=1, learning_rate=0.1, in_critical_rates=True).rate(stack) == pytest.approx(
         0.1 * first_step(stack).critical_rate
     )
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--draws", "1"], "draws must be an integer of at least 2, got 1."),
-        (["--steps", "0"], "steps must be an integer of at least 1, got 0."),
-        (
-            ["--optimizer", "adam", "--engine", "conditioned"],
-            "engine must be 'dense' for adam, whose steps are elementwise and have no low rank, got 'conditioned'.",
-        ),
-        (["--parametrization", "mup", "--optimizer", "polar"], "parametrization must be 'standard' with"),
-        (["--dropout", "0.1", "--rate-unit", "critical"], "rate-unit must be 'one' where theory has no critical rate"),
-        (["--placement", "rezero", "--optimizer", "polar"], "optimizer must be 'sgd' for ReZero"),
-        (
-            ["--optimizer", "muon"],
-            "got 'muon': training has 'polar', its exact polar factor",
-        ),
-    ],
-)
-def test_what_is_refused(capsys, more, message):
-    assert main([*LINE, *more]) == 2
-    assert message in capsys.readouterr().err

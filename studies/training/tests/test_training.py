@@ -252,53 +252,10 @@ def test_words_and_positions_keep_their_vectors(shown):
         assert residual.abs().max() < 1e-12
 
 
-def test_frames_and_names():
-    found = train(POST, steps=2, learning_rate=0.1, draws=3, seed=0)
-    frame = found.to_frame()
-    assert len(frame) == 3 * 3 * 3
-    row = frame[(frame["draw"] == 1) & (frame["step"] == 2)].set_index("layer")
-    assert row.loc[0, "loss"] == found["loss"][1, 2]
-    assert row.loc[2, "grad_sq_W1"] == found["grad_sq_W1"][1, 2, 1]
-    assert np.isnan(row.loc[0, "grad_sq_W1"])
-    assert found["loss"].shape == (3, 3)
-    assert repr(found).startswith("<Training of Stack(")
-    with pytest.raises(KeyError, match="Did you mean loss"):
-        found["lost"]
-
-
 def test_the_cheaper_engine():
     assert cheaper_engine(Stack(width=512, tokens=8), 10) == "conditioned"
     assert cheaper_engine(Stack(width=512, tokens=8), 100) == "dense"
     assert cheaper_engine(Stack(width=4096, tokens=8, initialization="pytorch"), 1) == "dense"
-
-
-@pytest.mark.parametrize(
-    ("stack", "options", "message"),
-    [
-        ({}, {"optimizer": "muon"}, "^optimizer must be 'sgd', 'polar' or 'adam', .*: training has 'polar'"),
-        ({}, {"optimizer": "adam", "engine": "conditioned"}, "^engine must be 'dense' for adam, whose"),
-        ({}, {"steps": 0}, "^steps must be an integer of at least 1"),
-        ({}, {"momentum": 1.0}, "^momentum must be a number in"),
-        ({}, {"weight_decay": -1.0}, "^weight_decay must be a finite number of at least 0"),
-        ({}, {"learning_rate": float("nan")}, "^learning_rate of WV must be a finite number"),
-        ({}, {"learning_rate": {"WO": 0.1}}, "^learning_rate must be a number or name some of WV, W1, W2"),
-        ({}, {"learning_rate": {}}, "got none"),
-        ({}, {"factors": [1.0]}, "^factors must be as many as steps = 2, got 1"),
-        ({}, {"factors": [1.0, True]}, "^factors must be a finite number"),
-        ({}, {"batch": "new"}, "^batch must be 'same' or 'fresh', got 'new'"),
-        ({}, {"engine": "sparse"}, "^engine must be"),
-        ({}, {"draws": 0}, "^draws must be an integer of at least 1"),
-        ({"embeddings": "tied", "vocab": 8}, {}, "^stack must have untied embeddings .* for training"),
-        ({"source_tokens": 2}, {}, "^stack must have no source_tokens .* for training"),
-        ({"loss_share": 0.5}, {}, "^stack must have loss_share 1 .* for training"),
-        ({"placement": "rezero"}, {"optimizer": "polar"}, "^optimizer must be 'sgd' for ReZero"),
-        ({"initialization": "pytorch"}, {"engine": "conditioned"}, "^engine must be 'dense' for matrices with uniform"),
-    ],
-)  # fmt: skip
-def test_bad_input(stack, options, message):
-    given = {"steps": 2, "learning_rate": 0.1, "draws": 1, "seed": 0} | options
-    with pytest.raises(ValueError, match=message):
-        train(replace(POST, **stack), **given)
 
 
 def test_a_stored_key_keeps_its_bytes():

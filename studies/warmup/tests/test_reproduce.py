@@ -13,7 +13,6 @@ from studies.trainer import train
 from studies.translation_model import parameter_count
 from studies.warmup import runs as kept
 from studies.warmup.grid import read_grid
-from studies.warmup.lines import outcome_lines
 from studies.warmup.outcomes import measured_row
 from studies.warmup.reproduce import grid_named
 from studies.warmup.runs import run_all
@@ -182,37 +181,6 @@ def test_other_processes_give_the_same_tables(files, tmp_path):
         pd.testing.assert_frame_equal(first, second)
 
 
-def test_a_dry_run_tells_how_much_it_is(files, grid, tmp_path, capsys):
-    assert main(command(files, tmp_path / "run", grid, "--dry-run")) == 0
-    said = capsys.readouterr().out
-    assert "8 runs of 4 updates of 60 target tokens; 8 are left." in said
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (("updates = 4", ""), "grid must have updates."),
-        (("updates = 4", "updates = 4\nsteps = 3"), "grid has no steps; it has batch_tokens, "),
-        (("updates = 4", "updates = 0"), "updates must be an integer of at least 1, got 0."),
-        (("depth = 1", "dept = 1"), "model has no dept; it has "),
-        (("width = 8", "width = 7"), "width must be even"),
-        (('"adam"', '"lion"'), "optimizer must be one of adam, radam, adamw, sgd, got 'lion'."),
-        (("peak = [0.01]", 'peak = ["fast"]'), "peak of runs 1 must be a list of float, got ['fast']."),
-        (("peak = [0.01]", "peak = [-0.01]"), "peak must be a positive finite number, got -0.01."),
-        (('reading = ["b"]', 'reading = ["c"]'), "reading must be a, b or fixed, got 'c'."),
-        (("warmup = [1, 2]", "warmup = [1, 5]"), "start must be an integer of at least 5, got 2."),
-        (("fixed = [0.005]", "fixed = []"), "paper must have pairs of rates for adam and a fixed rate for each"),
-        (("[model]", "[model"), "grid must be TOML: "),
-        (('units = "words"', 'units = "letters"'), "units must be words or bpe, got 'letters'."),
-    ],
-)
-def test_bad_grids(changed, said):
-    with pytest.raises(ValueError) as error:
-        read_grid(GRID.replace(*changed))
-    assert str(error.value).startswith(said)
-
-
 def test_bad_input(files, grid, tmp_path, capsys):
     """One line each, exit code 2, and no folder."""
     unequal = tmp_path / "short"
@@ -238,18 +206,3 @@ def test_bad_input(files, grid, tmp_path, capsys):
         assert said in error
         assert error.count("\n") == 1
     assert not out.exists()
-
-
-def test_lines_of_outcomes():
-    """Two seeds that learn at 50 and 100 updates, the first of which is the median; one of two that never does."""
-    kind = {"optimizer": "adam", "placement": "post", "warmup": 1, "reading": "b", "unigram": 5.0}
-    curves = {0.01: [[8.0, 4.0, 3.0], [8.0, 6.0, 4.0]], 0.02: [[8.0, 6.0, 6.0], [8.0, 6.0, 5.0]]}
-    rows = [
-        kind | {"peak": peak, "updates": [0, 50, 100], "validation": own, "final": own[-1], "outcome": f"{own[-1]:g}"}
-        for peak, losses in curves.items() for own in losses
-    ]  # fmt: skip
-    assert [" ".join(line.split()) for line in outcome_lines(rows)] == [
-        "optimizer placement warm-up reading rate final loss learns outcomes",
-        "adam post 1 b 0.01 3.500 50 1 3, 1 4",
-        "adam post 1 b 0.02 5.500 - 1 6, 1 5",
-    ]

@@ -113,6 +113,7 @@ def test_the_table_is_what_the_classes_have():
         for family, one in measured.items():
             one["older"] = dict(CLASSES[family].older) if family in CLASSES else {}
         table |= {"transformers": version, "classes": measured, "words": model_classes.families_of_words()}
+        table["other types"], table["without words"] = model_classes.other_types()
     FILE.write_text(model_classes.table_text(table), encoding="utf-8")
     if numbers(version) < numbers(MEASURED):
         keep(version, found)

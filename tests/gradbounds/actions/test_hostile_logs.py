@@ -32,17 +32,20 @@ LOG = LogLine(11.0, 2.5, 1)
         (json.dumps([FIRST, *LATER[:3]], indent=1)[:-40], LOG),  # still being written
         (json.dumps(TRAINER | {"log_history": LATER}, indent=2), "must begin at step 0 or 1, got step 10 first"),
         (json.dumps({"step": 500, "loss": 3.0}, indent=1), "must begin at step 0 or 1, got step 500 first"),
-        (json.dumps({"step": 500, "loss": 3.0, "x": {}}, indent=1)[:-4], "must be whole JSON where it begins as JSON"),
-        ('{"text": "' + "a" * 200_000, "must be whole JSON where it begins as JSON"),
+        (json.dumps({"step": 500, "loss": 3.0, "x": {}}, indent=1)[:-4], "step 0 or 1, got step 500 first"),
+        ('{"text": "' + "a" * 200_000, "must have a loss of a training step.* got none in the first MiB"),
         ("step,loss,text\n1,11.0," + "a" * 200_000 + "\n", LogLine(11.0, None, 1)),
         ("a" * 1_000_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("a1" * 500_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("1" * 900_000 + "x\nloss: 11.0\n", LogLine(11.0)),
+        ("from a import b " * 50_000 + "overflow" * 20_000 + "\nloss: 11.0\n", LogLine(11.0)),
+        ("step: 3 skipped: inf loss: 11.0\n", "must begin at step 0 or 1, got step 3 first"),
+        ('{"loss": 11.0, "x": ' + "9" * 400 + "}", LogLine(11.0)),
         ('"' + "a," * 30_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("[" * 100_000 + "\nloss: 11.0\n", LogLine(11.0)),
         ("loss," + ",".join(map("c{}".format, range(30_000))) + "\n11.0" + ",1" * 30_000, LogLine(11.0)),
     ],
-    ids=range(16),
+    ids=range(19),
 )
 def test_logs(tmp_path, text, found):
     file, start = tmp_path / "log", time.process_time()

@@ -37,10 +37,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget):
+    def once(stack, law, patterns, budget, pace=None):
         key = stack, law and law.key, patterns
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -74,6 +74,9 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
         (BATCH * 8, BATCH * 8, f"the loss is a sum over all {BATCH * 8} tokens"),
         (8, 8, "the loss is a sum over the 8 tokens of a sequence"),
         (1.0, 12, "the gradient is added up over 12 accumulation steps or devices"),
+        (12, 12, "loss and gradient are added up over 12 accumulation steps or devices"),
+        (12, 1.0, "the loss is added up over 12 accumulation steps or devices"),
+        (1 / 6, 1.0, "the loss is divided once too often, by 6"),
         (1.0, 1 / 6, "the gradient is divided once too often, by 6"),
         (1 / math.log(2), 1.0, "the loss is in bits"),
     ],
@@ -83,6 +86,28 @@ def test_planted_factors(tmp_path, healthy, loss, norm, cause):
     assert result.alarm
     assert result.to_frame()["cause"][0] == cause
     assert f"  {cause}: loss" in str(result)
+
+
+def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
+    """A loss below theory's may be of a later step; one below half of ln V is of trained weights, in no other unit."""
+    file = tmp_path / "log"
+
+    def said(text):
+        file.write_text(text)
+        result = predict_logged(FIELDS, BATCH, Description(), file, text="distinct", patterns=None, max_time="1m")
+        return result.values["as_it_should_be"], result.alarm, str(result)
+
+    at_start = said(f"loss: {healthy.loss} norm: {healthy.norm}")
+    assert at_start[:2] == (True, False)
+    assert ", of no step that the log gives." in at_start[2]
+    later = said(f"loss: {0.8 * healthy.loss} norm: {healthy.norm}")
+    assert later[:2] == (None, False)
+    assert "Step 1 is undecided as the log gives no step, and later ones have a smaller loss: " in later[2]
+    assert said(f"step: 1 loss: {0.8 * healthy.loss}")[:2] == (False, True)
+    assert said(f"loss: {1.2 * healthy.loss}")[:2] == (False, True)
+    tuned = said(f"step: 1 loss: {0.4 * math.log(1000)} norm: {healthy.norm}")
+    assert tuned[:2] == (None, False)
+    assert "The loss is 0.4 of ln V, as of trained weights: " in tuned[2]
 
 
 def test_planted_networks(tmp_path, healthy):
@@ -100,12 +125,12 @@ def test_planted_networks(tmp_path, healthy):
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
-    """Of the network that was asked about, and of all that may be a cause together; on lines without a terminal."""
+    """Of all that may be a cause together; on lines without a terminal."""
     monkeypatch.setattr(progress, "LONG", 0.0)
     judged(tmp_path, healthy.loss, healthy.norm)
     judged(tmp_path, healthy.loss, healthy.norm**2)
     said = [line.partition(", about ")[0] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["predicting step 1", "predicting step 1", "predicting step 1 of 2 other networks"]
+    assert said == ["predicting step 1 of 2 other networks"]
 
 
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
@@ -171,7 +196,7 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
             "[rank0]:[titan] 2025-10-15 10:37:01,390 - root - INFO - step:  1  loss: 11.0  grad_norm:  2.5  mfu: 0.5%",
             LogLine(11.0, 2.5, 1),
         ),
-        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5)),
+        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5, 1)),
         ("s:0 tel:11.2\ns:0 trl:11.0 norm:2.5 lr:1e-6\n", LogLine(11.0, 2.5, 0)),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from gradbounds.actions import logged
 from gradbounds.actions.first_line import first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
-from gradbounds.actions.log_records import bare, is_clipped, is_squared
+from gradbounds.actions.log_names import bare, is_clipped, is_squared
 from gradbounds.actions.logged import predict_logged
 from gradbounds.cli import main
 from gradbounds.described_network import Description
@@ -31,9 +31,9 @@ def _predicted_once(scale):
     """Every network is, also those that may be a cause."""
     kept = {Stack(**FIELDS): scale}
 
-    def once(stack, law, patterns, budget):
+    def once(stack, law, patterns, budget, pace=None):
         if stack not in kept:
-            kept[stack] = scale_of_batch(stack, law, patterns, budget)
+            kept[stack] = scale_of_batch(stack, law, patterns, budget, pace)
         return kept[stack]
 
     with pytest.MonkeyPatch.context() as patch:

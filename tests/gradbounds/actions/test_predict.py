@@ -425,14 +425,19 @@ def test_errors_beyond_one_per_cent_stand_in_comparisons(capsys):
 
 
 def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
+    """But one least batch, of the network that takes longest."""
+    clocked = []
     monkeypatch.setattr(asked, "predicted", lambda _: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(budget, "_clocked", lambda stack, **_: clocked.append(stack.tokens) or 30.0)
     assert main(["predict", "--like", "llama-3-8b", "--tokens", "16", "4096", "--dry-run", "--json"]) == 0
+    assert clocked == [4096]
     few, many = json.loads(capsys.readouterr().out)["networks"]
     assert (few["stack"]["tokens"], many["stack"]["tokens"]) == (16, 4096)
     assert few["way"] == "all tokens and patterns that are asked for"
     assert many["way"].startswith("a few tokens stand for groups of their neighbours")
     expected = prediction_cost(Stack(**many["stack"]), grouped=True, patterns=4)
-    assert (many["seconds"], many["bytes"]) == pytest.approx((expected.seconds, expected.bytes), rel=1e-3)
+    assert (many["seconds"], many["bytes"]) == pytest.approx((30.0, expected.bytes), rel=1e-3)
+    assert few["seconds"] / 30.0 == pytest.approx(prediction_cost(Stack(**few["stack"])).seconds / expected.seconds)
     said = printed(capsys, "--dry-run", "--compare", "placement=pre", "--draws", "8")
     assert said.count("time    about") == said.count("memory  about") == said.count("samples about") == 2
     refused = printed(capsys, "--dry-run", "--embeddings", "tied", "--dropout", "0.1")

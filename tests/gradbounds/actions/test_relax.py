@@ -138,7 +138,7 @@ def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "x").exists()
 
 
-def test_along_a_field(png_alone, tmp_path, capsys):
+def test_along_a_field(blank_pictures, tmp_path, capsys):
     line = ["sweep", "--preset", "relax", "--out", str(tmp_path / "run"), "--tokens", "2", "--vocab", "4"]
     line += ["--width", "16", "32", "64", "--depth", "1:4:x2", "--draws", "64"]
     assert main([*line, "--along", "query_key_scale", "--values", "0", "1"]) == 0

@@ -12,6 +12,7 @@ from gradbounds import budget
 from gradbounds.actions import remedies
 from gradbounds.cli import main
 from theory import Stack, predict
+from theory.mean_field.cost import Cost
 
 STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
 
@@ -76,8 +77,8 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(remedies, "_within", lambda stack, table, limit: (seen.append(limit.seconds), ([], []))[1])
         for seconds in (0.1, 4.0, 60.0):
-            remedies.remedy(pre, table, limits, seconds)
-        remedies.remedy(pre, table, replace(limits, seconds=5.0), 60.0)
+            remedies.remedy(pre, table, limits, budget.Way(pre, {}, Cost(seconds)))
+        remedies.remedy(pre, table, replace(limits, seconds=5.0), budget.Way(pre, {}, Cost(60.0)))
     assert seen == [2.0, 8.0, 20.0, 5.0]
     monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
     said = "- What would even it out: not tried at 4 tokens, which takes longer than 1e-09 s."

@@ -11,7 +11,10 @@ from theory.configurations import published, stack_from_config
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "resnet"}, r"model_type must be one of arcee, .*, got 'resnet'\.$"),
+        ({"model_type": "resnet"}, "got 'resnet', which is not read: its class in transformers .* not been comp"),
+        ({"model_type": "lama"}, "got 'lama', which is not read: transformers .* has no class of it"),
+        ({"model_type": "grounding-dino", "text_config": BERT}, "that of a model that predicts words, got 'gro"),
+        (LLAMA | {"model_type": "nemotron_h", "limit": [0.0, float("inf")]}, "'nemotron_h', .* by a recurrence"),
         ({"model_type": "vit"}, "got 'vit', which is not read: its inputs are parts of images"),
         ({"model_type": "bloom"}, "got 'bloom', which is not read: its positions are biases of attention's logits"),
         ({"model_type": "new", "text_config": {"hidden_size": 64}}, "text_config must have a model_type where"),
@@ -34,8 +37,9 @@ from theory.configurations import published, stack_from_config
         (T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "dense_act_fn": "relu"}, "dense_act_fn must be"),
         (T5 | {"model_type": "umt5", "architectures": ["UMT5EncoderModel"]}, "got 'UMT5EncoderModel': one of them"),
         ({"model_type": "pegasus", "architectures": ["PegasusForCausalLM"]}, "must be a class of encoder and decoder"),
+        ({}, "model_type must be one of arcee, .*, got none"),
         ({"architectures": ["Qwen3ForCausalLM"]}, "got none; Qwen3ForCausalLM is the class of qwen3"),
-        ({"model_type": "new_moe", "num_experts": 8}, "got 'new_moe', which is not read: it has a router"),
+        ({"model_type": "new", "kv_lora_rank": 8}, "got 'new', which is not read: queries, keys and values come from"),
         ({"model_type": "encoder-decoder", "decoder": {}, "encoder": {"model_type": "bert"}}, "made of several models"),
         ({"model_type": "siglip", "text_config": {"dim": 64}}, "'siglip', which is not read: its loss compares"),
         (LLAMA | {"model_type": "falcon", "alibi": True}, "alibi must be false, got True: biases of"),
@@ -57,6 +61,30 @@ def test_what_is_refused(config, said):
         stack_from_config(config)
 
 
+def test_keys_that_a_class_does_not_read():
+    """Neutral, unless they are another network's or misspelled, a file brings code of its own, or is of no type."""
+    notes = stack_from_config(LLAMA | {"fused_kernel": "fast", "shared_expert_intermediate_size": 0})[1]
+    said = {note.field: note.what for note in notes}
+    assert said["fused_kernel"] == said["shared_expert_intermediate_size"] == "neutral"
+    for other in ({"auto_map": {}}, {"kv_lora_rank": 8}, {"num_key_value_head": 2}, {"type_vocab_size": 2}):
+        with pytest.raises(ValueError, match="^config must have fields that its family has, got"):
+            stack_from_config(LLAMA | {"fused_kernel": "fast"} | other)
+
+
+def test_nearest_network_that_is_read():
+    """The refusal has the keys to leave out, and with them the file is read, experts and narrow matrices left out."""
+    with pytest.raises(ValueError, match=r"\(MLA\), which have no rule\.$"):  # nor is it read as another
+        stack_from_config(LLAMA | {"model_type": "deepseek_v3", "attention_bias": "yes"})
+    config = LLAMA | {"model_type": "deepseek_v3", "kv_lora_rank": 16, "n_routed_experts": 8, "n_group": 1}
+    with pytest.raises(ValueError, match=r"reads it as 'llama', the nearest family that is read\.$") as error:
+        stack_from_config(config)
+    ignore = str(error.value).partition("--ignore ")[2].partition(" reads")[0].split()
+    assert ignore == ["model_type", "kv_lora_rank", "n_group", "n_routed_experts"]
+    stack, notes = stack_from_config(config, ignore=ignore)
+    assert stack == stack_from_config(LLAMA)[0]
+    assert {note.field for note in notes if note.what == "left out"} == set(ignore)
+
+
 def test_files(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
@@ -64,6 +92,7 @@ def test_files(tmp_path):
     for content, said in (
         ("[1]", "must be a JSON object, got a list"),
         ("x = 1", "config must be JSON, but"),
+        ('{"model_type": "llama", "hidden_size": Infinity}', "hidden_size must be a number, got inf"),
         ('{"n_embd": 32, "n_embd": 64}', "config must be JSON, .* it has 'n_embd' twice, with different values"),
     ):
         path.write_text(content)
@@ -129,5 +158,5 @@ def test_long_values_are_cut_in_what_is_said():
     notes = stack_from_config(LLAMA | {"rope_scaling": factors})[1]
     assert max(len(str(note)) for note in notes) < 400
     with pytest.raises(ValueError) as error:
-        stack_from_config(LLAMA | {"what": [1] * 500})
+        stack_from_config(LLAMA | {"n_group": [1] * 500})
     assert len(str(error.value)) < 400

@@ -87,8 +87,9 @@ def test_fields_that_there_are_not(fields, message):
 
 def test_arguments_that_lack_a_key_are_recognized():
     without = {name: value for name, value in NANOGPT.items() if name != "vocab_size"}
-    with pytest.raises(ValueError, match="got none; these are nanoGPT's arguments, without its vocab_size"):
-        stack_from_config(without)
+    stack, notes = stack_from_config(without)
+    assert stack == stack_from_config(NANOGPT)[0]
+    assert [note.value for note in notes if note.what == "default"] == [50304]
     meta = {"dim": 4096, "n_layers": 32, "n_heads": 32, "norm_eps": 1e-5, "vocab_size": -1, "multiple_of": 256}
     with pytest.raises(ValueError, match="these are the parameters of Meta's Llama; .* dim as hidden_size"):
         stack_from_config(meta)

@@ -298,7 +298,7 @@ def test_other_heads_are_named():
     for name, said in {
         "LlamaForTokenClassification": "its loss is one of labels for each token",
         "LlamaModel": "it has no head and no loss",
-        "Qwen2ForCausalLM": "the class of this model_type is LlamaForCausalLM",
+        "Qwen2ForCausalLM": "the class that is read here is LlamaForCausalLM",
         "LlamaForNothing": "its loss is not known",
         "GPT2DoubleHeadsModel": "its loss has a second part, of choices",
         "BertForPreTraining": "its loss has a second part, of whether a sentence follows another",
@@ -344,7 +344,9 @@ def test_layers_without_rotations_are_named():
         ("smollm3", {"no_rope_layer_interval": 2}, [2, 4]),
         ("smollm3", {"no_rope_layers": [1, 1, 1, 1, 0]}, [5]),
         ("cohere2", {"layer_types": ["full_attention"] + ["sliding_attention"] * 4}, [1]),
-        ("exaone4", {"sliding_window": None}, None),
+        ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 5}, None),
+        ("exaone4", {"sliding_window_pattern": "LLG"}, [3]),
+        ("cohere2", {"sliding_window": None}, [1, 2, 3, 4, 5]),
         ("exaone4", {}, [4]),
     ):
         notes = stack_from_config({"model_type": family, **sizes, **fields})[1]

@@ -286,7 +286,7 @@ def test_signs_behind_units_against_matrices(gated):
         uses = {use.role: use for use in branch.uses[:-1]}
         *_, gradients = branch.down(kernel[None] / gain(stack, "W2"), 0.0 * kernel[None])
         steps = branch.steps(sign_rule, gradients, tuple(uses))
-        one[:] = branch.units._turned({role: steps[role] for role in uses}, kernel[None], steps)
+        one[:] = branch.units._energy_along_gradients({role: steps[role] for role in uses}, kernel[None], steps)
     moved = np.zeros((12, 1200, 2))
     for one in moved:
         deltas = generator.standard_normal((1200, 2)) @ np.linalg.cholesky(kernel / 1200).T

@@ -57,7 +57,7 @@ def test_lemma2_pre_band_and_its_index():
 
 @pytest.fixture(scope="module")
 def jacobian():
-    x = row(4)
+    x = row(3)
     return x, layer_norm.layer_norm_projector(x)
 
 

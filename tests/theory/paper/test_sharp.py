@@ -82,15 +82,13 @@ def test_large_vocabulary():
     assert predict(stack)["grad_sq_W2"][-1] / 512 == pytest.approx(1 / 24, rel=1e-3)
 
 
-@pytest.mark.parametrize("width", [4, 8, 32])
-def test_one_token_is_exact_at_every_width(width):
-    """20000 draws, 4.5 standard errors, false alarm 7e-6; large-width theory is told apart at d = 8 and 32."""
-    stack = Stack(width=width, depth=2, tokens=1, vocab=16)
+def test_one_token_is_exact_at_small_width():
+    """20000 draws, 4.5 standard errors, false alarm 7e-6; large-width theory is told apart."""
+    stack = Stack(width=8, depth=2, tokens=1, vocab=16)
     values = sample(stack, draws=20_000, seed=2)["grad_sq_W2"][:, -1].astype(float)
     exact = one_token_mean(stack)
     assert abs(values.mean() - exact) < 4.5 * stats.sem(values)
-    if width > 4:  # below, 1/||y||^2 has so fat a tail that the mean is hardly known
-        assert abs(values.mean() - predict(stack)["grad_sq_W2"][-1]) > 4.5 * stats.sem(values)
+    assert abs(values.mean() - predict(stack)["grad_sq_W2"][-1]) > 4.5 * stats.sem(values)
 
 
 def test_one_token_has_the_derived_correction():

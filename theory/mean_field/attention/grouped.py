@@ -17,9 +17,6 @@ from theory.mean_field.attention.grouped_patterns import (
     GroupedPatterns,
     columns,
     grouped_patterns,
-    root,
-    sampled_heads,
-    spread_out,
     turned,
 )
 from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale, logit_shrink
@@ -78,7 +75,7 @@ class GroupedAttention:
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         """Apply the rule to a kernel, (batch, r, r)."""
-        heads = sampled_heads(self.stack, text=isinstance(tokens, TextLayout))
+        heads = min(self.stack.heads, tokens.most_heads)
         patterns = grouped_patterns(self.stack, tokens, kernel, heads, self.generator)
         forward = self._attended(tokens, patterns, kernel)
         pullback = self._pullback(tokens, patterns, kernel, forward)
@@ -94,9 +91,8 @@ class GroupedAttention:
         stack, pooled = self.stack, tokens.pooled(kernel)
         groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups
         rule, rows = replace(self, unlike=tokens.unlike(kernel)), attending_members(tokens)
-        every = grouped_patterns(
-            stack, rows, pooled, sampled_heads(stack, text=False), self.generator, attending=kernel
-        )
+        heads = min(stack.heads, rows.most_heads)
+        every = grouped_patterns(stack, rows, pooled, heads, self.generator, attending=kernel)
         forward = rule._attended(rows, every, pooled)
         patterns = every.at_rows(tokens.first)
         back = rule._pullback(groups, patterns, pooled, forward.at_rows(tokens.first))
@@ -116,11 +112,11 @@ class GroupedAttention:
         smooth, extra = tokens.split(kernel)
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         of_words = np.zeros(())
-        if isinstance(tokens, TextLayout):
+        if (words := patterns.words) is not None:
             # Keys of one word lean to a query together.
-            added = (tokens.repeats * tokens.of_words(kernel)[0])[:, None, None]
-            of_words = patterns.of_pairs(tokens, added)
-            attended = attended + of_words * tokens.coincidences
+            added = (words.tokens.repeats * words.tokens.of_words(kernel)[0])[:, None, None]
+            of_words = patterns.of_pairs(words, added)
+            attended = attended + of_words * words.tokens.coincidences
             extra = tokens.mixed(kernel)[1]
         varying = self._varying(tokens, patterns, kernel)
         led = self._led(tokens, patterns, varying)
@@ -155,9 +151,9 @@ class GroupedAttention:
                 blocks = within(above, tokens.sequences, shift)
                 of_one = tokens.gathered(blocks, patterns.own, patterns.own, shift)
                 to_each[..., place, other] = of_one.mean((1, 2))
-            if isinstance(tokens, TextLayout):
-                likelier = above * tokens.likelier(len(above))[:, None, None]
-                to_each = tokens.with_likelier(to_each, patterns.of_pairs(tokens, likelier, back=True))
+            if (words := patterns.words) is not None:
+                likelier = above * words.tokens.likelier(len(above))[:, None, None]
+                to_each = words.tokens.with_likelier(to_each, patterns.of_pairs(words, likelier, back=True))
             to_values = stack.heads * to_each
             energies: SquaredNorms = {
                 "WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * forward.led)
@@ -165,8 +161,8 @@ class GroupedAttention:
             energies |= of_biases(stack, tokens, WV=to_values)
             if stack.output_projection == "random":
                 at_ends = forward.out
-                if isinstance(tokens, TextLayout):
-                    ends = tokens.ends(len(at_ends)) * tokens.count_deviations
+                if words is not None:
+                    ends = words.tokens.ends(len(at_ends)) * words.tokens.count_deviations
                     at_ends = at_ends + value_gain * forward.of_words * ends
                 energies["WO"] = tokens.total(at_ends * gradient) * inner_ratio(stack)
                 energies |= of_biases(stack, tokens, WO=gradient)
@@ -198,45 +194,33 @@ class GroupedAttention:
         """
         stack = self.stack
         values, layout, sequences = kernel * gain(stack, "WV"), tokens.one, tokens.sequences
-        smooth, extra = tokens.split(values)
-        others, words = np.zeros(()), patterns.words
-        if isinstance(tokens, TextLayout) and words is not None:
-            smooth = tokens.without_words(smooth, values)
-            others = words.others * columns(tokens.of_word_share(values), sequences)
-        shape = (*patterns.mean.shape[:2], kernel.shape[-1], SAMPLES)
-        spread = np.sqrt(extra)[:, None, :, None]
-        if isinstance(tokens, TextLayout):
-            common = spread_out(smooth, shape, self.generator)
-        else:
-            common = root(smooth)[:, None] @ self.generator.standard_normal(shape)
-        alone = self.generator.standard_normal(shape)
-        alone = spread * tokens.shared_by_place(alone, tokens.of_places(values)[:, None, :, None], self.generator)
-        common, alone = (numbers(drawn.mT, sequences)[..., None, :] for drawn in (common, alone))
+        (common, alone), extra, others = self._drawn_values(tokens, patterns, values)
+        words = patterns.words
         # What differs within a group adds up as one token's times the root of their number.
         many = layout.seen / np.sqrt(layout.sizes) * patterns.own * alone
         of_one = layout.seen / layout.sizes**1.5 * patterns.own_changed * alone
-        if isinstance(tokens, TextLayout):
-            word = self._repeated(tokens, patterns, values, many, of_one)
+        if words is not None:
+            word = self._repeated(words.tokens, patterns, values, many, of_one)
         mean_value = (patterns.mean * common).sum(-1, keepdims=True)
         deviation = many.sum(-1, keepdims=True)
         changed = patterns.changed * (common - mean_value)
         again = np.zeros(())
-        if isinstance(tokens, TextLayout):
+        if words is not None:
             # What is subtracted holds a token's word again.
-            itself = tokens.one.itself
+            itself = words.tokens.one.itself
             again = others * patterns.own * (alone + itself * common)
             changed -= itself * patterns.changed * again
         to_queries = self._at_queries(tokens, patterns, head, extra, (changed, many, deviation), others)
         above = head * tokens.pairs
-        if isinstance(tokens, TextLayout):
-            likelier = rows_of_words(tokens, kernel, _turned_coincidences(stack, tokens))
+        if words is not None:
+            likelier = rows_of_words(words.tokens, kernel, _turned_coincidences(stack, words.tokens))
             above, to_queries = above * likelier[..., None, None, :, :], to_queries * likelier
         each = patterns.changed / layout.sizes
         subtracted = each * deviation
         of_group = changed / layout.sizes - subtracted
-        if isinstance(tokens, TextLayout) and words is not None:
+        if words is not None:
             # A row's sum holds a probe's own word, and beside it others.
-            probes = tokens.one.probes
+            probes = words.tokens.one.probes
             beside = common[..., probes] + word - mean_value - np.roll(deviation, 1, 2)
             of_group[..., probes] = each[..., probes] * beside * (1.0 - words.held)
         # Of a token with itself: the sum that it is taken from holds it once.
@@ -250,32 +234,59 @@ class GroupedAttention:
                 mine / of_own,
             )
 
-        def at_keys(rotates: bool) -> Array:
-            met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
-            between = self._at_keys(tokens, patterns, above, of_group, of_group, rotates=rotates) - met - met.mT
-            if isinstance(tokens, TextLayout) and words is not None:
-                # Of two keys in one sequence, which holds both.
-                of_both = of_group.copy()
-                of_both[..., probes] *= words.changes
-                both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True, rotates=rotates)
-                between = np.where(tokens.one_sequence, both - met - met.mT, between)
-            kernel = with_diagonal(between, self._of_same_place(tokens, patterns, above, mine, 0))
-            for shift, (place, same) in enumerate(tokens.same_places(), start=1):
-                kernel[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
-            return kernel
-
-        to_keys = at_keys(True)
+        parts = of_one, subtracted, of_group, mine
+        to_keys = self._at_every_key(tokens, patterns, above, parts)
         # Logits of a row change its weights, whose sum is 1, by their differences alone.
         if not stack.logit_softcap and not stack.rotary:
             to_keys = tokens.centred(to_keys)
-        elif not stack.logit_softcap and isinstance(tokens, TextLayout):
-            unturned = at_keys(False)
+        elif not stack.logit_softcap and words is not None:
+            unturned = self._at_every_key(tokens, patterns, above, parts, rotates=False)
             to_keys = to_keys - _turning(stack, tokens) * (unturned - tokens.centred(unturned))
         if overlaps is not None:
             mixed, _ = tokens.mixed(values)
             removed = self._removed(tokens, patterns, mixed, overlaps)
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
         return to_queries, to_keys
+
+    def _drawn_values(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, values: Array
+    ) -> tuple[tuple[Array, Array], Array, Array]:
+        """Sampled values of groups in common and of one token, its variance, and `WordShares.others` of values."""
+        sequences = tokens.sequences
+        smooth, extra = tokens.split(values)
+        others, words = np.zeros(()), patterns.words
+        if words is not None:
+            smooth = words.tokens.without_words(smooth, values)
+            others = words.others * columns(words.tokens.of_word_share(values), sequences)
+        shape = (*patterns.mean.shape[:2], values.shape[-1], SAMPLES)
+        spread = np.sqrt(extra)[:, None, :, None]
+        common = tokens.drawn(smooth, shape, self.generator)
+        alone = self.generator.standard_normal(shape)
+        alone = spread * tokens.shared_by_place(alone, tokens.of_places(values)[:, None, :, None], self.generator)
+        common, alone = (numbers(drawn.mT, sequences)[..., None, :] for drawn in (common, alone))
+        return (common, alone), extra, others
+
+    def _at_every_key(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, parts: tuple[Array, Array, Array, Array], *,
+        rotates: bool = True,
+    ) -> Array:  # fmt: skip
+        """Gradient kernel at keys: of two groups, of one token, and of tokens of one place.
+
+        The parts are what one token of a group asks for, what is subtracted, both of a group, and one token's own.
+        """
+        of_one, subtracted, of_group, mine = parts
+        met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
+        between = self._at_keys(tokens, patterns, above, of_group, of_group, rotates=rotates) - met - met.mT
+        if (words := patterns.words) is not None:
+            # Of two keys in one sequence, which holds both.
+            of_both = of_group.copy()
+            of_both[..., words.tokens.one.probes] *= words.changes
+            both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True, rotates=rotates)
+            between = np.where(words.tokens.one_sequence, both - met - met.mT, between)
+        kernel = with_diagonal(between, self._of_same_place(tokens, patterns, above, mine, 0))
+        for shift, (place, same) in enumerate(tokens.same_places(), start=1):
+            kernel[..., place, same] = self._of_same_place(tokens, patterns, above, mine, shift)
+        return kernel
 
     def _of_same_place(
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, mine: Array, shift: int
@@ -303,7 +314,7 @@ class GroupedAttention:
         of_one *= ratio
         shape = (*patterns.mean.shape[:2], len(tokens.probes), SAMPLES)
         word, words = (
-            numbers(spread_out(kernel, shape, self.generator).mT, sequences)[..., None, :]
+            numbers(tokens.drawn(kernel, shape, self.generator).mT, sequences)[..., None, :]
             for kernel in (added, tokens.repeats * added)
         )
         many[..., probes] = layout.seen[:, beside] * patterns.own[..., probes] * words
@@ -392,9 +403,9 @@ class GroupedAttention:
         gradients = changed @ patterns.keys_of(sequences) - deviation * attended
         # The mean key that is subtracted holds one's own.
         share = patterns.own_changed
-        if isinstance(tokens, TextLayout) and patterns.words is not None:
+        if (words := patterns.words) is not None:
             share = share * (1.0 + others)
-            share[..., tokens.one.probes] = patterns.words.held
+            share[..., words.tokens.one.probes] = words.held
         gradients = gradients + (many * slopes * (1.0 - share)) @ own_keys
         of_queries = np.ones(()) if patterns.sizes is None else patterns.sizes[0][..., None]
         gradients = turned(self.stack, tokens.places, joined(gradients), -1) / of_queries

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale, normed_sizes, rotated_by
 from theory.mean_field.attention.words import WordShares, probe_weights
-from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.sequence_blocks import joined, mean_sandwich, numbers, rows, whole
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout
@@ -24,10 +24,6 @@ from theory.stack.weights import gain
 
 SAMPLES = 4
 """Tokens of every group that are sampled."""
-# Heads that are sampled at most; what more of them average out does not matter among many tokens. A text, whose own
-# deviation is larger, has fewer.
-_MOST_HEADS, _MOST_HEADS_OF_TEXT = 16, 8
-
 # Nodes of the mean over a capped logit; and an exponent whose exponential is a number.
 _CAPPED = 16
 _LARGEST = 300.0
@@ -84,25 +80,17 @@ class GroupedPatterns:
         """The mean keys of every sequence, (batch, heads, 1, S, r, d_k)."""
         return rows(self.mean_keys, sequences)
 
-    def of_pairs(self, tokens: TextLayout, kernel: Array, *, back: bool = False) -> Array:
+    def of_pairs(self, words: WordShares, kernel: Array, *, back: bool = False) -> Array:
         """Sums over tokens of one word of a kernel between places, (..., R, R), by rows; or over rows, by places.
 
         Means over heads and samples. Of two tokens of one sequence a row's sum is known to hold both.
         """
-        assert self.words is not None, "words repeat"
-        layout, alike = tokens.one, tokens.one_sequence
-        once, twice = (
-            each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], self.words.of_two)
-        )
+        tokens, layout, alike = words.tokens, words.tokens.one, words.tokens.one_sequence
+        once, twice = (each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], words.of_two))
         if back:
             once, twice, alike = once.mT, twice.mT, alike[np.ix_(tokens.probes, tokens.probes)]
         inside = mean_sandwich(twice, kernel, twice, inside=True)
         return np.where(alike, inside, mean_sandwich(once, kernel, once))
-
-
-def sampled_heads(stack: Stack, *, text: bool) -> int:
-    """How many heads are sampled, of a text or of tokens that differ."""
-    return min(stack.heads, _MOST_HEADS_OF_TEXT if text else _MOST_HEADS)
 
 
 def grouped_patterns(
@@ -113,26 +101,68 @@ def grouped_patterns(
 
     Rows are those of the representatives, or of the tokens whose kernel is given as `attending`, (batch, R, R).
     """
+    (queries, mean_keys, keys), (scale, extra, alone), sizes = _queries_and_keys(
+        stack, tokens, kernel, heads, generator, kernel if attending is None else attending
+    )
+    # From here on, of each sequence by itself.
+    sequences, layout = tokens.sequences, tokens.one
+    leaning, of_means, of_own = scale * rows(queries, sequences), rows(mean_keys, sequences), rows(keys, sequences)
+    extra, energies = numbers(extra, sequences), np.square(leaning).sum(-1)[..., None]
+    variance = energies * extra[..., None, :]
+    level, slopes = _mean_weight(stack, leaning @ of_means.mT, variance)
+    logits, own_slopes = _capped(stack, leaning @ of_own.mT)
+    if alone.ndim:  # of a text
+        of_alone = energies * numbers(alone, sequences)[..., None, :]
+        logits, own_slopes = _mean_weight(stack, leaning @ of_own.mT, of_alone)
+    seen, words = layout.seen > 0, None
+    highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
+    expected, weights = (np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits))
+    share = layout.seen / layout.sizes
+    sums, without = (share * _sum_of(number, weights, expected) for number in (layout.sizes, layout.sizes - 1.0))
+    total = sums.sum(-1, keepdims=True)
+    holding = total - sums + without + weights
+    of_probes = np.zeros(())
+    if isinstance(tokens, TextLayout):
+        # Given a token's logit, the mean weight of another one of its word.
+        lean, spread = (part[..., tokens.one.of_probe] for part in (level, variance))
+        of_word = columns(tokens.of_word_share(kernel), sequences) * _turned_words(stack, tokens.one)
+        again = lean + of_word * (logits - lean) + of_word * (1.0 - of_word) / 2 * spread
+        again = np.where(seen, np.exp(np.minimum(again - highest, _LARGEST)), 0.0)
+        holding, of_probes, words = probe_weights(tokens, weights, holding, again, generator)
+    single = weights / np.maximum(holding, np.finfo(float).tiny)
+    mean = changed = sums / total
+    if stack.logit_softcap:
+        changed = share * _sum_of(layout.sizes, weights * own_slopes, expected * slopes) / total
+    if words is not None:
+        probes, changed = words.tokens.one.probes, changed.copy()
+        single[..., probes], mean[..., probes] = of_probes, layout.seen[:, probes] * of_probes
+        changed[..., probes] = mean[..., probes] * (own_slopes[..., probes] if stack.logit_softcap else 1.0)
+    # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
+    drawn = np.sqrt(layout.sizes) * share * np.roll(weights, -1, 2) / total
+    leans = (changed - drawn) @ extra[..., :, None]
+    attended = (changed - drawn) @ of_means
+    attended += drawn @ np.roll(of_own, -1, 2)
+    attended = joined(attended + leans * leaning)
+    single_changed = single * own_slopes if stack.logit_softcap else single
+    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
+
+
+def _queries_and_keys(
+    stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator, of_rows: Array
+) -> tuple[tuple[Array, Array, Array], tuple[float, Array, Array], tuple[Array, Array, Array] | None]:
+    """Queries, groups' mean keys and keys of one token; scale and variances of logits; and what norms divide by.
+
+    The variances, over those of queries, are of a group's keys beside the mean one, and of what one token's key leaves
+    out. `of_rows` is the kernel of the tokens that attend.
+    """
     smooth, extra = tokens.split(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
-    # Of text the mixture has made it slightly indefinite.
-    of_rows = kernel if attending is None else attending
-    factor = root(of_rows) if isinstance(tokens, TextLayout) else cholesky(of_rows)
-    queries = factor[:, None, None] @ generator.standard_normal((*shape[:3], of_rows.shape[-1], shape[-1]))
-    mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
+    queries = tokens.root(of_rows)[:, None, None] @ generator.standard_normal(
+        (*shape[:3], of_rows.shape[-1], shape[-1])
+    )
+    mean_keys = eigen_root(smooth)[:, None, None] @ generator.standard_normal(shape)
     deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
-    of_places = tokens.of_places(kernel)
-    if isinstance(tokens, TextLayout):
-        # Those of probes are of words.
-        of_places[..., tokens.probes] = 0.0
-    deviations = tokens.shared_by_place(deviations, of_places[:, None, None, :, None], generator)
-    keys = mean_keys + np.sqrt(extra)[:, None, None, :, None] * deviations
-    alone = np.zeros(())
-    if isinstance(tokens, TextLayout):
-        # Probes have the key of their word; what a token has beside it is left to its mean weight.
-        (added, beside_word), probes = tokens.of_words(kernel), tokens.probes
-        keys[..., probes, :] = mean_keys[..., probes, :] + root(added)[:, None, None] @ deviations[..., probes, :]
-        alone = tokens.to_probes(beside_word)[:, None, None]
+    keys, alone = tokens.keys(kernel, (mean_keys, extra), deviations, generator)
     scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
     if stack.query_key_norm != "none":
         scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
@@ -147,46 +177,7 @@ def grouped_patterns(
         sizes = of_queries, of_keys, of_own
     queries = turned(stack, tokens.row_places, queries)
     mean_keys, keys = (turned(stack, tokens.places, vectors) for vectors in (mean_keys, keys))
-    # From here on, of each sequence by itself.
-    sequences, layout = tokens.sequences, tokens.one
-    leaning, of_means, of_own = scale * rows(queries, sequences), rows(mean_keys, sequences), rows(keys, sequences)
-    extra, energies = numbers(extra, sequences), np.square(leaning).sum(-1)[..., None]
-    variance = energies * extra[..., None, :]
-    level, slopes = _mean_weight(stack, leaning @ of_means.mT, variance)
-    logits, own_slopes = _capped(stack, leaning @ of_own.mT)
-    if isinstance(tokens, TextLayout):
-        of_alone = energies * numbers(alone, sequences)[..., None, :]
-        logits, own_slopes = _mean_weight(stack, leaning @ of_own.mT, of_alone)
-    seen, words = layout.seen > 0, None
-    highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
-    expected, weights = (np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits))
-    share = layout.seen / layout.sizes
-    sums, without = (share * _sum_of(number, weights, expected) for number in (layout.sizes, layout.sizes - 1.0))
-    total = sums.sum(-1, keepdims=True)
-    holding = total - sums + without + weights
-    if isinstance(tokens, TextLayout):
-        # Given a token's logit, the mean weight of another one of its word.
-        lean, spread = (part[..., tokens.one.of_probe] for part in (level, variance))
-        of_word = columns(tokens.of_word_share(kernel), sequences) * _turned_words(stack, tokens.one)
-        again = lean + of_word * (logits - lean) + of_word * (1.0 - of_word) / 2 * spread
-        again = np.where(seen, np.exp(np.minimum(again - highest, _LARGEST)), 0.0)
-        holding, of_probes, words = probe_weights(tokens, weights, holding, again, generator)
-    single = weights / np.maximum(holding, np.finfo(float).tiny)
-    mean = changed = sums / total
-    if stack.logit_softcap:
-        changed = share * _sum_of(layout.sizes, weights * own_slopes, expected * slopes) / total
-    if isinstance(tokens, TextLayout):
-        probes, changed = tokens.one.probes, changed.copy()
-        single[..., probes], mean[..., probes] = of_probes, layout.seen[:, probes] * of_probes
-        changed[..., probes] = mean[..., probes] * (own_slopes[..., probes] if stack.logit_softcap else 1.0)
-    # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
-    drawn = np.sqrt(layout.sizes) * share * np.roll(weights, -1, 2) / total
-    leans = (changed - drawn) @ extra[..., :, None]
-    attended = (changed - drawn) @ of_means
-    attended += drawn @ np.roll(of_own, -1, 2)
-    attended = joined(attended + leans * leaning)
-    single_changed = single * own_slopes if stack.logit_softcap else single
-    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
+    return (queries, mean_keys, keys), (scale, extra, alone), sizes
 
 
 @lru_cache(maxsize=8)
@@ -219,27 +210,6 @@ def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
     factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(np.maximum(number, 0.0) / others), few))
     left = number - factors.sum(1)[0]
     return np.asarray(np.einsum("stj,bhtqij->bhsqij", factors, weights) + left * expected)
-
-
-def root(kernel: Array) -> Array:
-    """A square root of a kernel, which having one entry for a group may have made slightly indefinite."""
-    values, vectors = np.linalg.eigh(kernel)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
-
-
-def spread_out(kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Vectors with the second moments of a kernel, (batch, heads, rows, samples): eigenvectors, each as often as due.
-
-    What is quadratic in them has its mean, and varies less than of Gaussian ones.
-    """
-    batch, heads, _, samples = shape
-    values, vectors = np.linalg.eigh(kernel)
-    shares = np.cumsum(np.maximum(values, 0.0), -1)
-    steps = (np.arange(heads * samples) + generator.random((batch, 1))) / (heads * samples) * shares[:, -1:]
-    at = generator.permuted((shares[:, None, :] < steps[..., None]).sum(-1), axis=1)
-    signs = np.where(generator.random(at.shape) < 0.5, -1.0, 1.0) * np.sqrt(shares[:, -1:])
-    drawn = np.take_along_axis(vectors, np.minimum(at, len(vectors[0]) - 1)[:, None], -1) * signs[:, None]
-    return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
 
 
 def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:

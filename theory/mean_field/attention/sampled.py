@@ -18,7 +18,7 @@ from scipy.special import entr
 
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.attention.patterns import Patterns, dropped, logit_shrink, sampled_patterns
-from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout
+from theory.mean_field.kernels import Array, KernelLayout
 from theory.mean_field.sublayers import (
     Branch,
     BranchPullback,
@@ -53,7 +53,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
     alone = looks_at_itself(stack) and stack.key_width > _WIDEST_TIED_HEAD
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        mirrored = isinstance(tokens, MatrixLayout) and tokens.mirrored
+        mirrored = tokens.mirrored
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied, mirrored=mirrored)
         out, kept, attended = _attend(stack, "W", tokens, tokens, kernel, patterns.weights, generator)
 

@@ -23,6 +23,7 @@ class WordShares:
     """Sampled shares of words of what a row sees.
 
     Attributes:
+        tokens: the layout of all sequences.
         of_two: weights of a probe where another token of a row's sequence is known to hold its word, blocks
             (batch, heads, samples, S, 2 r, r).
         held: the share of a probe's word in a row's sums that hold a probe, likewise.
@@ -31,6 +32,7 @@ class WordShares:
             weight to its own, (..., S, 2 r, 2 r).
     """
 
+    tokens: TextLayout
     of_two: Array
     held: Array
     changes: Array
@@ -72,7 +74,7 @@ def probe_weights(
     changes = sums[0] * (1.0 - of_two) / (sums[1] * np.maximum(1.0 - of_one, _TINY))
     ratio = np.divide(again, weights, out=np.zeros_like(weights), where=weights > 0)
     others = of_token * rest * layout.seen_all * ratio
-    return holding, weight / sums[0], WordShares(weight / sums[1], of_one, changes, others)
+    return holding, weight / sums[0], WordShares(tokens, weight / sums[1], of_one, changes, others)
 
 
 def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Array:

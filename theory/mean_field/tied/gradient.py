@@ -14,17 +14,13 @@ Assumes d → ∞ at fixed n, L, V and σ_e √d, so that the softmax is neither
 logits are sampled, with independent fluctuations of variance σ_e² Q.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
-from typing import Any
 
 import numpy as np
 
 from theory.coverage import has_experts
 from theory.mean_field.inputs import Inputs
-from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout, Number
+from theory.mean_field.kernels import Array, KernelLayout, Number
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Overlaps,
@@ -32,15 +28,13 @@ from theory.mean_field.sublayers import (
     SublayerState,
     TokenMoments,
     of_norm,
-    scaled_overlaps,
-    summed_overlaps,
     with_more,
 )
 from theory.mean_field.tied.attention import below_attention
 from theory.mean_field.tied.experts import below_experts
 from theory.mean_field.tied.loss import embedding_energy, sampled_output
 from theory.mean_field.tied.units import below_units
-from theory.mean_field.tied.walk import held_words, norm_overlaps, norm_root, walk_down
+from theory.mean_field.tied.walk import held_words, norm_root, walk_down
 from theory.stack import Stack
 
 
@@ -59,6 +53,10 @@ class Place:
     means: Array | float
     words: Array
     held: Array
+
+    def without_words(self, kernel: Array) -> "Place":
+        """The place of what a branch made, of this kernel, which holds no words."""
+        return Place(kernel, 0.0, self.words, 0.0 * self.held)
 
 
 def _place(stream: TokenMoments[Array], words: Array, word_sizes: Array) -> Place:
@@ -87,6 +85,25 @@ class Gradient:
         within = self.stream @ place.kernel @ self.stream.mT + self.words @ place.words @ self.words.mT
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
+    def known(self, scale: float, added: Array) -> tuple[Array, Array]:
+        """Of what a branch of this scale added, y: the kernel of the gradient along y, and g_i·y_j/√d."""
+        stream = scale * self.stream
+        along = stream @ added
+        return along @ stream.mT, along
+
+    def without_words(self, noise: Array, stream: Array, place: Place) -> "Gradient":
+        """A gradient of this noise and these coefficients on the tokens at a place."""
+        return Gradient(noise, stream, 0.0 * stream, (stream * place.means).sum(-1))
+
+    def past_branches(self, alpha: float, direct: Array, given: "Gradient") -> "Gradient":
+        """The gradient before a sub-layer: this one past its branches, with that noise, and what these bring back."""
+        return Gradient(
+            direct + given.noise,
+            alpha**2 * self.stream + given.stream,
+            alpha * self.words,
+            alpha * self.mean + given.mean,
+        )
+
     def along(self, place: Place) -> Array:
         """g_i·x_j/√d, x without its mean."""
         return self.stream @ place.kernel + self.words @ place.words * place.held[..., None, :]
@@ -108,7 +125,7 @@ class Gradient:
         With A_ij = g_i·x_j/√d of the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji beside Σ_ij G_ij Q_ij: the
         coordinates of x are Gaussian.
         """
-        if isinstance(scales, float) or not (isinstance(tokens, MatrixLayout) and tokens.apart):
+        if isinstance(scales, float) or not tokens.apart:
             return {}
         root = norm_root(scales)
         above = replace(self.above_norm(root), mean=self.mean)
@@ -145,13 +162,18 @@ def tied_backward(
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
     at_output = TokenMoments(forward.output, None if stack.composition.final_norm else forward.stream.means)
 
-    def below_sublayer(*arrived: Any) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:
-        return _below_sublayer(tokens, generator, *arrived)
+    def rule(
+        arrived: Gradient, inside: SublayerState[Array], overlaps: Overlaps[Array]
+    ) -> tuple[Array, Array, SquaredNorms]:
+        step, parts = inside.step, (arrived.noise, arrived.stream, inside)
+        if step.kinds != ("units",):
+            return below_attention(step.stack, tokens, *parts, overlaps)
+        if has_experts(step.stack):
+            return below_experts(step.stack, tokens, *parts, overlaps, generator)
+        return below_units(step.stack, tokens, *parts, generator)
 
     output_place = _place(at_output, same, last_words)
-    down = walk_down(
-        stack, tokens, forward, top, word_sizes, lambda stream, sizes: _place(stream, same, sizes), below_sublayer
-    )
+    down = walk_down(stack, tokens, forward, top, word_sizes, lambda stream, sizes: _place(stream, same, sizes), rule)
     gradient, below = down.gradient, down.below
     across = (
         down.across + gradient.along(below) * down.remains[..., None, :] + gradient.mean[..., None] * output_place.means
@@ -165,82 +187,3 @@ def tied_backward(
         embedding=embedding_energy(stack, tokens, inputs, forward.output, output, bottom, across.mT),
         energies=down.energies,
     )
-
-
-def _below_sublayer(
-    tokens: KernelLayout[Array], generator: np.random.Generator, gradient: Gradient, overlaps: Overlaps[Array],
-    total: Place, below: Place, branches: Sequence[SublayerState[Array]],
-) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
-    """Before a sub-layer: the gradient, and what norms removed of it; g·y/√d of what branches added, y; energies.
-
-    Args:
-        tokens: layout of the tokens.
-        generator: of the samples of activations.
-        gradient: at the residual sum.
-        overlaps: what norms above removed of it; only attention with random queries asks for them.
-        total: the residual sum.
-        below: the stream before it.
-        branches: of the sub-layer.
-    """
-    inside = branches[0]
-    alpha, kappa, arriving = inside.step.residual, inside.step.input_scale, gradient.kernel(total)
-    direct, left, energies = gradient.noise, 0.0 * gradient.stream, SquaredNorms()
-    noises, parts = [], []
-    for branch in branches:
-        # All but what the branch made is noise to it, what other branches made too; what it made is noise below it.
-        tau = branch.step.branch
-        own_stream = tau * gradient.stream
-        own_kernel = own_stream @ branch.added @ own_stream.mT
-        noise, part, of_branch = _below_branch(
-            tokens, gradient, arriving - own_kernel, overlaps, below, branch, generator
-        )
-        noises.append(noise)
-        parts.append(part)
-        energies |= of_branch
-        direct, left = direct + own_kernel, left + alpha * tau * own_stream @ branch.added
-    if inside.step.learned:
-        added = reduce(add, (branch.added for branch in branches))
-        energies["scalar"] = tokens.total(added * arriving) / inside.step.stack.width
-    # Their matrices are independent: noise adds up in the mean, what is known of it in each.
-    noise, part = reduce(add, noises), reduce(add, parts)
-    given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
-    energies = with_more(energies, given.of_norm(inside.step.stack, tokens, below, inside.given_scales))
-    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), norm_overlaps(given, below, inside.given_scales))
-    given = given.below_norm(below, inside.given_scales)
-    passed = Gradient(
-        alpha**2 * direct + given.noise,
-        alpha**2 * gradient.stream + given.stream,
-        alpha * gradient.words,
-        alpha * gradient.mean + given.mean,
-    )
-    return passed, overlaps, left, energies
-
-
-def _below_branch(
-    tokens: KernelLayout[Array], gradient: Gradient, others: Array, overlaps: Overlaps[Array], below: Place,
-    inside: SublayerState[Array], generator: np.random.Generator,
-) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """What one branch of a sub-layer brings back: noise, coefficients at what it is given, and its energies.
-
-    Args:
-        tokens: layout of the tokens.
-        gradient: at the residual sum.
-        others: kernel of what it has there beside what the branch made.
-        overlaps: what norms above removed of it.
-        below: the stream before the sub-layer.
-        inside: of the branch.
-        generator: of the samples of activations.
-    """
-    step, tau, empty = inside.step, inside.step.branch, 0.0 * gradient.mean
-    part = tau * (tau * gradient.stream)
-    arrived, place = Gradient(tau**2 * others, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
-    of_branch = norm_overlaps(arrived, place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
-    of_norms = arrived.of_norm(step.stack, tokens, place, inside.made_scales)
-    arrived = arrived.below_norm(place, inside.made_scales)
-    if step.kinds == ("units",) and has_experts(step.stack):
-        below_branch = below_experts(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch, generator)
-    elif step.kinds == ("units",):
-        below_branch = below_units(step.stack, tokens, arrived.noise, arrived.stream, inside, generator)
-    else:
-        below_branch = below_attention(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch)
-    return *below_branch[:2], with_more(below_branch[2], of_norms)

@@ -15,10 +15,7 @@ logits of attention brings (`docs/first_step.md`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 
 import numpy as np
 
@@ -30,14 +27,12 @@ from theory.mean_field.sublayers import (
     SquaredNorms,
     SublayerState,
     of_norm,
-    scaled_overlaps,
-    summed_overlaps,
     with_more,
 )
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.text_branches import below_attention, below_units
 from theory.mean_field.tied.text_output import TextOutput, text_output
-from theory.mean_field.tied.walk import held_words, norm_overlaps, norm_root, walk_down
+from theory.mean_field.tied.walk import held_words, norm_root, walk_down
 from theory.stack import Stack
 
 
@@ -47,6 +42,10 @@ class Place:
 
     kernel: Array
     held: Array
+
+    def without_words(self, kernel: Array) -> Place:
+        """The place of what a branch made, of this kernel, which holds no words."""
+        return Place(kernel, 0.0 * self.held)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +73,21 @@ class Gradient:
         along = _products(self.stream, self.stream) * place.kernel
         along = along + self.tokens.one_word * _products(self.words, self.words)
         return self.noise + self.output.own * along + across + across.mT
+
+    def known(self, scale: float, added: Array) -> tuple[Array, Array]:
+        """Of what a branch of this scale added, y: the kernel of the gradient along y, and g_i·y_j/√d."""
+        stream = self.stream * scale
+        return self.output.own * _products(stream, stream) * added, stream[..., :, None] * added
+
+    def without_words(self, noise: Array, stream: Array, _: Place) -> Gradient:
+        """A gradient of this noise and these coefficients on the tokens at a place."""
+        return replace(self, noise=noise, stream=stream, words=0.0 * stream)
+
+    def past_branches(self, alpha: float, direct: Array, given: Gradient) -> Gradient:
+        """The gradient before a sub-layer: this one past its branches, with that noise, and what these bring back."""
+        return replace(
+            self, noise=direct + given.noise, stream=alpha**2 * self.stream + given.stream, words=alpha * self.words
+        )
 
     def along(self, place: Place) -> Array:
         """g_i·x_j/√d of a unit of i's error, (batch, 2 R, 2 R)."""
@@ -129,9 +143,7 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
     output = text_output(stack, tokens, forward.output, last_words, same_label)
     noise = sigma**2 * (output.errors - tokens.one_word * output.own)
     top = Gradient(tokens, output, noise, 0.0 * ones, sigma * ones)
-    down = walk_down(
-        stack, tokens, forward, top, word_sizes, lambda stream, sizes: Place(stream.kernel, sizes), _below_sublayer
-    )
+    down = walk_down(stack, tokens, forward, top, word_sizes, lambda stream, sizes: Place(stream.kernel, sizes), _rule)
     gradient, below = down.gradient, down.below
     across = down.across + gradient.along(below) * down.remains[..., None, :]
     bottom = gradient.kernel(below)
@@ -151,59 +163,12 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
     )
 
 
-def _below_sublayer(
-    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
-    branches: Sequence[SublayerState[Array]],
-) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
-    """Before a sub-layer, as in `gradient`; what has left the stream there is along what branches added."""
-    inside, tokens = branches[0], gradient.tokens
-    alpha, kappa, arriving = inside.step.residual, inside.step.input_scale, gradient.kernel(total)
-    direct, energies, left = gradient.noise, SquaredNorms(), 0.0 * gradient.noise
-    noises, parts = [], []
-    for branch in branches:
-        # All but what the branch made is noise to it, what other branches made too; what it made is noise below it.
-        tau = branch.step.branch
-        stream = gradient.stream * tau
-        within = gradient.output.own * _products(stream, stream) * branch.added
-        noise, part, of_branch = _below_branch(gradient, arriving - within, overlaps, branch)
-        noises.append(noise)
-        parts.append(part)
-        energies |= of_branch
-        direct = direct + within
-        left = left + alpha * tau * stream[..., :, None] * branch.added
-    if inside.step.learned:
-        kernels = reduce(add, (branch.added for branch in branches))
-        energies["scalar"] = tokens.total(kernels * arriving) / inside.step.stack.width
-    noise, part = reduce(add, noises), reduce(add, parts)
-    given = replace(gradient, noise=kappa**2 * noise, stream=kappa**2 * part, words=0.0 * part)
-    energies = with_more(energies, given.of_norm(inside.step.stack, tokens, below, inside.given_scales))
-    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), norm_overlaps(given, below, inside.given_scales))
-    given = given.below_norm(below, inside.given_scales)
-    passed = replace(
-        gradient,
-        noise=alpha**2 * direct + given.noise,
-        stream=alpha**2 * gradient.stream + given.stream,
-        words=alpha * gradient.words,
-    )
-    return passed, overlaps, left, energies
-
-
-def _below_branch(
-    gradient: Gradient, others: Array, overlaps: Overlaps[Array], inside: SublayerState[Array]
+def _rule(
+    arrived: Gradient, inside: SublayerState[Array], overlaps: Overlaps[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
-    """What one branch brings back: noise and coefficients at what it is given, and its energies."""
-    step, tau, none = inside.step, inside.step.branch, 0.0 * gradient.words
-    arrived = replace(gradient, noise=tau**2 * others, stream=tau**2 * gradient.stream, words=none)
-    place = Place(inside.made, none)
-    of_branch = norm_overlaps(arrived, place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
-    of_norms = arrived.of_norm(step.stack, gradient.tokens, place, inside.made_scales)
-    arrived = arrived.below_norm(place, inside.made_scales)
-    errors = gradient.output.own
-    if step.kinds == ("units",):
-        below = below_units(step.stack, gradient.tokens, arrived.noise, arrived.stream, errors, inside)
-    else:
-        below = below_attention(step.stack, gradient.tokens, arrived.noise, arrived.stream, errors, inside, of_branch)
-    return *below[:2], with_more(below[2], of_norms)
+    """The way through one branch."""
+    parts = (inside.step.stack, arrived.tokens, arrived.noise, arrived.stream, arrived.output.own, inside)
+    return below_units(*parts) if inside.step.kinds == ("units",) else below_attention(*parts, overlaps)
 
 
 def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: Array, same_label: Array) -> Array:

@@ -93,6 +93,21 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
     apart = apart - certain * (hit + hit.mT)
     targets = same_label * certain**2 + (smoothing * (2.0 - smoothing) - 2.0 * smoothing) / vocab
     errors = np.where(same > 0, alike, apart) + targets
+    own_columns, others, crossed = _in_own_columns(stack, tokens, first, both)
+    return TextOutput(loss, errors / count**2, own_columns / count**2, others / count**2, crossed / count**2)
+
+
+def _in_own_columns(stack: Stack, tokens: TextLayout, first: Array, both: Array) -> tuple[Array, Array, Array]:
+    """The products `own`, `others` and `crossed` of `TextOutput`, times P².
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        first: the mean probability of a position's own word, (batch, 2 R).
+        both: the mean product of two of them, (batch, 2 R, 2 R).
+    """
+    vocab, smoothing, same, chances = stack.vocab, stack.label_smoothing, tokens.one_word, tokens.labels
+    certain, left = 1.0 - smoothing, 1.0 - first
     target = certain * chances.own + smoothing / vocab
     square = certain**2 * chances.both + smoothing / vocab * (target + target.T - smoothing / vocab)
     crossed_own = first[..., :, None] * target.T
@@ -104,21 +119,16 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
     others = others - certain * (chances.hits.mT * unlabelled - certain * chances.hits_twice.mT)
     of_each = column[..., :, None] * certain * chances.hits
     crossed = column[..., :, None] * column[..., None, :] - of_each - of_each.mT + certain**2 * chances.crossed
-    return TextOutput(
-        loss=loss,
-        errors=errors / count**2,
-        own=of_own / count**2,
-        others=np.where(same > 0, 0.0, others) / count**2,
-        crossed=np.where(same > 0, 0.0, crossed) / count**2,
-    )
+    return of_own, np.where(same > 0, 0.0, others), np.where(same > 0, 0.0, crossed)
 
 
 def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:
     """Why a softmax that gives positions' own words this probability is refused, and the way out."""
-    given, way_out = "a text", "windows=text.windows(...) predicts texts that are given"
+    given, rule, way_out = "a text", "a law of text reaches", "windows=text.windows(...) predicts texts that are given"
     if not tokens.repeats.any():
-        given, way_out = "groups of tokens", "fewer tokens, or grouped=False, predict every token by itself"
+        given, rule = "groups of tokens", "groups reach"
+        way_out = "fewer tokens, or grouped=False, predict every token by itself"
     return (
         f"output_scale must be smaller for {given} with tied embeddings, got {scale:g}: the softmax gives a position's "
-        f"own word the probability {chance:.2g}, and the rule reaches {LARGEST_OWN_PROBABILITY:g}; {way_out}."
+        f"own word the probability {chance:.2g}, and {rule} {LARGEST_OWN_PROBABILITY:g}; {way_out}."
     )

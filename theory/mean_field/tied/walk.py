@@ -6,19 +6,28 @@ do to it. The order in which norms, branches and the embedding are passed is the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from theory.mean_field.kernels import Array, KernelLayout, Number
 from theory.mean_field.passes import Forward
-from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, TokenMoments, removed_at, with_more
+from theory.mean_field.sublayers import (
+    Overlaps,
+    SquaredNorms,
+    SublayerState,
+    TokenMoments,
+    removed_at,
+    scaled_overlaps,
+    summed_overlaps,
+    with_more,
+)
 from theory.stack import Stack
 
-Below = Callable[
-    [Any, Overlaps[Array], Any, Any, Sequence[SublayerState[Array]]], tuple[Any, Overlaps[Array], Array, SquaredNorms]
-]
-"""From a gradient at a residual sum to the one before its sub-layer: with overlaps, what left the stream, energies."""
+BranchRule = Callable[[Any, SublayerState[Array], Overlaps[Array]], tuple[Array, Array, SquaredNorms]]
+"""From a gradient at what a branch made and what norms removed of it to noise and coefficients at its input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +61,7 @@ def held_words(stack: Stack, forward: Forward[Array], ones: Array) -> list[Array
 
 def walk_down(
     stack: Stack, tokens: KernelLayout[Array], forward: Forward[Array], top: Any, held: list[Array],
-    place: Callable[[TokenMoments[Array], Array], Any], below_sublayer: Below,
+    place: Callable[[TokenMoments[Array], Array], Any], rule: BranchRule,
 ) -> Walked:  # fmt: skip
     """Carry a gradient from the output to the inputs.
 
@@ -63,7 +72,7 @@ def walk_down(
         top: the gradient at the output.
         held: as `held_words` gives it.
         place: from the moments of a stream and what its tokens hold of their words to a place.
-        below_sublayer: the way through one sub-layer.
+        rule: the way through one branch.
     """
     scales = forward.output_scales
     remains = 1.0 / norm_root(scales)
@@ -84,11 +93,73 @@ def walk_down(
         if branches is forward.insides[-1]:
             at_total = gradient.kernel(total)
         below = place(inside.stream, sizes)
-        gradient, overlaps, left, energies = below_sublayer(gradient, overlaps, total, below, branches)
+        gradient, overlaps, left, energies = _below_sublayer(tokens, gradient, overlaps, total, below, branches, rule)
         across = alpha * across + left * remains[..., None, :]
         remains = remains * alpha
         collected.append(with_more(energies, of_norms))
     return Walked(gradient, below, at_total, across, remains, collected)
+
+
+def _below_sublayer(
+    tokens: KernelLayout[Array], gradient: Any, overlaps: Overlaps[Array], total: Any, below: Any,
+    branches: Sequence[SublayerState[Array]], rule: BranchRule,
+) -> tuple[Any, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
+    """Before a sub-layer: the gradient, and what norms removed of it; g·y/√d of what branches added, y; energies.
+
+    Args:
+        tokens: layout of the tokens.
+        gradient: at the residual sum.
+        overlaps: what norms above removed of it; only attention with random queries asks for them.
+        total: the residual sum.
+        below: the stream before it.
+        branches: of the sub-layer.
+        rule: the way through one branch.
+    """
+    inside = branches[0]
+    alpha, kappa, arriving = inside.step.residual, inside.step.input_scale, gradient.kernel(total)
+    direct, left, energies = gradient.noise, 0.0 * gradient.noise, SquaredNorms()
+    noises, parts = [], []
+    for branch in branches:
+        # All but what the branch made is noise to it, what other branches made too; what it made is noise below it.
+        tau = branch.step.branch
+        known, along = gradient.known(tau, branch.added)
+        noise, part, of_branch = _below_branch(tokens, gradient, arriving - known, overlaps, below, branch, rule)
+        noises.append(noise)
+        parts.append(part)
+        energies |= of_branch
+        direct, left = direct + known, left + alpha * tau * along
+    if inside.step.learned:
+        added = reduce(add, (branch.added for branch in branches))
+        energies["scalar"] = tokens.total(added * arriving) / inside.step.stack.width
+    # Their matrices are independent: noise adds up in the mean, what is known of it in each.
+    given = gradient.without_words(kappa**2 * reduce(add, noises), kappa**2 * reduce(add, parts), below)
+    energies = with_more(energies, given.of_norm(inside.step.stack, tokens, below, inside.given_scales))
+    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), norm_overlaps(given, below, inside.given_scales))
+    given = given.below_norm(below, inside.given_scales)
+    return gradient.past_branches(alpha, alpha**2 * direct, given), overlaps, left, energies
+
+
+def _below_branch(
+    tokens: KernelLayout[Array], gradient: Any, others: Array, overlaps: Overlaps[Array], below: Any,
+    inside: SublayerState[Array], rule: BranchRule,
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
+    """Noise and coefficients at the input of one branch of a sub-layer, and its energies.
+
+    Args:
+        tokens: layout of the tokens.
+        gradient: at the residual sum.
+        others: kernel of what it has there beside what the branch made.
+        overlaps: what norms above removed of it.
+        below: the stream before the sub-layer.
+        inside: of the branch.
+        rule: the way through it.
+    """
+    tau, place = inside.step.branch, below.without_words(inside.made)
+    arrived = gradient.without_words(tau**2 * others, tau**2 * gradient.stream, place)
+    of_branch = norm_overlaps(arrived, place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_norms = arrived.of_norm(inside.step.stack, tokens, place, inside.made_scales)
+    noise, part, energies = rule(arrived.below_norm(place, inside.made_scales), inside, of_branch)
+    return noise, part, with_more(energies, of_norms)
 
 
 def norm_root(scales: Number) -> Array:

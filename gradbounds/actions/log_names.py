@@ -1,0 +1,127 @@
+"""Names in training logs: of losses, gradient norms, steps and parameters, and what they say of their numbers."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+PARAMETER = re.compile(
+    r"(?:^|[./])(?:(?:layers?|blocks?|h)_?)?\d+[./][a-z]|(?:^|[./_])(?:layers?|blocks?|h)_?\d+_[a-z]"
+    r"|\.(?:weight|bias)\b", re.IGNORECASE,
+)  # fmt: skip
+"""In the name of a parameter: the number of its layer, or an end that parameters have."""
+_STEP = (
+    "train global step", "global step", "step", "iteration", "iter", "current steps", "train step", "num updates",
+    "global step max steps", "_step",
+)  # fmt: skip
+"""Names of a step's number as `plain` has them, the surest first; W&B's own `_step` counts calls."""
+_STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s")
+
+_LOSS = {"loss", "trl", "tel", "xent", "crossentropyloss"}
+_CROSS_ENTROPY = {"lm", "ce", "nll", "xent", "crossentropyloss"}
+_VALIDATION = set("val valid validation eval test dev tel".split())
+_OF_LOSS = _LOSS | _CROSS_ENTROPY | _VALIDATION | set(
+    "train training cross entropy language model reduced total batch current step info".split()
+)  # fmt: skip
+_HAS_LOSS, _HAS_NORM, _HAS_STEP = (
+    re.compile(part, re.IGNORECASE) for part in ("loss|trl|tel|xent", "norm", "step|iter|update|^(?:it|s)$")
+)
+"""Parts of names, which save time where there are many."""
+_GRADIENT = {"grad", "gradient", "gnorm"}
+_ALONE = {"norm", "total", "global", "train"}
+_OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "optim"}
+
+_SQUARED = re.compile(
+    r"(?:(?<=norm)|(?<=l2))(?:[_ .-]?sq(?:uared?)?(?![a-z0-9])|\^2|\*\*2)"
+    r"|(?<![a-z])sq(?:uared?)?[_ -](?=(?:grad(?:ient)?[_ -])?(?:g?norm|l2))", re.IGNORECASE,
+)  # fmt: skip
+"""In the name of a norm: that it is squared."""
+_CLIP = r"((?:pre|before)[_ -]?clip(?:ping|ped)?|unclipped)|(?:(?:post|after)[_ -]?clip(?:ping|ped)?|clipped)"
+_CLIPPED = re.compile(rf"(?:^|[_ ./(-])(?:{_CLIP})(?![a-z0-9])\)?", re.IGNORECASE)
+"""That it is after clipping, or, in a group, before."""
+_WRAPPER = re.compile(r"(?<![^./])(?:_checkpoint_wrapped_module|_fsdp_wrapped_module|_orig_mod|module)\.")
+
+
+def plain(name: str) -> str:
+    """A name in small letters, with one space between words."""
+    return re.sub(r"[^a-z0-9.]+", " ", name.lower()).strip()
+
+
+def is_squared(name: str) -> bool:
+    """Whether a name says that its number is the square of a norm.
+
+    >>> is_squared("grad_norm^2"), is_squared("layers.3.up.weight/norm_sq"), is_squared("grad_norm")
+    (True, True, False)
+    """
+    return _SQUARED.search(name) is not None
+
+
+def is_clipped(name: str) -> bool | None:
+    """Whether a name says that its number is from after clipping, or from before; None where it says neither.
+
+    >>> is_clipped("grad_norm_clipped"), is_clipped("grad_norm/before_clipping"), is_clipped("grad_norm")
+    (True, False, None)
+    """
+    word = _CLIPPED.search(name)
+    return None if word is None else word[1] is None
+
+
+def bare(name: str) -> str:
+    """A name without what it says of squares and clipping.
+
+    >>> bare("clipped_grad_norm"), bare("layers.3.up.weight/norm_sq")
+    ('grad_norm', 'layers.3.up.weight/norm')
+    """
+    return _CLIPPED.sub("", _SQUARED.sub("", name)).lstrip("_ -")
+
+
+def unwrapped(name: str) -> str:
+    """A parameter's name without the wrappers of compiling, checkpointing and sharding.
+
+    >>> unwrapped("_orig_mod.h.0._checkpoint_wrapped_module.fc.weight")
+    'h.0.fc.weight'
+    """
+    return _WRAPPER.sub("", name)
+
+
+def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
+    """Names of the training loss, or of validation's: a cross-entropy stands before a sum with other terms.
+
+    >>> losses(["train/Z loss", "loss/train/total", "val/loss", "train/CE loss"])
+    ['train/CE loss', 'loss/train/total']
+    """
+    matches: list[tuple[bool, str]] = []
+    for name in filter(_HAS_LOSS.search, names):
+        whole, tail = set(plain(name).split()), set(plain(name.rpartition("/")[2]).split())
+        if any(words & _LOSS and words <= _OF_LOSS for words in (whole, tail)):
+            matches += [(not whole & _CROSS_ENTROPY, name)] if bool(whole & _VALIDATION) == of_validation else []
+    return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
+
+
+def norms(names: Iterable[str]) -> list[str]:
+    """Names of the whole gradient's norm: before clipping first, then the norm before its square.
+
+    >>> norms(["param_norm", "clipped_grad_norm", "grad_norm_sq", "layers.3.up.weight/grad_norm"])
+    ['grad_norm_sq', 'clipped_grad_norm']
+    """
+    after = {False: 0, None: 1, True: 2}
+    matches: list[tuple[tuple[int, bool, bool], str]] = []
+    for name in filter(_HAS_NORM.search, names):
+        of = bare(name)
+        whole, tail = set(plain(of).split()), set(plain(of.rpartition("/")[2]).split())
+        is_gradient = whole <= _ALONE or any(words & _GRADIENT and words <= _OF_NORM for words in (whole, tail))
+        if whole & {"norm", "gnorm"} and is_gradient and not PARAMETER.search(name):
+            matches.append(((after[is_clipped(name)], is_squared(name), not whole & _GRADIENT), name))
+    return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
+
+
+def step_of(record: Mapping[str, float], *, has_loss: bool) -> float | None:
+    """The step that a record says it is of: a whole number; not a number where it says that none is known.
+
+    >>> step_of({"_step": 0, "train/global_step": 10, "train/loss": 9.9}, has_loss=True)
+    10
+    """
+    named = {name: value for name, value in record.items() if _HAS_STEP.search(name) and not value % 1 > 0}
+    tails = {plain(name.rpartition("/")[2]): value for name, value in named.items() if "/" in name}
+    steps = {name: value for name, value in tails.items() if name in _STEP}
+    steps |= {name if name == "_step" else plain(name): value for name, value in named.items()}
+    beside = (*_STEP_BESIDE_LOSS, *(name for name in steps if name.endswith((" step", " iteration")))) * has_loss
+    return next((steps[name] for name in _STEP + beside if name in steps), None)

@@ -1,1 +1,0 @@
-"""Evidence from translation models on a text."""

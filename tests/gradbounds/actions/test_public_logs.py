@@ -1,0 +1,93 @@
+"""Logs of public frameworks, written by somebody who had not read the reader, with a table of what is right."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gradbounds.actions.log_line import LogLine, first_record, read_log
+
+FOLDER = Path(__file__).parents[2] / "data" / "public_logs"
+TABLE = tomllib.loads((FOLDER / "logs.toml").read_text())["log"]
+
+
+def expected(row):
+    """The table's row as the reader has it."""
+    loss, norm, step = (None if row[key] == "none" else row[key] for key in ("loss", "grad_norm", "first_step"))
+    steps = int(row["record"].split()[2]) if row["record"].startswith("mean") else 1
+    return loss, norm, step, steps, row["skipped"]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row["file"])
+def test_logs_of_frameworks(row):
+    path = FOLDER / row["file"]
+    if row["answer"] == "refuse":
+        with pytest.raises(ValueError, match="logged must have a loss of a training step"):
+            read_log(path)
+        return
+    line = first_record(path)
+    loss, norm, step, steps, skipped = expected(row)
+    assert line.loss == pytest.approx(loss, abs=1e-3 if "within 0.001" in row.get("note", "") else 1e-5)
+    assert (line.norm, line.steps, line.skipped) == (norm, steps, skipped)
+    # The table says of one log that its step is not stated beside the loss, and that the bar above shows 0.
+    assert line.step == (0 if row["file"] == "x_transformers_enwik8.txt" else step)
+    if row["answer"] in ("mean", "later") or steps > 1:
+        with pytest.raises(ValueError, match=rf"got step {step} first") as error:
+            read_log(path)
+        assert (f"a mean over {steps} steps" in str(error.value)) == (steps > 1)
+    else:
+        assert read_log(path) == line
+        assert ("no step" in line.facts()) == (line.step is None)
+
+
+def test_names_of_wrapped_parameters():
+    line = read_log(FOLDER / "composer_wandb_wrapped_names.jsonl")
+    assert "l2_norm/grad/model.transformer.blocks.0.attn.Wqkv.weight" in line.parameters
+    assert not any("wrapped" in name for name in line.parameters)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("step 1 loss 11.0 param norm: 9.0 grad_norm 2.5\nweight norm: 3.0\n", LogLine(11.0, 2.5, 1)),
+        ("warmup steps: 100\nmax step: 5\nloss: 11.0\nloss: 10.0\n", LogLine(11.0)),
+        ("Loading: 50%| 2/4 [00:01<00:01]\nMap: 100%| 4/4 [00:01<00:00]\n{'loss': 11.0}\n", LogLine(11.0)),
+        ("logging loss and norm\nstep 1: loss 11.0, norm 2.5\n", LogLine(11.0, 2.5, 1)),
+        ("step,loss,grad_norm\n1,11.0,0.0\n2,11.1,inf\n3,11.2,2.5\n", LogLine(11.2, 2.5, 3, skipped=2)),
+        ("step 0: aux loss: 0.3, loss: 11.0, time per step: 2\n", LogLine(11.0, None, 0)),
+        ("step: 10 val_loss: 9.0 loss: 9.5\n", "got step 10 first in"),
+        ("step: 0 val_loss: 11.0\nstep: 10 loss: 9.5\nstep: 20 loss: 9.0\n", LogLine(11.0, None, 0)),
+        ("loss: 11.0 ppl: 2048\n", LogLine(11.0 * 0.6931471805599453, is_of_bits=True)),
+        (
+            '{"loss": "11.0", "grad_norm": "2.5", "global_step/max_steps": "1/2000"}\n',
+            LogLine(11.0, 2.5, 1),
+        ),  # ms-swift
+        ("{'loss': '11.0', 'grad_norm': '2.5', 'global_step/max_steps': '1/2000'}\n", LogLine(11.0, 2.5, 1)),
+        ("Epoch [1/10], Step [2/600], Loss: 9.5\n", "got step 2 first in"),
+        ("Epoch [1/10], Loss: 9.5\n", LogLine(9.5)),  # a mean over an epoch, of no step
+        ("INFO:tensorflow:loss = 11.0, step = 1 (5.3 sec)\n", LogLine(11.0, None, 1)),
+        ("Step 50/100000; acc: 2.5; ppl: 14764.8; xent: 9.6; lr: 0.1\n", "got step 50 first in"),
+        ("1|1|Loss: 11.0: 0%| | 1/1000 [00:01<00:02, 1.2s/it]\n", LogLine(11.0, None, 1)),  # torchtune
+        ("step:1 - actor/lr:0.1 - train/loss:11.0 - train/grad_norm:2.5\n", LogLine(11.0, 2.5, 1)),  # verl
+        ("import os\nloss = 0\nstep = 12\n" + "=" * 40 + "\nstep:0/9 val_loss:11.0\n", LogLine(11.0, None, 0)),
+        ("[05/14/26 09:00:02] loss: 11.0\n", LogLine(11.0)),
+    ],
+)
+def test_words_and_numbers(tmp_path, text, line):
+    (tmp_path / "log").write_text(text)
+    if isinstance(line, str):
+        with pytest.raises(ValueError, match=line):
+            read_log(tmp_path / "log")
+    else:
+        assert read_log(tmp_path / "log") == line
+
+
+def test_events_of_tensorboard(tmp_path, monkeypatch):
+    """Without tbparse one line says what to do."""
+    monkeypatch.setitem(sys.modules, "tbparse", None)
+    file = tmp_path / "events.out.tfevents.1.host"
+    file.write_bytes(b"\x18\x00")
+    for path in (file, tmp_path):
+        with pytest.raises(ValueError, match=r"install gradbounds\[tensorboard\], or .* folder of the CSV files"):
+            read_log(path)

@@ -1,0 +1,77 @@
+"""81 configurations of 2025 and 2026, read beside a table that was written before this reader saw them."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from theory import Stack
+from theory.configurations import stack_from_config
+
+FOLDER = Path(__file__).parents[2] / "data" / "public_configs"
+ROWS = tomllib.loads((FOLDER / "configs.toml").read_text(encoding="utf-8"))["config"]
+
+PLACEMENTS = {"pre": "pre", "output": "output", "peri": "pre and output"}
+UNITS = {"relu_squared": "relu2", "gelu_tanh": "gelu"}
+NORMS = {"none": None, "head": "heads", "all": "all heads together"}
+# What a message says where the table's reason has the words.
+SAID = {
+    "MLA": "narrow matrices",
+    "recurrence": "recurrence|attention is linear|of kind (mamba|linear_attention)",
+    "convolutions": "convolutions|of kind conv",
+    "bias in the choice": "a bias enters its router's choice",
+    "gate on attention": "a gate multiplies what its attention gives",
+    "no class in transformers": "has no class of it",
+    "without a class in transformers": "has no class of it",
+    "its class": "its class in transformers .* has not been compared",
+    "a norm on the embeddings": "its class in transformers .* has not been compared",
+    "output norms with experts": "its class in transformers .* has not been compared",
+    "xIELU": "xIELU",
+    "three values": "three values",
+    "SparseMixer": "sparse mixer",
+    "heads of full layers that are wider": "heads of its full layers are wider",
+    "run several times": "run several times",
+    "difference of two": "difference of two",
+    "the values decide": "its values decide",
+    "AltUp": "several streams",
+}
+
+
+def found(stack: Stack) -> dict[str, object]:
+    """The fields of a network by the table's names."""
+    units = UNITS.get(stack.activation, stack.activation)
+    return {
+        "placement": ("parallel " if stack.layout == "parallel" else "") + PLACEMENTS.get(stack.placement, "post"),
+        "norm": stack.normalization,
+        "layers": stack.depth,
+        "width": stack.width,
+        "heads": stack.heads,
+        "kv_heads": stack.kv_heads or stack.heads,
+        "head_dim": stack.head_width or stack.width // stack.heads,
+        "mlp": f"gated {units}" if stack.ffn == "gated" else units,
+        "hidden_units": stack.ffn_width,
+        "tied": stack.embeddings == "tied",
+        "init_std": stack.init_std,
+        "rotary": stack.rotary > 0,
+        "qk_norm": NORMS[stack.query_key_norm],
+        "experts": stack.experts or None,
+        "experts_per_token": stack.experts_per_token if stack.experts else None,
+        "mask": stack.mask,
+    }
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["file"] for row in ROWS])
+def test_what_is_read_of_a_public_configuration(row):
+    """Every field as the table has it, or a refusal whose reason is the table's."""
+    try:
+        stack, _ = stack_from_config(FOLDER / row["file"])
+    except ValueError as error:
+        message = str(error).rpartition("which is not read: ")[2]
+        assert row["answer"] != "read", message
+        known = [said for words, said in SAID.items() if words in row["reason"]]
+        assert any(re.search(said, message) for said in known), (message, row["reason"])
+    else:
+        assert row["answer"] != "refuse"
+        expected = {name: row.get(name, "causal" if name == "mask" else None) for name in found(stack)}
+        assert found(stack) == expected
