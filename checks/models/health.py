@@ -117,11 +117,7 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     silent = unreached(rows, layers)
     yield from never_learning(rows)
     yield from _without_gradient(rows[~rows["layer"].isin(silent)], [k for k in layers if k not in silent])
-    alike = rows[rows["quantity"] == "alike"]
-    if len(layers) > 1 and 2 * alike["layer"].nunique() > len(layers):
-        names = escaped(", ".join(alike["parameter"].unique()[:_NAMED]))
-        what = f"entries of {names} along an axis are equal and get equal gradients: no step tells them apart"
-        yield Finding(WHOLE_MODEL, "copies", what)
+    yield from _copies_to_stay(rows, layers)
     kinds = layer_kinds(rows, layers, config)
     yield from _structure(rows, layers, kinds)
     middle = rows.groupby(["quantity", "parameter", "layer"])["value"].median()
@@ -166,6 +162,15 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
         if norm < _VANISHED * largest and layer not in silent:
             what = "its gradient is {} of the largest layer's"
             yield Finding(int(layer), "vanishing", what, (float(norm / largest),), digits=1)
+
+
+def _copies_to_stay(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
+    """Parameters of most layers whose entries are equal along an axis and get equal gradients there."""
+    alike = rows[rows["quantity"] == "alike"]
+    if len(layers) > 1 and 2 * alike["layer"].nunique() > len(layers):
+        names = escaped(", ".join(alike["parameter"].unique()[:_NAMED]))
+        what = f"entries of {names} along an axis are equal and get equal gradients: no step tells them apart"
+        yield Finding(WHOLE_MODEL, "copies", what)
 
 
 def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Finding]:

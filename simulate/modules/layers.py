@@ -32,7 +32,7 @@ class LayerList:
 
 
 def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[LayerList]:
-    """The layers that globs name, or the outermost lists of modules of one class.
+    """The layers that globs name, or the outermost lists of modules of one class, or of a few that take turns.
 
     Of several lists those with `depth` modules are taken, if there are some.
 
@@ -49,9 +49,11 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
         if any(not other or name.startswith(f"{other}.") for other in lists):
             continue
         children = tuple(submodule.children())
-        alike = len({type(child) for child in children}) == 1
+        kinds = len({type(child) for child in children})
+        # Layers of several classes take turns in a list; the parts of one layer are each of its own.
+        taking_turns = isinstance(submodule, nn.ModuleList) and 1 < kinds <= len(children) // 2
         # A Sequential of two linear maps is no list of layers: a layer has parts.
-        listed = isinstance(submodule, nn.ModuleList | nn.Sequential) and alike
+        listed = isinstance(submodule, nn.ModuleList | nn.Sequential) and (kinds == 1 or taking_turns)
         if listed and all(list(c.children()) for c in children) and not _are_stages(children):
             paths = tuple(f"{name}.{child}".lstrip(".") for child, _ in submodule.named_children())
             lists[name] = LayerList(name or type(module).__name__, children, paths)
