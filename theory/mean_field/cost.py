@@ -12,6 +12,7 @@ import numpy as np
 
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is_exchangeable, is_fluctuating
 from theory.mean_field.attention.grouped_patterns import SAMPLES
+from theory.mean_field.experts import COUNTED
 from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.loss import LARGEST_TABLE
@@ -245,13 +246,14 @@ def _of_groups(stack: Stack, *, text: bool) -> tuple[float, float, float]:
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
     heads = min(stack.heads, (TextLayout if text else GroupLayout).most_heads) if stack.query_key_scale else 0
     samples, pairs, rows = heads * SAMPLES, r * members / stack.sequences, members * stack.key_width
-    each = stack.depth * (1e-6 * members**2 + samples * (4e-7 * pairs + 1.6e-9 * r * rows))
+    counted = min(stack.rows, COUNTED * r) * stack.experts * has_experts(stack)  # logits that tell loads of experts
+    each = stack.depth * (1e-6 * members**2 + 1.1e-7 * counted + samples * (4e-7 * pairs + 1.6e-9 * r * rows))
     kept = (
         12.0 * members**2
         + samples * (2.0 + text) * r * r / stack.sequences
         + 2.0 * (heads + samples) * r * stack.key_width
     )
-    memory = kept * stack.depth + 40.0 * members**2 + samples * (12.0 * pairs + 4.0 * rows)
+    memory = kept * stack.depth + 40.0 * members**2 + samples * (12.0 * pairs + 4.0 * rows) + 6.0 * counted
     interpolated = stack.activation not in _FORMULAS and bool(stack.norm_epsilon)
     return 0.03 + 0.0125 * stack.depth * interpolated, each, _NUMBER * memory
 
