@@ -105,7 +105,7 @@ def test_a_model_s_configuration(tmp_path, capsys):
         beside.append(json.loads(capsys.readouterr().out)["seconds"] - alone)
     assert beside[0] > 20 * first_step_cost._SECONDS_A_STEP * 0.999
     assert beside[1] == pytest.approx(2 * beside[0])
-    assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "6s"]) == 2
+    assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "3s"]) == 2
     assert re.search(r"of --max-time; --tokens \d+ is within these; --max-time", capsys.readouterr().err)
 
 
