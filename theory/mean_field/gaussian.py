@@ -252,10 +252,17 @@ def _smooth_rule(scale: float, density: float) -> tuple[Array, Array]:
 
     Few where the scale is small, of Gauss's rule, and else `normal_rule` of a density.
     """
-    if scale >= _SMALL:
-        return normal_rule(density)
+    return normal_rule(density) if scale >= _SMALL else _few_nodes()
+
+
+@lru_cache(maxsize=1)
+def _few_nodes() -> tuple[Array, Array]:
+    """Nodes and weights of Gauss's rule for N(0, 1), an eigenvalue problem that is solved once."""
     nodes, weights = hermegauss(_FEW)
-    return nodes, weights / math.sqrt(2.0 * math.pi)
+    weights /= math.sqrt(2.0 * math.pi)
+    for numbers in (nodes, weights):
+        numbers.flags.writeable = False
+    return nodes, weights
 
 
 def _conditional_factors(scale: float, s: Array) -> tuple[Array, Array]:
