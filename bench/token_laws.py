@@ -178,7 +178,7 @@ O200K = "|".join([
     r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
     r"""\p{N}{1,3}""", r""" ?[^\s\p{L}\p{N}]+[\r\n/]*""", r"""\s*[\r\n]+""", r"""\s+(?!\S)""", r"""\s+""",
 ])  # fmt: skip
-"""How o200k cuts a text into pieces, as published with its ranks."""
+"""The pattern by which o200k cuts a text into pieces, as published with its ranks."""
 
 
 def by_rank(frequencies: np.ndarray) -> list[list[float]]:

@@ -18,7 +18,7 @@ from theory.mean_field.gaussian import LARGEST_SCALE
 from theory.mean_field.prediction import predicted_seconds
 
 _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
-"""What a prediction takes and holds unasked, at most, by the estimate."""
+"""The most seconds and bytes of a prediction by the estimate, where no limit is given."""
 
 SOON = 10.0
 """Seconds that a prediction takes unasked by the estimate, where there is a cheaper way."""

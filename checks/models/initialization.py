@@ -222,7 +222,7 @@ def _of_both_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]
 
 
 def _of_norms(probed: Probed) -> Iterator[Alarm]:
-    """What norms multiply by, which is 1 before training."""
+    """Alarms of norms whose factor is not 1, as it is before training."""
     factors: dict[str, list[float]] = {}
     tests = probed.tests
     response, says = (values(tests, f"norm_{what}") for what in ("response", "says"))
