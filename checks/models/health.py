@@ -229,7 +229,7 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
 
 
 def _said_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
-    """The kind of each layer by the configuration, None where it says nothing."""
+    """The type of each layer by the configuration, "" if it names none, and whether the layer is said to be dense."""
     config = {**config, **(config.get("text_config") or {})}
     types, first = config.get("layer_types"), config.get("first_k_dense_replace")
     types = types if isinstance(types, list | tuple) and len(types) == len(layers) else [""] * len(layers)
