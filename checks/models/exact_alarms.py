@@ -189,6 +189,13 @@ def _labels(tests: ExactTests) -> Iterator[Fact]:
             "on: are labels shifted more than once?" if distance > 0 else "before it: are they shifted the other way?"
         )
         yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
+    padded = whole(tests, "labels_on_padding")
+    if padded > 0:
+        what = (
+            f"{padded:.0f} of {whole(tests, 'labels'):.0f} labels are at positions where attention_mask is 0: is the "
+        )
+        what += "padding to count in the loss?"
+        yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
     for fact, whose in (("next_sample", "next sample"), ("own_start", "same sample")):
         if whole(tests, f"ends_in_{fact}") == 1:
             what = (

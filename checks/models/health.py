@@ -286,11 +286,15 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
 
 
 def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
-    """Matrices that fewer than three layers have, and whose entries are far larger than those of the list's others."""
+    """Matrices that fewer than three layers have, and whose entries are far larger than those of the list's others.
+
+    One whose rows are all the same, such as decay rates of a state-space layer, is no draw.
+    """
     table = rows[rows["parameter"] != ""].pivot_table("value", ["layer", "parameter"], "quantity")
     if not {"shortest", "weight", "entries"} <= {*table.columns}:
         return
-    table = table[table["shortest"].notna() & (table["weight"] > 0)]
+    drawn = table["one_row"].isna() if "one_row" in table else True
+    table = table[table["shortest"].notna() & (table["weight"] > 0) & drawn]
     sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
     for (layer, name), size in (sizes / sizes.median()).items():
         if size > _LONE and (table.index.get_level_values("parameter") == name).sum() < 3:

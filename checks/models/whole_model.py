@@ -13,6 +13,8 @@ LOSS = 2.0
 """The loss at the start over ln V, from which it is too large."""
 KNOWN = 0.9
 """The loss over the entropy of the batch's labels below which a module knows them."""
+INSIGHT = 5.0
+"""By how many standard errors it must also be below the loss of random labels: of two labels chance explains all."""
 STREAM = 10.0
 """The energy of the last layer's output over the first one's, either way and over the number of layers, from which the
 stream grows too much. Branches of one energy behind norms give at most 1; those of attention grow, from a mean over
@@ -61,7 +63,7 @@ def loss_alarms(tests: ExactTests) -> list[Alarm]:
     if LOSS * np.log(classes) < size < np.inf:
         what = f"loss {size:.3g} at the start, where a uniform guess among {classes:.0f} has {np.log(classes):.3g}"
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
-    if size < KNOWN * known:
+    if size < KNOWN * known and whole(tests, "label_insight") > INSIGHT:
         what = (
             f"loss {size:.3g} at the start, where the labels' frequencies alone explain {known:.3g}: does it see them?"
         )

@@ -4,6 +4,7 @@ Attention weights are what `softmax` gives and a matrix product then multiplies 
 `scaled_dot_product_attention` would give for its arguments. Code that computes them in another way is not seen.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,8 +24,9 @@ _CHANGED = ("mul", "__mul__", "masked_fill", "masked_fill_")
 # The input at which an activation's derivative is as good as 0: below it, or beyond it to both sides.
 _DEAD = {"relu": 0.0, "relu_": 0.0, "gelu": -4.0, "silu": -10.0}
 _SATURATED = {"tanh": 4.0, "sigmoid": 8.0}
-# Logits below this are masked.
-_MASKED = -1e4
+# Logits so far below the largest of their query are masked: their weights are no normal numbers. Some masks add -100.
+_MASKED = math.log(torch.finfo(torch.float32).tiny)
+_HIDDEN = -1e4
 _FEWEST_TOKENS = 8
 
 
@@ -133,9 +135,11 @@ class OperationWatcher(TorchFunctionMode):
     def _attention(self, logits: Tensor, weights: Tensor) -> None:
         """Of logits and weights with their keys in the last axis; queries that see no key are left out."""
         logits, weights = logits.float(), weights.float()
-        visible = logits > _MASKED
+        # Where all keys of a query are masked by a large number, the largest is that.
+        visible = (logits > logits.amax(-1, keepdim=True) + _MASKED) & (logits > _HIDDEN)
         keys = visible.sum(-1)
-        if not bool(visible.any()):
+        # Weights with a sign are another attention than softmax's.
+        if not bool(visible.any()) or bool((weights < 0).any()):
             return
         self._put("logit_std", logits[visible].std(correction=0))
         sums = weights.sum(-1)[keys > 0]
