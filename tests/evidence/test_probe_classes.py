@@ -280,10 +280,11 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
     if "no gradient" in kinds:
         found["no gradient"] = 0.0
         for alarm in (one for one in alarms if one.kind == "no gradient"):
-            place = f"{alarm.part}.{alarm.layer - 1}." if alarm.layer else f"{alarm.part}."
-            words = {word.rstrip(",:").rpartition("*")[2] for word in alarm.what.split() if "." in word}
+            words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in alarm.what.split()}
+            number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
+            pattern = re.compile(rf"{re.escape(alarm.part)}\.{number}\.(?:{'|'.join(words)})")
             for name, one in module.named_parameters():
-                if name.startswith(place) and name.endswith(tuple(words)) and one.grad is not None:
+                if pattern.fullmatch(name) and one.grad is not None:
                     found["no gradient"] = max(found["no gradient"], float(one.grad.abs().max()))
     if "leak" in kinds:
         found["leak"] = moved_by_the_last(module, inputs)
