@@ -291,11 +291,11 @@ class TextLayout(GroupLayout):
         variance = unknown * unknown.T * (first * (unknown + unknown.T) + left) / np.square(seen * seen.T)
         return np.asarray(np.sqrt(variance) / same)
 
-    def ends(self, entries: int) -> Array:
-        """1 or -1: whether two texts share more words than others, or fewer, (entries or 1, 2 R, 2 R or 1).
+    def repeat_extremes(self, entries: int) -> Array:
+        """The sign of two texts' excess of shared token ids, 1 or -1, (entries or 1, 2 R, 2 R or 1).
 
-        Of two sequences rows of the first are at one end and those of the second at the other, so that their pairs have
-        both; else entries of a batch are in turn. Of an odd number there are no two, and all are 0.
+        With two sequences, rows of the first take one sign and rows of the second the other, so that their pairs have
+        both. Otherwise the entries of a batch alternate; with an odd number of entries all signs are 0.
         """
         if self.sequences == 2:
             return np.where(np.arange(len(self.sizes)) < len(self.sizes) // 2, 1.0, -1.0)[None, :, None]
@@ -310,7 +310,7 @@ class TextLayout(GroupLayout):
 
     def likelier(self, entries: int) -> Array:
         """How much likelier than κ two rows see one word, less 1, in texts at both `ends`, (entries or 1, 2 R, 2 R)."""
-        return np.asarray(self.coincidences - 1.0 + self.ends(entries) * self.count_deviations)
+        return np.asarray(self.coincidences - 1.0 + self.repeat_extremes(entries) * self.count_deviations)
 
     @property
     def varying(self) -> Array:
@@ -357,24 +357,24 @@ class TextLayout(GroupLayout):
         shares[..., self.probes] = 0.0
         return shares
 
-    def split(self, kernel: Array) -> tuple[Array, Array]:
-        """What tokens of other words have in common, and what one adds to it: its word's, and its own."""
-        generic, common = self.beside, self.between(kernel, self.neighbours)
+    def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
+        """Return the kernel of tokens with different ids, and the excess of a token's own K_ii over it."""
+        generic, common = self.beside, self.across_tokens(kernel, self.neighbours)
         smooth = common[..., self.generic[:, None], self.generic]
-        smooth[..., generic[:, None], generic] = self.between(kernel, self.twins)[..., generic[:, None], generic]
+        smooth[..., generic[:, None], generic] = self.across_tokens(kernel, self.twins)[..., generic[:, None], generic]
         energies = np.linalg.diagonal(kernel)[..., self.generic]
         return smooth, np.maximum(energies - np.linalg.diagonal(smooth), 0.0)
 
     def of_words(self, kernel: Array) -> tuple[Array, Array]:
         """What a word adds to what tokens share, (..., R, R) of R probes; and what a token adds to that, (..., R)."""
-        common = self.between(kernel, self.neighbours)
+        common = self.across_tokens(kernel, self.neighbours)
         generic, of_word = self.beside, common[..., self.probes[:, None], self.probes]
         alone = np.linalg.diagonal(kernel)[..., self.probes] - np.linalg.diagonal(of_word)
         return of_word - common[..., generic[:, None], generic], np.maximum(alone, 0.0)
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
         """What sums over tokens see: the mixture of both classes, and what one token adds, below 0 if it is in that."""
-        (smooth, _), places = self.split(kernel), self._places
+        (smooth, _), places = self.smooth_and_own(kernel), self._places
         repeated = self.repeats * self.of_words(kernel)[0]
         smooth = smooth + repeated[..., places[:, None], places]
         return smooth, np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth)
@@ -406,7 +406,7 @@ class TextLayout(GroupLayout):
     def attended_at_ends(self, kernel: Array, attended: Array) -> Array:
         """As without text, where two texts share more words or fewer."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
-        return attended + words @ repeated @ words.T * self.ends(len(kernel)) * self.count_deviations
+        return attended + words @ repeated @ words.T * self.repeat_extremes(len(kernel)) * self.count_deviations
 
     def attend_back(self, kernel: Array) -> Array:
         """Its way back, likewise."""

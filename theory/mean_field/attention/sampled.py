@@ -26,7 +26,7 @@ from theory.mean_field.sublayers import (
     Overlaps,
     Recorded,
     SquaredNorms,
-    of_biases,
+    bias_gradients,
 )
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
@@ -145,8 +145,8 @@ def _attend(
         energies = {kind + "V": tokens.total(keys * to_values)}
         if projected:
             energies[kind + "O"] = asking.total(out * gradient) * inner_ratio(stack)
-            energies |= of_biases(stack, asking, **{kind + "O": gradient})
-        energies |= of_biases(stack, tokens, **{kind + "V": to_values})
+            energies |= bias_gradients(stack, asking, **{kind + "O": gradient})
+        energies |= bias_gradients(stack, tokens, **{kind + "V": to_values})
         return head, value_gain * to_values, energies
 
     return out * projection_gain, pattern, back
@@ -189,7 +189,7 @@ def query_path(
         energies = {kind + "Q": sum(energies.values())}
     else:
         for role, (part, _, tokens) in parts.items():
-            energies |= of_biases(stack, tokens, **{kind + role: shrink * others[role] * part.sum(-3)})
+            energies |= bias_gradients(stack, tokens, **{kind + role: shrink * others[role] * part.sum(-3)})
     below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, *_) in parts.items())
     return energies, *below
 

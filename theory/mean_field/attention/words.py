@@ -93,7 +93,7 @@ def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Arr
     places, same = tokens.same_places()[0]
     of_word = np.zeros(kernel.shape[:-1])
     of_word[..., tokens.probes] = of_word[..., tokens.beside] = np.linalg.diagonal(tokens.of_words(kernel)[0])
-    of_place = kernel[..., places, same] - tokens.between(kernel, tokens.neighbours)[..., places, same]
+    of_place = kernel[..., places, same] - tokens.across_tokens(kernel, tokens.neighbours)[..., places, same]
     of_place = of_place[..., tokens.generic]
     words = tokens.repeats[0, -1] * np.square(of_word)
     whole_square = words + np.square(of_place) / np.maximum(tokens.seen_all[:, 0], 1.0)

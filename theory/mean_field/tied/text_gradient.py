@@ -26,8 +26,8 @@ from theory.mean_field.sublayers import (
     Overlaps,
     SquaredNorms,
     SublayerState,
-    of_norm,
-    with_more,
+    add_energies,
+    norm_parameter_gradients,
 )
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.text_branches import below_attention, below_units
@@ -104,7 +104,7 @@ class Gradient:
             self, noise=self.noise / scales, stream=(stream - along / size**2) / size, words=self.words / size
         )
 
-    def of_norm(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
+    def norm_parameter_gradients(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
         """What that norm's gains and biases have of the gradient above it, as in `gradient`."""
         if isinstance(scales, float) or not tokens.apart:
             return {}
@@ -112,7 +112,7 @@ class Gradient:
         above = self.above_norm(size)
         along = above.along(place) / size[..., None, :]
         removed = np.linalg.diagonal(along)
-        squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
+        squares = norm_parameter_gradients(stack, tokens, above.kernel(place), place.kernel / scales)
         # Two words: what the gradient of each has of the other's.
         word_sizes = place.held / size
         of_words = self.output.others.mT * above.stream[..., :, None] * place.kernel / size[..., None, :]
@@ -121,7 +121,7 @@ class Gradient:
             of_words + of_words.mT + self.output.crossed * _products(word_sizes * self.words, word_sizes * self.words)
         )
         coherent = tokens.total(self.output.own * (_products(removed, removed) + along * along.mT) + of_words)
-        return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
+        return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, size: Array) -> Gradient:
         """By the tokens that the norm is given."""
