@@ -231,7 +231,7 @@ def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
 def _laid_out(
     stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
-    """What enters, and the layout of the tokens: of all, or of those that stand for groups."""
+    """Return the inputs and the layout of the tokens: all tokens, or the representatives of groups."""
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:

@@ -228,7 +228,9 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
 def _query_and_key_roots(
     shape: tuple[int, ...], head_width: int, generator: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    """Of independent normal queries Z_q and keys Z_k of d_k coordinates, in as few numbers as their products have.
+    """Return roots of the products of independent normal queries Z_q and keys Z_k of d_k coordinates.
+
+    They hold as few numbers as the products have.
 
     In an orthonormal basis that begins with one of the queries' span, Z_q = R O, the keys are normal again. So the
     products are R Rᵀ of the queries, R Nᵀ of queries and keys with N = Z_k Oᵀ, and N Nᵀ + S Sᵀ of the keys with S a
