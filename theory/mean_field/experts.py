@@ -172,7 +172,7 @@ def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
 
 def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generator: np.random.Generator) -> Recorded:
     """Loads of all tokens, or of at most `COUNTED` for each representative, by logits of their own."""
-    smooth, alone = tokens.groups.split(tokens.pooled(kernel))
+    smooth, alone = tokens.groups.smooth_and_own(tokens.pooled(kernel))
     # Whole tokens: of two groups of 5.5 one has 6 and one has 5, since loads of shares 5.5 / 6 would vary too little.
     sizes = np.diff(np.rint(tokens.groups.sizes.cumsum()), prepend=0.0)
     counts = np.minimum(sizes.astype(int), COUNTED)

@@ -52,7 +52,7 @@ class MemberLayout(GroupLayout):
         )  # fmt: skip
 
     def repeated(self, sequences: int, *, apart: bool = False) -> MemberLayout:
-        """As that of `GroupLayout`, and the groups likewise."""
+        """Return the layout of several sequences: repeat the members and their groups."""
         every = super(MemberLayout, self).repeated(sequences, apart=apart)
         group = np.add.outer(np.arange(sequences) * len(self.groups.sizes), self.group).ravel()
         given = {part.name: getattr(every, part.name) for part in fields(GroupLayout)}
