@@ -120,7 +120,7 @@ def predict(
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
-            some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
+            some seconds at any n and holds the terms of order n/d (docs/attention.md). None for that where the patterns
             of all tokens would take longer than that. With tied embeddings, where a position's own word has a mean
             probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
