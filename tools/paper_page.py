@@ -6,6 +6,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ def page(committed: Sequence[Results]) -> str:
     rows = [v for results in committed for v in results.verdicts]
     claims: list[dict[str, Any]] = []
     for claim in (claim for key, claim in CLAIMS.items() if key not in CLAIMS.versions):
-        own = _largest_first([v for v in rows if v.claim == claim.id])
-        of_paper = [v for v in own if not v.relaxed]
-        untested = f" {claim.untested}" * bool(claim.untested) if own else f", {claim.source}: {claim.statement}"
-        claims.append({"claim": claim, "verdicts": own, "of_paper": of_paper, "untested": untested})
+        of_claim = _largest_first([v for v in rows if v.claim == claim.id])
+        of_paper = [v for v in of_claim if not v.relaxed]
+        untested = f" {claim.untested}" * bool(claim.untested) if of_claim else f", {claim.source}: {claim.statement}"
+        claims.append({"claim": claim, "verdicts": of_claim, "of_paper": of_paper, "untested": untested})
     sizes = dict.fromkeys(v.size for each in claims for v in each["of_paper"])
     by_size = {size: {c["claim"].id: [v for v in c["of_paper"] if v.size == size] for c in claims} for size in sizes}
     return (
@@ -40,7 +41,7 @@ def page(committed: Sequence[Results]) -> str:
         .render(
             claims=claims,
             commands=list(dict.fromkeys(shown_command(results.made_by) for results in committed)),
-            in_short={size: _by_word(by_claim) for size, by_claim in sorted(by_size.items(), key=lambda one: one[0])},
+            in_short={size: _by_word(by_claim) for size, by_claim in sorted(by_size.items(), key=itemgetter(0))},
             factors=_factors([v for v in rows if v.claim == "T1" and not v.relaxed]),
             at_paper_width={TITLES[name]: significant(looseness(bound_stack(name, PAPER_WIDTH))) for name in PAPER},
         )
@@ -77,11 +78,11 @@ def _kind(v: Verdict) -> tuple[Subject, str]:
 
 def _by_word(by_claim: Mapping[str, Sequence[Verdict]]) -> dict[str, list[str]]:
     """Return the claims of each verdict; a claim with several is listed at the one that decides."""
-    found: dict[str, list[str]] = {word: [] for word in DECIDING}
+    claims: dict[str, list[str]] = {word: [] for word in DECIDING}
     for name, verdicts in by_claim.items():
         if verdicts:
-            found[deciding(verdicts).verdict].append(name)
-    return {word: names for word, names in found.items() if names}
+            claims[deciding(verdicts).verdict].append(name)
+    return {word: names for word, names in claims.items() if names}
 
 
 def _factors(loose: Sequence[Verdict]) -> str:
