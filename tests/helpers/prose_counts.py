@@ -33,7 +33,7 @@ def sentences(text: str) -> Iterator[str]:
     """Yield the sentences of Markdown or of a docstring, without code, formulas, tables and headings."""
     text = re.sub(r"<!--.*?-->|```.*?```|\$\$.*?\$\$", "", text, flags=re.S)
     text = re.sub(r"^[ ]*(?:\||#|!\[|>>>).*$", "", text, flags=re.M)
-    text = re.sub(r"\$[^$\n]+\$|`[^`\n]*`|\]\([^)]*\)", "x", text)
+    text = re.sub(r"\$[^$\n]+\$|`[^`\n]*`|\]\([^)]*\)", "X", text)
     for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", text):
         yield from re.split(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z\[\"'(*_])", " ".join(paragraph.split()).strip("-* "))
 
