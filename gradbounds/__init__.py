@@ -15,7 +15,7 @@ from gradbounds.shadowing import allow_names_of_programs as _allow_names_of_prog
 
 _allow_names_of_programs()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from checks import Verdict, comparison, estimate, power_law, register_claim, verdicts

@@ -49,3 +49,9 @@ def test_every_work_of_the_prior_art_has_its_reference():
     named = set(re.findall(r"\b\d{4}\.\d{5}\b", (DOCS / "finite_width.md").read_text(encoding="utf-8")))
     listed = set(re.findall(r"eprint=\{([\d.]+)\}", (DOCS / "references.bib").read_text(encoding="utf-8")))
     assert named == listed
+
+
+def test_the_version_is_one():
+    citation, changes = ((ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md"))
+    assert f"\nversion: {gb.__version__}\n" in citation
+    assert re.search(r"^## (\S+)", changes, re.M)[1].rstrip(",") == gb.__version__
