@@ -76,7 +76,7 @@ def quantities_of(
     generator: np.random.Generator,
     share: Kernel | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """What `recursion` gives, after a way up that may have several ways down.
+    """Return the quantities of `recursion` after one forward pass, which may have several backward passes.
 
     `share` multiplies the gradient kernel at the output, in which squared norms are linear: with 1 inside of the parts
     of a mini-batch and 0 between them these are sums over the parts. Tied embeddings have no such kernel.

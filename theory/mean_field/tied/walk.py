@@ -165,12 +165,12 @@ def _below_branch(
 
 
 def norm_root(scales: Number) -> Array:
-    """What a norm divides each token by; 1 if there is none."""
+    """Return the divisor of each token in a norm; 1 without a norm."""
     return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))
 
 
 def norm_overlaps(gradient: Any, place: Any, scales: Number) -> Overlaps[Array]:
-    """What a norm removes of a gradient along the stream beside what is certain; None if there is no norm."""
+    """Return the random part that a norm removes from a gradient along the residual stream; None without a norm."""
     if isinstance(scales, float):
         return None
     above = gradient.above_norm(norm_root(scales))
