@@ -147,9 +147,9 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
     said = escape(page_layout.description(doctree), quote=True)
     context["metatags"] = context.get("metatags", "") + f'\n<meta name="description" content="{said}">'
     if pagename == root_doc:
-        picture = re.compile(r'<img [^>]*explore\.png"[^>]*>')
-        below = '<a href="explore.html">Open this page</a>, with answers for GPT-2 and networks around the paper\'s.'
-        context["body"] = picture.sub(rf'<a href="explore.html">\g<0></a><br>{below}', context["body"])
+        picture = re.compile(r'<img [^>]*gradient_over_layers\.png"[^>]*>')
+        below = '<a href="explore.html">Explore it live</a>: 26 published models, and networks around the paper\'s.'
+        context["body"] = picture.sub(rf"\g<0><br>{below}", context["body"])
     context["last_updated"] = page_layout.numbers_of(pagename, version)
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))
 
