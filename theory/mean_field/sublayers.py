@@ -80,6 +80,11 @@ def of_norm(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -
     return {"gain": gains / stack.width, "shift": tokens.total(gradient) / stack.width}
 
 
+def of_stream(tokens: KernelLayout[Any], gradient: Any, width: int) -> SquaredNorms:
+    """E‖∂L/∂x‖²/d of the stream x after a layer, by its gradient kernel."""
+    return {"stream": tokens.count * tokens.diagonal(gradient) / width}
+
+
 def with_more(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
     """Energies, and what is added to some of them."""
     return energies | {name: energies.get(name, 0.0) + value for name, value in more.items()}
