@@ -126,6 +126,15 @@ def committed_results(folder: Path = DATA) -> list[Results]:
     return [load_results(path) for path in (folder / COMMITTED.name, *others)]
 
 
+def field_results(folder: Path = DATA / "field") -> dict[str, Results]:
+    """What was committed on statements of other papers, by the name of the file of their source.
+
+    Raises:
+        ValueError: a file is not a results file.
+    """
+    return {path.stem: load_results(path) for path in sorted(folder.glob("*.json"))}
+
+
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
     """Pairs (now, before) of the same claim and part; of several before the first, the default experiment's."""
     known: dict[tuple[str, str], Verdict] = {}
