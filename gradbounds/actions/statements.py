@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from checks.results import changed_verdicts, field_results
+from checks.results import changed_verdicts, field_results, results
 from checks.stacks.statements import Means, Network, judge, networks, theory_of, variants
 from checks.verdict import Verdict
 from gradbounds.actions.first_step_cost import network_seconds
@@ -23,13 +23,15 @@ from simulate.curvature.first_step import sampled_steps
 from simulate.runs.cost import block_work
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
-from simulate.runs.provenance import manifest
+from simulate.runs.provenance import manifest, session
 from simulate.runs.sweep import sample_into
 from theory import Claim
 from theory.paper.claims import read_claims, sources
 
 MOST_SECONDS = "20m"
 """What sampling may take by its estimate, unless more is given."""
+CLAIMS_RUN = "verify claims"
+"""How the manifest of a run folder names it."""
 
 
 def verify_claims(
@@ -65,7 +67,9 @@ def verify_claims(
     numbers = _sampled(wanted, Path(out), workers) if wanted else {}
     theory = cache(theory_of)
     verdicts = [_verdict(each, numbers, theory) for claim in judged for each in variants(claim)]
-    committed = [v for results in field_results().values() for v in results.verdicts]
+    if verdicts:
+        write_whole(Path(out) / "verdicts.json", results(verdicts, [], session()["command"]).encode())
+    committed = [v for known in field_results().values() for v in known.verdicts]
     changes = [
         f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
         for now, old in changed_verdicts(verdicts, committed)
@@ -125,7 +129,7 @@ def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int)
     if plain:
         every = [Cell(network.stack) for network, _ in plain]
         cells = {cell.name: cell for cell in every}
-        run = Run.create(out, manifest("verify claims", [*cells.values()], draws=2, seed=0))
+        run = Run.create(out, manifest(CLAIMS_RUN, [*cells.values()], draws=2, seed=0))
         for seed in sorted({seed for _, seed in plain}):
             draws = {Cell(n.stack).name: count for (n, at), count in plain.items() if at == seed}
             with progress() as on_block:

@@ -179,6 +179,6 @@ def test_a_variant_is_another_row():
 
 
 def test_the_example_of_the_page_is_read():
-    page = Path("docs/claim_tutorial.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "claim_tutorial.md").read_text(encoding="utf-8")
     example = page.partition("```toml\n")[2].partition("```")[0]
     assert claims_of(example.encode(), "page")

@@ -16,6 +16,7 @@ from tests.helpers.rendered.atlas import (
 )
 from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
 from tests.helpers.rendered.log_formats import log_formats
+from tests.helpers.rendered.statements import statements_of_the_field
 from tests.helpers.rendered.tables import (
     families,
     pre_norm,
@@ -64,6 +65,7 @@ def _listed(names: list[str]) -> str:
 
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
+    "claim_tutorial.md": {"statements of the field": statements_of_the_field},
     "cheat_sheet.md": {"placements at a glance": placements_at_a_glance},
     "architecture.md": {"floors": floors, "parts": parts},
     "configurations.md": {
