@@ -22,7 +22,7 @@ from simulate import Run
 from simulate.runs.files import write_whole
 from simulate.runs.manifests import MANIFEST
 from theory.paper.claims import sources
-from tools.paper_page import PAGES
+from tools.paper_page import PAGE, page
 
 _DATA = Path("checks/data")
 
@@ -60,11 +60,8 @@ def accept(folder: Path) -> list[str]:
 def accept_verdicts(name: str, content: str) -> list[str]:
     """Commit a results file, and write the pages of all of them again; the files that were written."""
     write_whole(_DATA / name, content.encode())
-    committed = committed_results(folder=_DATA)
-    for page, render in PAGES.items():
-        Path(page).parent.mkdir(exist_ok=True)
-        write_whole(Path(page), render(committed).encode())
-    return [str(_DATA / name), *PAGES]
+    write_whole(Path(PAGE), page(committed_results(folder=_DATA)).encode())
+    return [str(_DATA / name), PAGE]
 
 
 def _of_run(folder: Path, name: str) -> tuple[str, str]:

@@ -160,7 +160,7 @@ def _claim(name: str) -> Claim:
     except ValueError as error:
         for key, placement in COMPOSITIONS.items():
             if name.lower() in (key.lower(), placement.title.lower()):
-                raise ValueError(f"{error} What is known of {placement.title} is in docs/placements.md.") from error
+                raise ValueError(f"{error} What is known of {placement.title} is in docs/theory.md.") from error
         raise
 
 

@@ -28,7 +28,7 @@ from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.mean_field.outputs import expected_loss, loss_variance, output_gradient, transformed, word_energy
-from theory.mean_field.overlap_variance import passed_variance
+from theory.mean_field.overlap_variance import propagate_overlap_variance
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Above,
@@ -38,13 +38,13 @@ from theory.mean_field.sublayers import (
     SquaredNorms,
     SublayerState,
     TokenMoments,
-    asks_for_overlaps,
     feed_forward,
+    norm_parameter_gradients,
     normed,
-    of_norm,
     of_stream,
     removed,
     sublayer,
+    tracks_norm_overlaps,
     uniform_attention,
 )
 from theory.mean_field.text_counts import WordWeights
@@ -77,7 +77,7 @@ def quantities_of(
     generator: np.random.Generator,
     share: Kernel | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """What `recursion` gives, after a way up that may have several ways down.
+    """Return the quantities of `recursion` after one forward pass, which may have several backward passes.
 
     `share` multiplies the gradient kernel at the output, in which squared norms are linear: with 1 inside of the parts
     of a mini-batch and 0 between them these are sums over the parts. Tied embeddings have no such kernel.
@@ -292,7 +292,7 @@ def forward_pass(
         if words is not None:
             words = words.passed(step, passed)
         if groups is not None and variance is not None:
-            variance = passed_variance(variance, step, groups, passed)
+            variance = propagate_overlap_variance(variance, step, groups, passed)
         stream, total = passed.stream, passed.total
         pullbacks.append(_recording(step, tokens, passed.pullback) if step.ends_layer else passed.pullback)
         insides += [passed.insides] if passed.insides else []
@@ -359,7 +359,9 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
     def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         if stack.composition.second_stream:
             gradient = as_one(gradient, tokens.count)
-        energies = of_norm(stack, tokens, gradient, after.kernel) if stack.embedding_norm == "added" else {}
+        energies = (
+            norm_parameter_gradients(stack, tokens, gradient, after.kernel) if stack.embedding_norm == "added" else {}
+        )
         return gradient / scales, energies, above
 
     return as_two_streams(after) if stack.composition.second_stream else after, pullback
@@ -371,11 +373,11 @@ def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]
         return read_out(stack, tokens, stream)
     final_norm = stack.composition.final_norm
     output, scales = normed(stack, tokens, stream, final_norm)
-    tracked = final_norm and asks_for_overlaps(stack, tokens)
+    tracked = final_norm and tracks_norm_overlaps(stack, tokens)
 
     def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         below = gradient / scales
-        energies = of_norm(stack, tokens, gradient, output.kernel) if final_norm else {}
+        energies = norm_parameter_gradients(stack, tokens, gradient, output.kernel) if final_norm else {}
         return below, energies, removed(stack, tokens, below, stream) if tracked else None
 
     return output.kernel, scales, pullback

@@ -1,4 +1,4 @@
-"""The numbers of docs/cheat_sheet.md: exponents and ratios of every placement, by the recursion."""
+"""The numbers of docs/theory.md: exponents and ratios of every placement, by the recursion."""
 
 from math import log2
 
