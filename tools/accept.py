@@ -12,14 +12,16 @@ from pathlib import Path
 
 from checks import Verdict
 from checks.experiment import DRAWS, SEED
-from checks.results import COMMITTED, committed_results, load_results, results
+from checks.results import COMMITTED, FIELD, committed_results, load_results, results
 from checks.stacks.judge import verdicts
 from checks.stacks.own_claims import without_own
 from checks.theory_and_samples import comparison
 from gradbounds.actions.runs import judged_samples
+from gradbounds.actions.statements import CLAIMS_RUN
 from simulate import Run
 from simulate.runs.files import write_whole
 from simulate.runs.manifests import MANIFEST
+from theory.paper.claims import sources
 from tools.paper_page import PAGE, page
 
 _DATA = Path("checks/data")
@@ -38,6 +40,8 @@ def accept(folder: Path) -> list[str]:
     if not _DATA.is_dir():
         raise ValueError("accept must be called in a checkout of gradbounds, but there is no checks/data here.")
     name = f"{folder.resolve().name}.json"
+    if (folder / MANIFEST).exists() and Run.open(folder).request.get("command") == CLAIMS_RUN:
+        return _of_statements(folder)
     if (folder / MANIFEST).exists():
         name, content = _of_run(folder, name)
     else:
@@ -81,6 +85,21 @@ def _of_run(folder: Path, name: str) -> tuple[str, str]:
     about = [v for v in judged if v.relaxed] or judged
     command = run.manifest["sessions"][0]["command"]
     return name, results([v for v in about if v.cells], sampled, command)
+
+
+def _of_statements(folder: Path) -> list[str]:
+    """Commit verdicts on statements of other papers, a file for each source; the files that were written.
+
+    Raises:
+        ValueError: there are none, or one differs from theory.
+    """
+    written, files = load_results(folder / "verdicts.json").verdicts, []
+    _check(written)
+    for name, claims in sources().items():
+        if about := [v for v in written if v.claim in claims]:
+            files.append(FIELD / f"{name}.json")
+            write_whole(files[-1], results(about, [], f"gradbounds verify --source {name}").encode())
+    return [str(file) for file in files]
 
 
 def _check(judged: Sequence[Verdict]) -> None:

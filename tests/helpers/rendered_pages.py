@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.helpers.rendered.atlas import comparisons, versions
 from tests.helpers.rendered.log_formats import log_formats
 from tests.helpers.rendered.placements import placements_at_a_glance
+from tests.helpers.rendered.statements import statements_of_the_field
 from tests.helpers.rendered.tables import families, pre_norm
 from tests.helpers.rendered.training_codes import training_codes
 from tests.test_architecture import MAY_IMPORT
@@ -73,6 +74,7 @@ def fields_of_a_network() -> str:
 
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
+    "claim_tutorial.md": {"statements of the field": statements_of_the_field},
     "theory.md": {"placements at a glance": placements_at_a_glance},
     "extending.md": {"floors": floors},
     "configurations.md": {
