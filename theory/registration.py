@@ -129,7 +129,7 @@ def register_initialization(name: str, initialization: Initialization, *, versio
 
 
 def _checked(item: str, what: str, function: Function) -> NDArray[np.float64]:
-    """What a function returns at the checked points.
+    """Return a function's values at the checked points.
 
     Raises:
         ValueError: no finite numbers of their shape.

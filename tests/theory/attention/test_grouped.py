@@ -138,10 +138,10 @@ def test_how_products_of_tokens_vary(fields, monkeypatch):
     found = []
 
     def recorded(*arguments):
-        found.append(float(overlap_variance.passed_variance(*arguments).mean()))
+        found.append(float(overlap_variance.propagate_overlap_variance(*arguments).mean()))
         return np.array([found[-1]])
 
-    monkeypatch.setitem(prediction.recursion.__globals__, "passed_variance", recorded)
+    monkeypatch.setitem(prediction.recursion.__globals__, "propagate_overlap_variance", recorded)
     predict(stack, grouped=True)
     measured = np.mean([_overlap_ratios(stack, seed) for seed in range(3)], axis=0)
     assert measured[-1] > 1.05 if stack.ffn == "gated" else measured[-1] > 1.5
