@@ -59,6 +59,11 @@ class BatchStep:
         """2 E g·u/E u'Gu."""
         return 2.0 * self.gain / self.curvature
 
+    @property
+    def logit_move(self) -> float:
+        """The larger of what logits move by, root mean square, and what labels' logits gain on the mean, g·u."""
+        return max(self.logit_change_sq**0.5, self.gain)
+
     def change(self, rate: float) -> tuple[float, float]:
         """The quadratic change of the loss at a rate, and its error by those of the gain and of the curvature."""
         gain, curvature = rate * self.gain, rate**2 * self.curvature / 2.0
@@ -100,6 +105,13 @@ def batch_step(stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw,
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
     return BatchStep(float(has_seen["gain"].mean()), curvature, change, updates)
+
+
+def seconds_of(stack: Stack) -> float:
+    """An estimate of what `batch_step` takes of one core, by its two leading terms."""
+    numbers = POSITIONS * stack.vocab
+    networks = np.clip(_NUMBERS // numbers, _LEAST, _MOST)
+    return float(networks * (4e-7 * numbers + 1e-3 * stack.depth * stack.heads))
 
 
 def _frequencies(law: TextLaw, few: Stack, generator: np.random.Generator) -> Array:
