@@ -1,4 +1,4 @@
-"""`gradbounds predict --learning-rate`: what step 1 does to the loss at a rate, from the gradient of a batch of text."""
+"""`gradbounds predict --learning-rate`: what step 1 does to the loss at a rate, from a batch of text."""
 
 import math
 from collections.abc import Sequence
@@ -143,9 +143,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
 
 _LIMITS = (
     "",
-    "Critical rate: where the quadratic loss with the Gauss-Newton matrix is back at its start, for the first step alone.",
+    "Critical rate: where the quadratic loss with the Gauss-Newton matrix is back at its start, for step 1 alone.",
     "Weights move in a warm-up, so that later steps have other critical rates. Theory recommends no rate.",
-    f"Stated errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}, as 20 networks on "
-    "a text have them.",
+    f"Stated errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}.",
     "Not stepped here are biases, gains, tables of positions and, with untied embeddings, the table of inputs.",
 )
