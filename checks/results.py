@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 DATA = Path(__file__).parent / "data"
+FIELD = DATA / "field"
+"""Results on statements of other papers, a file for each source."""
 COMMITTED = DATA / "paper_checks.json"
 """The results of the default experiment; other files of the same form may stand beside it."""
 
@@ -124,6 +126,15 @@ def committed_results(folder: Path = DATA) -> list[Results]:
     """
     others = sorted(path for path in folder.glob("*.json") if path.name != COMMITTED.name)
     return [load_results(path) for path in (folder / COMMITTED.name, *others)]
+
+
+def field_results(folder: Path = FIELD) -> dict[str, Results]:
+    """What was committed on statements of other papers, by the name of the file of their source.
+
+    Raises:
+        ValueError: a file is not a results file.
+    """
+    return {path.stem: load_results(path) for path in sorted(folder.glob("*.json"))}
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:

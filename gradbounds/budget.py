@@ -27,7 +27,7 @@ BY_CLOCK = "Seconds are those of a least batch, which was predicted, times how m
 
 _FEWEST = 2
 
-_GROUPED = "a few tokens stand for groups of their neighbours (docs/queries.md)"
+_GROUPED = "a few tokens stand for groups of their neighbours (docs/attention.md)"
 
 
 class OverBudgetError(ValueError):

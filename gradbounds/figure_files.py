@@ -10,8 +10,12 @@ from figures.style import style
 from simulate.runs.files import write_whole
 
 
+_DESCRIBED = {"pdf": "Subject"}
+"""What a kind of file calls its description."""
+
+
 def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> list[Path]:
-    """Write a figure as NAME.svg and NAME.png; equal figures are equal files.
+    """Write a figure as NAME.svg, NAME.png and NAME.pdf; equal figures are equal files.
 
     Args:
         figure: the figure.
@@ -24,12 +28,12 @@ def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> li
     """
     paths = []
     _lay_out(figure)
-    for suffix in ("svg", "png"):
+    for suffix in ("svg", "png", "pdf"):
         picture = io.BytesIO()
         with style():
             # Dates in the metadata would make equal figures differ.
-            metadata: dict[str, str | None] = {"Date": None} if suffix == "svg" else {}
-            metadata |= {"Description": drawn_from} if drawn_from else {}
+            dated: dict[str, dict[str, str | None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+            metadata = dated.get(suffix, {}) | ({_DESCRIBED.get(suffix, "Description"): drawn_from} if drawn_from else {})
             figure.savefig(picture, format=suffix, metadata=metadata)
         paths.append(folder / f"{name}.{suffix}")
         write_whole(paths[-1], picture.getvalue())

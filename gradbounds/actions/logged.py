@@ -44,7 +44,7 @@ _BEYOND = 2.58
 USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
 """From so many words on, the least and the largest chance that two words of a usual text are the same.
 
-Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/first_step.md).
+Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
 """
 _MOST_TEXTS = 6
 """Texts that are tried at most."""

@@ -12,8 +12,8 @@ class Explore:
     """Show theory on one page, which asks `predict` for any network while you change it, on this machine alone.
 
     It prints the address and opens no browser.
-    With --out the page is one file of 2 MB with answers inside, for published models and some networks around the
-    paper's, which takes some minutes. It needs no server and no network, and says of other networks what to type.
+    With --out the page is one file of 3 MB with answers inside, for published models and some networks around the
+    paper's. It needs no server and no network, and says for other networks what to type.
     """
 
     folder: Annotated[

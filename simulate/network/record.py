@@ -12,6 +12,7 @@ from torch import Tensor
 from simulate.network.engines import GradientNorms
 from theory.stack import Stack
 from theory.stack.plan import plan
+from theory.stack.quantities import STREAM
 from theory.stack.weights import copies, weight_shapes
 
 Stream = Float[Tensor, "draws tokens width"]
@@ -26,18 +27,33 @@ class Record:
         per_layer: by name, in the order of the layers.
         hidden_norm: ‖h_i‖ of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
         streams: the last residual sum of every layer and the logits, where they are kept; or None.
+        with_streams: whether a backward pass by autograd follows, which records the gradient of the stream.
     """
 
     per_network: dict[str, Tensor] = field(default_factory=dict)
     per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
     hidden_norm: Tensor = field(default_factory=lambda: torch.empty(0))
     streams: list[Tensor] | None = None
+    with_streams: bool = False
     _later: dict[str, tuple[Callable[..., Tensor], list[tuple[Tensor, ...]]]] = field(default_factory=dict)
 
     def keep(self, stream: Tensor) -> None:
         """Keep a tensor of the forward pass, where such are kept."""
         if self.streams is not None:
             self.streams.append(stream.detach())
+
+    def watch_gradient(self, stream: Stream) -> None:
+        """Let the backward pass record the squared gradient of the stream after the next layer, where it is wanted."""
+        if not self.with_streams:
+            return
+        layers = self.per_layer.setdefault(STREAM, [])
+        layer = len(layers)
+        layers.append(torch.empty(0))
+
+        def take(gradient: Tensor) -> None:
+            layers[layer] = norm(gradient).square()
+
+        stream.register_hook(take)
 
     def layer(self, name: str, value: Tensor) -> None:
         """Append the next layer's value."""

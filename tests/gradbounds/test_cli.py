@@ -273,7 +273,7 @@ def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
     assert accepted.command == f"gradbounds {' '.join(line)}"
     assert {v.claim for v in accepted.verdicts} >= {"L1", "L2a", "L2b"}
     assert all(v.cells for v in accepted.verdicts)
-    assert f"`{accepted.command}`" in (tmp_path / "docs" / "claim_rows.md").read_text()
+    assert f"`{accepted.command}`" in (tmp_path / "paper_checks.md").read_text()
     # What is committed anew is not held against what it replaces.
     path, verdict = tmp_path / "checks" / "data" / "octaves.json", '"verdict": "holds"'
     path.write_text(path.read_text().replace(verdict, '"verdict": "fails"'))

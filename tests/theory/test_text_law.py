@@ -214,7 +214,7 @@ def test_texts_with_fixed_attention(fields):
 
 
 def test_texts_with_random_queries():
-    """Likewise on 256 words, kappa 0.04. W^Q and W^K are known to some 12% at so few tokens (docs/queries.md)."""
+    """Likewise on 256 words, kappa 0.04. W^Q and W^K are known to some 12% at so few tokens (docs/report.md)."""
     stack = replace(SMALL, vocab=256, mask="causal", **QUERIES | {"depth": 1})
     for (kind, role), (off, error) in deviations(stack, TextLaw.zipf(1.0, 256), 400, 20).items():
         margin = 0.12 if role in ("WQ", "WK") else 0.02

@@ -1,4 +1,4 @@
-"""What theory has a rule for: one table of gaps, read by every prediction and by the pages."""
+"""The networks that theory has no rule for: one table of gaps, read by every prediction and by the pages."""
 
 from theory.coverage.networks import (
     attends_randomly,

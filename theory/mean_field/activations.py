@@ -31,7 +31,7 @@ _SETTLED = 1e-9
 
 
 class Activation(Protocol):
-    """What the recursion needs of an activation φ."""
+    """The interface of an activation φ in the recursion."""
 
     def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         """E[φ(u_i) φ(u_j)] for u ~ N(0, K)."""

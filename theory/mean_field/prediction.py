@@ -120,7 +120,7 @@ def predict(
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
-            some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
+            some seconds at any n and holds the terms of order n/d (docs/attention.md). None for that where the patterns
             of all tokens would take longer than that. With tied embeddings, where a position's own word has a mean
             probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
@@ -145,17 +145,27 @@ def predict(
     for name, value in (("finite_width", finite_width), ("grouped", grouped)):
         if not isinstance(value, bool | np.bool_) and (name, value) != ("grouped", None):
             raise ValueError(f"{name} must be True or False, got {value!r}.")
-    if finite_width:
-        from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
-
-        factors = corrections(stack)
-        large = predict(
-            stack, windows, patterns=patterns, target=target, grouped=grouped, text=text,
-            max_time=max_time, memory=memory,
-        )  # fmt: skip
-        return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
     if grouped and windows is not None:
         raise ValueError("grouped must be False with windows: its tokens are independent.")
+    if not finite_width:
+        return _predicted(stack, windows, grouped, text, (patterns, target), (max_time, memory))
+    from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
+
+    factors = corrections(stack)
+    large = _predicted(stack, windows, grouped, text, (patterns, target), (max_time, memory))
+    return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
+
+
+def _predicted(
+    stack: Stack,
+    windows: NDArray[np.integer] | None,
+    grouped: bool | None,
+    text: TextLaw | None,
+    sampling: tuple[int | None, float | None],
+    limits: tuple[float | None, float | None],
+) -> Prediction:
+    """Return the large-width prediction of checked arguments, within `sampling` and `limits` as in `predict`."""
+    (patterns, target), (max_time, memory) = sampling, limits
     _check_sampling(patterns, target)
     ids = None if windows is None else checked_windows(stack, windows)
     if text is not None:
@@ -174,7 +184,7 @@ def predict(
     count = 0 if ids is None else len(ids)
     cost = prediction_cost(stack, count, patterns=patterns, grouped=grouped, text=of_text)
     clock = partial(predicted_seconds, stack, count, patterns=patterns, grouped=grouped, text=text)
-    _check_cost(cost, clock, _LONG if max_time is None and not precise else max_time, memory)
+    _check_cost(cost, clock, _LONG if max_time is None and not precise else max_time, memory, stacklevel=4)
     if ids is None and not grouped and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
@@ -231,7 +241,7 @@ def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
 def _laid_out(
     stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
-    """What enters, and the layout of the tokens: of all, or of those that stand for groups."""
+    """Return the inputs and the layout of the tokens: all tokens, or the representatives of groups."""
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:
@@ -361,7 +371,9 @@ def predicted_seconds(
     return measured_seconds(stack, cost.seconds, estimate, run)
 
 
-def _check_cost(cost: Cost, clock: Callable[[], float], max_time: float | None, memory: float | None) -> None:
+def _check_cost(
+    cost: Cost, clock: Callable[[], float], max_time: float | None, memory: float | None, *, stacklevel: int = 3
+) -> None:
     """Refuse what would take too long, or not fit; and warn of what takes more than a minute.
 
     The clock is asked where the estimate is not far below the limit.
@@ -386,7 +398,7 @@ def _check_cost(cost: Cost, clock: Callable[[], float], max_time: float | None, 
     if max_time is not None and seconds > max_time:
         raise ValueError(f"max_time {max_time:g} s is too short: {takes}. Raise max_time, or {smaller}.")
     if max_time is None and seconds > _LONG:
-        warnings.warn(f"{takes}; max_time= sets a limit.", stacklevel=3)
+        warnings.warn(f"{takes}; max_time= sets a limit.", stacklevel=stacklevel)
 
 
 def _machine_memory() -> float:

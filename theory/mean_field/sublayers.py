@@ -28,7 +28,7 @@ _TANH = activation_of("tanh", 0.0)
 
 @dataclass(slots=True, eq=False)
 class NormOverlaps(Generic[Kernel]):
-    """What the norms above removed of the gradient along the stream.
+    """The part of the gradient along the residual stream that the norms above removed.
 
     Attributes:
         first: E1_ik = G_ik/q_i.
@@ -41,7 +41,7 @@ class NormOverlaps(Generic[Kernel]):
 
 @dataclass(slots=True, eq=False)
 class LastNorm:
-    """What sub-layers of two streams need of what is above them: the kernel of u at the last norm, (..., N, N)."""
+    """The kernel of u at the last norm, (..., N, N), which the sub-layers of two streams need."""
 
     kernel: Array
 
@@ -79,6 +79,11 @@ def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: 
         return {}
     gains = tokens.total(gradient * made) / stack.norm_gain**2
     return {"gain": gains / stack.width, "shift": tokens.total(gradient) / stack.width}
+
+
+def of_stream(tokens: KernelLayout[Any], gradient: Any, width: int) -> SquaredNorms:
+    """E‖∂L/∂x‖²/d of the stream x after a layer, by its gradient kernel."""
+    return {"stream": tokens.count * tokens.diagonal(gradient) / width}
 
 
 def add_energies(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
@@ -156,7 +161,7 @@ def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
 
 @dataclass(slots=True, eq=False)
 class TokenMoments(Generic[Kernel]):
-    """What the recursion knows of the tokens between two sub-layers.
+    """The state of the tokens between two sub-layers of the recursion.
 
     Attributes:
         kernel: x_i·x_j/d; of a placement with two streams that of 2N tokens, first those of the normalized stream.
@@ -178,7 +183,7 @@ class TokenMoments(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed(Generic[Kernel]):
-    """What one sub-layer did.
+    """The record of one sub-layer.
 
     Attributes:
         stream: after it.
@@ -302,12 +307,12 @@ def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
 def removed(
     stack: Stack, tokens: KernelLayout[Kernel], gradient: Kernel, stream: TokenMoments[Kernel]
 ) -> NormOverlaps[Kernel]:
-    """What the stack's norm of that stream removed of a gradient of this kernel below it."""
+    """Return the part that the stack's norm of a stream removes from a gradient, given the kernel below the norm."""
     return removed_at(gradient, stream, tokens.scales(stream.centred().kernel, stack.norm_epsilon))
 
 
 def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -> NormOverlaps[Kernel]:
-    """What a norm of that stream, of these scales, removed of a gradient of this kernel below it."""
+    """Return the part that a norm of given scales removes from a gradient, given the gradient's kernel below it."""
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
 

@@ -65,7 +65,7 @@ class TextLaw:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two laws have in common exactly if they are the same."""
+        """A hashable value that two laws share exactly if they are the same."""
         return tuple(value.tobytes() if isinstance(value, np.ndarray) else value for value in astuple(self))
 
     @classmethod

@@ -121,7 +121,7 @@ class GroupLayout(MatrixLayout):
         return self.smooth_and_own(kernel)
 
     def differing(self, kernel: Array) -> Array:
-        """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""
+        """Return the difference of a token's square and its product with a neighbour, K_ii − K_ij, (..., r)."""
         rows = np.arange(len(self.sizes))
         each = len(rows) // self.sequences
         before = np.where(rows % each > 0, rows - 1, rows + min(1, each - 1))

@@ -34,6 +34,7 @@ class Quantity:
 
 
 _ENCODER = "encoder_"
+STREAM = "stream_gradient_sq"
 
 
 def _weight_gradient(matrix: str, role: str) -> Quantity:
@@ -128,6 +129,12 @@ _OF_STACK: dict[str, Quantity] = {
         Quantity(
             name="input_gradient_sq",
             meaning="squared Frobenius norm of the loss gradient with respect to the n x d input",
+        ),
+        Quantity(
+            name=STREAM,
+            meaning="squared Frobenius norm of the loss gradient with respect to the residual stream after a layer, "
+            "the norm of Post-LN included",
+            per_layer=True,
         ),
         Quantity(
             name="memory_gradient_sq",

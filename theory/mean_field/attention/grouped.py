@@ -37,12 +37,12 @@ _LEAST_TURNING = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attended:
-    """What rows attend to, (batch, R, R).
+    """The products of attended values of all pairs of rows, (batch, R, R).
 
     Attributes:
         out: the kernel of attended values.
         leaning_term: the part of the products that comes from tokens leaning towards queries, divided by W^V's gain.
-        varying: what products of different tokens vary by, (batch, heads, 1, R, R).
+        varying: the variance of products of different tokens, (batch, heads, 1, R, R).
         of_words: of text, the sums over tokens of one word; else 0.
     """
 
@@ -108,7 +108,7 @@ class GroupedAttention:
         return forward.out * head_gain(stack, "W"), pullback, rule._recorded(groups, patterns)
 
     def _attended(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Attended:
-        """What rows attend to, from the kernel of what they attend to."""
+        """Return the products of attended values, from the kernel of the attended tokens."""
         smooth, extra = tokens.smooth_and_own(kernel)
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         of_words = np.zeros(())
@@ -302,7 +302,7 @@ class GroupedAttention:
     def _repeated(
         self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array
     ) -> Array:
-        """What a word adds to values of probes, likewise (..., S, 1, r); and put into sums what words add there.
+        """Return the word's part of probes' values, (..., S, 1, r), and add the words' parts to the sums in place.
 
         Those are the group's sum of what differs, in which tokens of one word add up over all groups, with the chance κ
         of a pair, and one token's share of it.
@@ -336,9 +336,9 @@ class GroupedAttention:
         return np.asarray(varying * left[..., :, None] * left[..., None, :])
 
     def _differing_share(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Array:
-        """What is left of a row's sum of numbers that vary by word when their mean is taken away: 1 − Σ_w A_iw².
+        """Return 1 − Σ_w A_iw², the variance left in a row's sum of numbers by word after their mean is subtracted.
 
-        Weights change by differences of logits alone. (batch, heads, 1, S r).
+        Only differences of logits change the weights. Shape (batch, heads, 1, S r).
         """
         others = np.zeros(()) if patterns.words is None else patterns.words.others
         squares = (tokens.one.seen * np.square(patterns.own) * (1.0 + others)).sum(-1).mean(2, keepdims=True)
@@ -378,7 +378,7 @@ class GroupedAttention:
     def _of_pairs(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, varying: Array
     ) -> tuple[Array, Array]:
-        """What products of different tokens add by varying, for sums over n² of them: at queries, and to W^K's energy.
+        """Return the terms from the variance of products of different tokens, at the queries and in W^K's squared norm.
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
         """
@@ -460,9 +460,9 @@ class GroupedAttention:
     def _removed(
         self, tokens: GroupLayout, patterns: GroupedPatterns, smooth: Array, overlaps: NormOverlaps[Array]
     ) -> tuple[Array, Array]:
-        """What norms above removed, by what groups have in common: for one token of many it is small.
+        """Return the part of the gradient that the norms above removed, from the groups' common products.
 
-        As `Inner` has it, with G = 0.
+        One token's own part is small among many tokens. The terms are those of `Inner` with G = 0.
         """
         stack, values, sequences = self.stack, smooth[:, None, None], tokens.sequences
         scale = (head_gain(stack, "W") / stack.heads) ** 2 / stack.key_width

@@ -114,7 +114,7 @@ def _attend(
     softmaxed: Array,
     generator: np.random.Generator,
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
-    """What patterns make of values, the patterns with some weights dropped, and the way back along the values.
+    """Return the attended values, the attention weights after dropout, and the backward rule along the values.
 
     Args:
         stack: the network.
@@ -195,7 +195,7 @@ def query_path(
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """What norms above removed, of one head's gradient."""
+    """Return the part that the norms above removed from one head's gradient."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2
@@ -326,7 +326,7 @@ class Inner:
 
 
 def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps[Array]) -> Array:
-    """What a shared matrix adds: the products of query and key gradients, X + Xᵀ."""
+    """Return the products of query and key gradients, X + Xᵀ, which a matrix shared by both adds."""
     u, w, a1 = _held(a, b, values)
     x = (
         np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, head, b, b, values, optimize=True)

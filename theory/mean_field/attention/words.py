@@ -1,4 +1,4 @@
-"""What repeated words are to attention by representatives: their keys, their share of a row's sums, and their values.
+"""Repeated token ids in attention by representatives: their keys, their share of a row's sums, and their values.
 
 A token's key is what all have in common, what its word adds, and its own. All tokens of a word lean to a query
 together, so that a sum over n keys varies like one over 1/κ words, and a word that weighs much is a share of its own

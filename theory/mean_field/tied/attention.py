@@ -86,7 +86,7 @@ def _below_equal_weights(
 def _along_queries(
     stack: Stack, tokens: KernelLayout[Array], given: Array, patterns: Patterns, certain: Array
 ) -> tuple[SquaredNorms, Array, Array]:
-    """What a certain gradient at the logits brings: energies of W^Q and W^K, noise and coefficients at the tokens.
+    """Return the effect of a fixed gradient at the logits: squared norms of W^Q and W^K, noise, and coefficients.
 
     Heads that share keys have certain gradients of the same keys, which add up.
     """

@@ -86,7 +86,7 @@ class Gradient:
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Of what a branch of this scale added, y: the kernel of the gradient along y, and g_i·y_j/√d."""
+        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
         stream = scale * self.stream
         along = stream @ added
         return along @ stream.mT, along
@@ -122,7 +122,7 @@ class Gradient:
     def norm_parameter_gradients(
         self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number
     ) -> SquaredNorms:
-        """What that norm's gains and biases have of the gradient above it; nothing if there is none.
+        """Return the squared gradients of a norm's gains and biases from the gradient above it; empty without a norm.
 
         With A_ij = g_i·x_j/√d of the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji beside Σ_ij G_ij Q_ij: the
         coordinates of x are Gaussian.

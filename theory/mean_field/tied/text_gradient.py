@@ -10,7 +10,7 @@ words of others, and what attention brings of other tokens. Labels are words, so
 the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
 
 Assumes d → ∞ as `gradient` does, and many tokens. Left out are relative O(1/n) and what a certain gradient at the
-logits of attention brings (`docs/first_step.md`).
+logits of attention brings (`docs/report.md`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Of what a branch of this scale added, y: the kernel of the gradient along y, and g_i·y_j/√d."""
+        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
         stream = self.stream * scale
         return self.output.own * _products(stream, stream) * added, stream[..., :, None] * added
 
@@ -105,7 +105,7 @@ class Gradient:
         )
 
     def norm_parameter_gradients(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
-        """What that norm's gains and biases have of the gradient above it, as in `gradient`."""
+        """Return the squared gradients of a norm's gains and biases; empty without a norm."""
         if isinstance(scales, float) or not tokens.apart:
             return {}
         size = norm_root(scales)
@@ -172,7 +172,7 @@ def _rule(
 
 
 def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: Array, same_label: Array) -> Array:
-    """As of untied embeddings, and by how often a label is the position's own word, whose logit has a mean."""
+    """Return the loss's variance: the untied one, and the scatter of how often a label is the position's own word."""
     logits, chances = stack.output_scale * stack.width**0.5 * word_sizes, np.diagonal(tokens.labels.own)
     by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
     of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))

@@ -20,6 +20,7 @@ from theory.mean_field.sublayers import (
     SublayerState,
     TokenMoments,
     add_energies,
+    of_stream,
     removed_at,
     scaled_overlaps,
     summed_overlaps,
@@ -84,6 +85,7 @@ def walk_down(
     for branches, sizes in reversed(list(zip(forward.insides, held, strict=False))):
         inside = branches[0]  # all branches have the stream and the sum in common
         alpha = inside.step.residual
+        of_layer = of_stream(tokens, gradient.kernel(last), stack.width) if inside.step.ends_layer else {}
         total = place(inside.total, sizes * alpha)
         overlaps = norm_overlaps(gradient, total, inside.after_scales) or overlaps
         of_norms = gradient.norm_parameter_gradients(stack, tokens, total, inside.after_scales)
@@ -96,7 +98,8 @@ def walk_down(
         gradient, overlaps, left, energies = _below_sublayer(tokens, gradient, overlaps, total, below, branches, rule)
         across = alpha * across + left * remains[..., None, :]
         remains = remains * alpha
-        collected.append(add_energies(energies, of_norms))
+        collected.append(add_energies(energies, of_norms) | of_layer)
+        last = below
     return Walked(gradient, below, at_total, across, remains, collected)
 
 
@@ -165,12 +168,12 @@ def _below_branch(
 
 
 def norm_root(scales: Number) -> Array:
-    """What a norm divides each token by; 1 if there is none."""
+    """Return the divisor of each token in a norm; 1 without a norm."""
     return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))
 
 
 def norm_overlaps(gradient: Any, place: Any, scales: Number) -> Overlaps[Array]:
-    """What a norm removes of a gradient along the stream beside what is certain; None if there is no norm."""
+    """Return the random part that a norm removes from a gradient along the residual stream; None without a norm."""
     if isinstance(scales, float):
         return None
     above = gradient.above_norm(norm_root(scales))
