@@ -60,7 +60,7 @@ class PowerLaw:
 
 
 def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
-    """The exponent a of y = c x^a, by least squares of ln y on ln x with weights (y/sem)².
+    """Fit the exponent a of y = c x^a, by least squares of ln y on ln x with weights (y/sem)².
 
     A prediction over the same x, fitted with the same errors, has the exponent to compare with: over a finite
     range neither need be the limit.
@@ -115,7 +115,7 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """What an exponent makes of ln y, weighted by counts, and what its bend does: the last local slope less the first.
+    """Return the weights of ln y in a fitted exponent and in its bend (last local slope minus first), for draw counts.
 
     Args:
         x: (points,), three or more, increasing.

@@ -2,7 +2,7 @@
 
 
 def remedy_line(change: str, *, partly: bool = False) -> str:
-    """What would make layers alike, without the end of the sentence.
+    """Return a sentence, without its end, on a change that would even out the layers.
 
     Args:
         change: as a subject, such as "W2 drawn sqrt(2L) smaller".

@@ -1,4 +1,4 @@
-"""What a command found, as a small file that is committed, and how later findings differ from it."""
+"""Results of a command, saved as a small file in the repository, and comparisons with later results."""
 
 import json
 import math
@@ -25,7 +25,7 @@ KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What one command found, as it is committed.
+    """The saved results of one command.
 
     Attributes:
         command: what reproduces it.
@@ -49,7 +49,7 @@ class Results:
 
 
 def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str, **origin: str) -> str:
-    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits.
+    """Return results as JSON: every verdict, and the last layer of every cell, with numbers to 6 digits.
 
     Args:
         verdicts: all of them.

@@ -1,4 +1,4 @@
-"""What each relaxation does to the gradients, and the way from the paper's setting along one field."""
+"""Figures of dropped assumptions: their effect on gradients, and the effect of varying one field."""
 
 from typing import Any
 

@@ -68,7 +68,7 @@ def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = 
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
-    """What is fixed in a series, in the paper's letters, for a title."""
+    """Return the fixed sizes of a series in the paper's letters, for a title."""
     first, last = rows.iloc[0], rows.iloc[-1]
     other = f"$L = {first['depth']}$" if against == "width" else f"$d = {first['width']}$"
     ratio = first["vocab"] / first["width"]

@@ -142,7 +142,7 @@ def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Seq
             if _look(before) == _look(handle):
                 continue
             if _uncoloured(_look(before)) != _uncoloured(_look(handle)):
-                raise ValueError(f"label {label!r} must have one look in all panels, got {_look(handle)} beside it.")
+                raise ValueError(f"label {label!r} must have one look in all panels, got {_look(handle)} as well.")
             _, line, mark = _look(handle)
             handles[label] = Line2D([], [], color=_NEUTRAL, linestyle=line, marker=mark, markersize=4, linewidth=1.4)
     if handles:

@@ -44,5 +44,5 @@ class Explore:
             return serve(self.port, self.folder)
         for name, value in (("run", self.folder), ("port", self.port)):
             if value is not None:
-                raise ValueError(f"{name} must stand without --out, got {str(value)!r} beside a file.")
+                raise ValueError(f"{name} cannot be combined with --out, got {str(value)!r}.")
         return write(self.page)

@@ -16,7 +16,7 @@ class Figures:
     out: Annotated[Path | None, optional("folder for the figures", "DIR", default="RUN/figures")] = None
 
     def run(self) -> int:
-        """Exit code."""
+        """Draw the figures and return the exit code."""
         check_sampled(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.figures import draw
 

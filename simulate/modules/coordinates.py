@@ -47,7 +47,7 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepped:
-    """What was measured.
+    """The measurements of optimizer steps over widths and depths.
 
     Attributes:
         rows: one per width, depth, seed (0, 1, ...), step (0 before the first), place (a module by its name),
@@ -297,7 +297,7 @@ class _Steps:
         return known[2]
 
     def _copy(self, x: Tensor) -> Tensor:
-        """What a tensor is now, once of what one module gives and others are given."""
+        """Return a copy of a tensor's current values; a tensor that several modules receive is copied once."""
         changes = -1 if x.is_inference() else x._version
         known = self._copies.get(id(x))
         if known is None or known[0] is not x or known[1] != changes or changes < 0:
@@ -314,7 +314,7 @@ class _Steps:
         self._values.setdefault(key, []).append(value)
 
     def _changes(self, name: str, part: nn.Module, y: Tensor, call: int) -> None:
-        """What updates make of a module's first output, and what is passed on."""
+        """Measure how updates change a module's first output, and which change is passed on."""
         start = self._starts.get((name, call))
         if start is None:
             return

@@ -23,7 +23,7 @@ _TRIED = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneStep:
-    """What was seen.
+    """The measurements of one module's first optimizer step.
 
     Attributes:
         optimizer: its name.
@@ -98,12 +98,12 @@ def one_step(
         moves = pd.DataFrame(rows, columns=["parameter", "matrix", "optimizer", "rate", "moved", "relative"])
         alarms, notes = [(names, what) for _, names, what in watch.alarms], list(watch.notes)
         if isfinite(before) and any(watch.rates.values()) and not isfinite(after):
-            alarms.append(((), f"behind its step {watch.taken} the loss is {after:g}"))
+            alarms.append(((), f"after step {watch.taken} the loss is {after:g}"))
         elif after > before and not alarms:
-            notes.append(f"its step raises the loss of its own batch, from {before:.4g} to {after:.4g}")
+            notes.append(f"the step raises the loss of its own batch from {before:.4g} to {after:.4g}")
         tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
         words = [name for name, of in stepped.items() if id(of) in tables and "Muon" in watch.steppers[name]]
-        notes += [f"Muon steps embeddings, and rows of words that the batch lacks: {', '.join(words)}"] if words else []
+        notes += [f"Muon updates embeddings, even of tokens outside the batch: {', '.join(words)}"] if words else []
         moves = moves.astype({"relative": float})
         return OneStep(title, watch.taken, tuple(alarms), tuple(notes), moves, before, after)
 

@@ -1,4 +1,4 @@
-"""What updates of a module's weights make of its output, of the inputs that it was given at the start.
+"""Changes of a module's output by updates of its own weights, at the inputs that it was given at the start.
 
 A module is run once more with its updated weights, and once for each weight alone that is updated. A bias that is
 added last needs no pass, and where one weight stands beside it neither does that.
@@ -43,7 +43,7 @@ class Move:
 
 
 def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[str, Move]:
-    """Of those that are not where they were; vectors, of which there are many, are subtracted in one go."""
+    """Return the change of every tensor that has moved; the many vectors are subtracted together."""
     moved = [name for name, first in firsts.items() if not torch.equal(now[name], first)]
     nothing = Move(Tensor(), Size(Tensor(), 0))
     moves = dict.fromkeys(moved, nothing)
@@ -66,7 +66,7 @@ def draws_nothing(part: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a module was given before the first step, and what it gave.
+    """The inputs and the output of a module before the first step.
 
     Attributes:
         args: copies.
@@ -152,7 +152,7 @@ def _plain(part: nn.Module) -> bool:
 
 
 def random_state(values: list[Any]) -> RandomState:
-    """Of torch's generators that a module with such arguments may draw from."""
+    """Return the state of the torch generators that a module with such arguments may use."""
     x = tensor_of(values)
     if x is not None and x.is_cuda:
         return torch.get_rng_state(), torch.cuda.get_rng_state(x.device), x.device.index
@@ -161,7 +161,7 @@ def random_state(values: list[Any]) -> RandomState:
 
 @contextmanager
 def _same_draws(state: RandomState) -> Iterator[None]:
-    """As they were before, and put back."""
+    """Set torch's generators to a saved state, and restore them at the end."""
     host, device, index = state
     with torch.random.fork_rng(devices=[] if device is None else [index]):
         torch.set_rng_state(host)

@@ -93,8 +93,8 @@ class Probed:
 
 
 _ENDS = {
-    "unused": " has no gradient", "idle": " did not run on this batch, and others of its list did",
-    "without tokens": " ran on this batch, and its output counts nowhere, while others' of its list do",
+    "unused": " has no gradient", "idle": " did not run on this batch, unlike other modules of its list",
+    "without tokens": " ran on this batch, but its output is not used, unlike other modules of its list",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What layers with the same numbers change: their module beside itself with draws of their own in them."""
+"""Effect of layers with the same numbers: a comparison with the same module with independent weights in its layers."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -16,7 +16,7 @@ _DRAWS = 4
 
 
 def beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
-    """Of `redrawn`, rows of lists in whose layers there are copies, where all of one content stand in layers of one.
+    """Return the rows of `redrawn` for lists whose layers contain copies of a layer's weights in other layers.
 
     Args:
         built: module and batch; both are left as they were.

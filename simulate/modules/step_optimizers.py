@@ -24,7 +24,7 @@ RATE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepper:
-    """What steps a module.
+    """The optimizers and the schedule that train a module.
 
     Attributes:
         optimizers: one or several, each with parameters of its own.
@@ -71,7 +71,7 @@ def optimizer_factory(
         return optimizer, lambda module: _by_name(optimizer, module, rate)
     if learning_rate is not None:
         raise ValueError(
-            f"learning_rate must stand with one of {', '.join(STEP_OPTIMIZERS)}, and {optimizer!r} sets its own."
+            f"learning_rate requires one of {', '.join(STEP_OPTIMIZERS)}; {optimizer!r} sets its own learning rate."
         )
     if isinstance(optimizer, str):
         if ":" not in optimizer:
@@ -92,7 +92,7 @@ def optimizer_factory(
 
 
 def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: Mapping[str, int]) -> Stepper:
-    """What a function makes of a module: an optimizer, several, or (optimizer, schedule).
+    """Call a user's function and return its optimizer, several optimizers, or (optimizer, schedule), as a `Stepper`.
 
     Args:
         name: of the function.
@@ -121,7 +121,7 @@ def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: M
 
 
 def _asked(factory: OptimizerFactory, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Those that a function asks for by name."""
+    """Return the sizes that a function has parameters for."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):

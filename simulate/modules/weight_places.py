@@ -38,7 +38,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightPlaces:
-    """What one pass through a module shows.
+    """The uses of weights in one pass through a module.
 
     Attributes:
         owners: weights where they are used, in the order of the forward pass.
@@ -110,7 +110,7 @@ class PlaceWatcher:
                 self._watcher.mark(name, y)
 
     def places(self) -> WeightPlaces:
-        """Of the pass."""
+        """Return the uses of weights in this pass."""
         scalars = [(str(name), "multiplier", value) for name, value in self._watcher.multipliers.items()]
         scalars += [(name, "input_multiplier", value) for name, value in self._before.items()]
         for where, scale, size in self._watcher.logits:

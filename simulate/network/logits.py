@@ -11,7 +11,7 @@ from theory.stack import Stack
 def attention_logits(
     stack: Stack, queries: Float[Tensor, "draws rows width"], keys: Float[Tensor, "draws others shared"]
 ) -> Float[Tensor, "batch heads tokens asked"]:
-    """What is softmaxed but for the mask, of every sequence of every draw.
+    """Return attention logits before the mask, for every sequence of every draw.
 
     Args:
         stack: the network.

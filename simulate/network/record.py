@@ -1,4 +1,4 @@
-"""What is recorded of a network's passes: values of named quantities, and how they are read from tensors."""
+"""The record of a network's passes: named quantities, and how they are read from tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -102,7 +102,7 @@ class Record:
 def record_last_norm(
     stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
 ) -> None:
-    """What Theorem 1's proof asks of the last LayerNorm, with input `total`, and of the loss above it."""
+    """Record the quantities of Theorem 1's proof at the last LayerNorm, with input `total`, and at the loss."""
     width = total.shape[2]
     scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
     centred = scale if stack.normalization == "rms" else centred

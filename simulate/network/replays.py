@@ -32,7 +32,7 @@ class Replays:
         self._graphs: dict[Any, _Graph | None] = {}
 
     def call(self, function: Function, *inputs: Tensor) -> Sequence[Tensor]:
-        """What a function gives, in memory of its own.
+        """Return a function's output, in memory of its own.
 
         Args:
             function: named, of tensors alone; whatever else it reads must stay as it is.

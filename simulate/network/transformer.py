@@ -239,7 +239,7 @@ def layers(
 
 
 def transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
-    """What the output matrix is given of the layers' output x: x itself, or N(φ(x W^H))."""
+    """Return the output matrix's input: the layers' output x, or N(φ(x W^H))."""
     if stack.output_transform == "none":
         return output
     std = (transform_gain(stack) / stack.width) ** 0.5

@@ -165,6 +165,6 @@ def fitting(cell: Cell) -> Iterator[None]:
             raise
         s = cell.stack
         raise ValueError(
-            f"width, depth and vocab must fit into the memory of {cell.device!r}: one network of width {s.width}, "
-            f"depth {s.depth} and vocab {s.vocab} does not with the {cell.engine} engine."
+            f"width, depth and vocab must fit into the memory of {cell.device!r}, but one network of width {s.width}, "
+            f"depth {s.depth} and vocab {s.vocab} does not fit with the {cell.engine} engine."
         ) from error

@@ -1,4 +1,4 @@
-"""What a sweep will take: its counted work, turned into time, memory and disk by a short calibration."""
+"""Estimates of a sweep's cost: counted work, converted to time, memory and disk by a short calibration."""
 
 import time
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _FILE_BYTES = 2e4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep will take.
+    """The estimated cost of a sweep.
 
     Attributes:
         cells: number of cells.

@@ -51,7 +51,7 @@ def test_a_layer_that_differs_is_the_one_alarm_where_none_holds_its_input(factor
     layers[2][1].weight.data.mul_(factor)
     (alarm,) = judged_module(nn.Sequential(*layers), torch.randn(64, 32), lambda y: y.square().sum()).alarms
     assert alarm.layer == 3
-    assert "the energy of its output is " in str(alarm)
+    assert "the mean squared activation of its output is " in str(alarm)
 
 
 class _Passes(nn.Module):
@@ -115,14 +115,14 @@ def test_a_layer_that_is_frozen_is_noted_and_one_that_learns_nothing_is_an_alarm
     if purpose:
         assert report.alarms == []
         assert any("linear1.weight of layer 3 of body.layers" in note for note in report.notes)
-        assert "raises no alarm: all layers are like their neighbours. Judged: " in lines[-1]
+        assert "raises no alarm: every layer is like the nearest layers." in lines[0]
         (folded,) = (k for k, line in enumerate(lines) if line.startswith("... and "))
-        assert lines[folded] == f"... and {len(report.notes) - 4} notes more (`notes` has them)", "notes are folded"
+        assert lines[folded] == f"... and {len(report.notes) - 4} more notes (see `notes`)", "notes are folded"
         assert lines[folded - 4 : folded] == [f"note: {note}" for note in report.notes[:4]]
         assert frozen
     else:
         assert {(alarm.kind, alarm.layer) for alarm in report.alarms} == {("no gradient", 3)}
-        assert [k for k, line in enumerate(lines) if line.startswith("ALARM")] == [0]
+        assert [k for k, line in enumerate(lines) if line.startswith("ALARM")] == [1]
         assert any(line.startswith("note: unused: linear1") for line in lines)
 
 
@@ -158,12 +158,12 @@ def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy
     frame = pd.DataFrame(rows, columns=["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"])
     raised = one_a_cause(alarms(frame))
     assert [(alarm.kind, alarm.layer) for alarm in raised] == [("weight", 4)] * heavy + [("residual", 3)]
-    assert ("layer 4 behind it multiplies the energy by 3.3 times" in raised[-1].what) != heavy
+    assert ("layer 4 after it multiplies the mean squared activation by 3.3 times" in raised[-1].what) != heavy
 
 
 def test_a_module_that_is_not_healthy_fails_an_assertion():
     report = judged(planted("encoder-pre", "no residual", 3), widths=[16], depths=[4], seeds=1)
-    with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: its output holds"):
+    with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: its output contains"):
         report.assert_healthy()
     judged("encoder-pre", widths=[16], depths=[4], seeds=1).assert_healthy()
 
@@ -293,8 +293,8 @@ def test_the_layer_that_breaks_a_gradient_is_the_last_that_has_none():
     """Backward it reaches the layers below; forward an output that is not finite is the first layer's."""
     frame = synthetic(0.0, rising=0.0, depths=(6,))
     for quantity, layers, named, what in (
-        ("gradient", (1, 2, 3), 3, "its gradient is not finite, and no layer's after it"),
-        ("hidden_energy", (4, 5, 6), 4, "its output is not finite, and no layer's before it"),
+        ("gradient", (1, 2, 3), 3, "its gradient is not finite, although the gradients of all later layers are"),
+        ("hidden_energy", (4, 5, 6), 4, "its output is the first layer output that is not finite"),
     ):
         broken = (frame["quantity"] == quantity) & frame["layer"].isin(layers)
         (alarm,) = alarms(frame.assign(value=frame["value"].where(~broken, np.nan)))

@@ -200,7 +200,7 @@ def test_what_cannot_be_measured_is_not_called_well():
     assert re.match(nothing, towers.judgement())
     plain = gb.probe(nn.Linear(2, 2), torch.ones(3, 2), loss=lambda y: y.square().mean())
     assert "is not judged: no layer was measured, because Linear has no list of layers" in plain.judgement()
-    assert plain.judgement().endswith("learning rates (--optimizer).")
+    assert plain.judgement().endswith("learning rates (requires --optimizer).")
 
 
 def test_globs_of_modules_that_are_never_called_say_so():
@@ -260,27 +260,28 @@ def probed(tmp_path, monkeypatch, capsys):
 def test_one_module_is_held_against_another(probed):
     code, lines = probed("dicts_of_mine.py:unscaled", "--against", "dicts_of_mine.py:healthy", "--seeds", "3")
     assert code == 0
-    assert lines[1] == (
-        "ALARM reference: blocks: q.k is multiplied by 1, and by 0.354 in the reference: logits are 2.83 times as large"
+    assert lines[2] == (
+        "ALARM reference: blocks: q.k is multiplied by 1 (reference: 0.354): attention logits are 2.83 times as large"
     )
-    assert "logits are q.k times 1; 1/sqrt(d_k) would be 0.354" in "\n".join(lines)
+    assert "logits are q.k times 1, usual is 1/sqrt(d_k) = 0.354" in "\n".join(lines)
     _, lines = probed("dicts_of_mine.py:healthy", "--against", "dicts_of_mine.py:healthy", "--seeds", "2")
     assert not any("ALARM" in line for line in lines)
-    assert "scales that all layers share. Not judged: learning rates (--optimizer)." in lines[-1]
+    assert lines[-2].endswith("scales that all layers share.")
+    assert lines[-1] == "Not judged: learning rates (requires --optimizer)."
 
 
 def test_entries_that_are_far_too_large_in_all_layers_are_a_note(probed):
     _, lines = probed("dicts_of_mine.py:wide")
-    (note,) = (line for line in lines if "is that meant" in line)
-    assert note.startswith("note: entries of fc.weight of blocks have 17 times the standard deviation 1/sqrt(shorter")
-    assert "well" not in lines[-1]
+    (note,) = (line for line in lines if "is that intended" in line)
+    assert note.startswith("note: entries of fc.weight of blocks have standard deviation 17/sqrt(shorter")
+    assert "well" not in lines[0]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("nope_of_mine.py:make",), r"^gradbounds: factory must be importable, but there is no file nope_of_mine\.py in /"),
     (("dicts_of_mine.py:helthy",), r"dicts_of_mine\.py has no 'helthy'\. Did you mean healthy\?"),
-    (("dicts_of_mine.py:healthy", "--against", "encoder-pre"), "--against must hold a function without arguments"),
-    (("dicts_of_mine.py:healthy", "--seeds", "3"), "seeds must stand with against or a factory of a width and a depth"),
+    (("dicts_of_mine.py:healthy", "--against", "encoder-pre"), "--against requires two functions without arguments"),
+    (("dicts_of_mine.py:healthy", "--seeds", "3"), "seeds requires against, or a factory of a width and a depth"),
 ])  # fmt: skip
 def test_mistaken_names_are_one_line(probed, arguments, message):
     code, (said,) = probed(*arguments)

@@ -63,8 +63,8 @@ def test_help_ends_with_examples_that_can_be_given(capsys):
 @pytest.mark.parametrize("words", [*MOVED, *REMOVED])
 def test_commands_of_earlier_versions_lead_to_those_of_now(words, capsys):
     assert main([*words.split(), "runs/a"]) == 2
-    now = f"is gradbounds {MOVED[words]} now" if words in MOVED else f"was removed: {REMOVED[words]}"
-    assert capsys.readouterr().err == f"gradbounds: command must be one that there is; {words} {now}.\n"
+    now = f"was renamed: use gradbounds {MOVED[words]}" if words in MOVED else f"was removed: {REMOVED[words]}"
+    assert capsys.readouterr().err == f"gradbounds: command {words} {now}.\n"
 
 
 @pytest.mark.parametrize("words", REMOVED_FLAGS)
@@ -147,7 +147,7 @@ def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
 def test_more_draws_continue_a_sweep(tmp_path, capsys):
     arguments = ["sweep", "--placement", "post", "--width", "8", "--depth", "1", "--out", str(tmp_path / "run")]
     assert main([*arguments, "--draws", "5"]) == 0
-    assert "1 cells of at least 5 draws (whole blocks)" in capsys.readouterr().out
+    assert "cells   1, each with at least 5 draws (in whole blocks)" in capsys.readouterr().out
     first = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.parquet")}
     assert main([*arguments, "--draws", "100"]) == 0
     assert Run.open(tmp_path / "run").samples()[0].draws == 128
@@ -175,7 +175,7 @@ def test_networks_that_do_not_fit_into_memory(tmp_path, capsys):
     arguments = ["sweep", "--engine", "dense", "--width", "10000000", "--depth", "1", "--out", str(tmp_path / "run")]
     assert main(arguments) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
-    assert "must fit into the memory of 'cpu': one network of width 10000000" in line
+    assert "must fit into the memory of 'cpu', but one network of width 10000000" in line
 
 
 def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
@@ -184,7 +184,7 @@ def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(sampling, "sample_into", interrupted)
     assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 130
-    assert capsys.readouterr().err == "gradbounds: interrupted; draws that had landed stay in the run folder.\n"
+    assert capsys.readouterr().err == "gradbounds: interrupted; draws that were saved stay in the run folder.\n"
     monkeypatch.setattr("gradbounds.commands.predict.Predict.run", interrupted)
     assert main(["predict"]) == 130
     assert capsys.readouterr().err == "gradbounds: interrupted.\n"

@@ -287,7 +287,7 @@ def test_a_run_folder_lies_over_the_curves(tmp_path, capsys):
     assert main(["explore", str(tmp_path)]) == 2
     assert "run must be a folder that `gradbounds sweep` wrote" in capsys.readouterr().err
     assert main(["explore", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
-    assert "must stand without --out" in capsys.readouterr().err
+    assert "cannot be combined with --out" in capsys.readouterr().err
 
 
 HOSTILE = [
@@ -381,4 +381,4 @@ def test_what_the_command_takes(capsys, tmp_path, served):
     assert main(["explore", "--port", str(served.server_port)]) == 2
     assert "--port must be free" in capsys.readouterr().err
     assert main(["explore", "--port", "8000", "--out", str(tmp_path / "page.html")]) == 2
-    assert "--port must stand without --out" in capsys.readouterr().err
+    assert "--port cannot be combined with --out" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the fields of encoders and decoders mean, both of one width: T5's kind and BART's."""
+"""Configuration fields of encoder-decoders with one width: T5's kind and BART's."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ class T5:
         activation = activation_of(r, "feed_forward_proj")
         if r.left.get("is_gated_act") not in (None, gated):
             raise ValueError(
-                f"is_gated_act must be {gated} beside feed_forward_proj = {unit!r}, got {r.left['is_gated_act']!r}."
+                f"is_gated_act must be {gated} with feed_forward_proj = {unit!r}, got {r.left['is_gated_act']!r}."
             )
         if r.left.get("dense_act_fn") is not None and activation_of(r, "dense_act_fn") != activation:
             raise ValueError(f"dense_act_fn must be that of feed_forward_proj = {unit!r}, got another.")

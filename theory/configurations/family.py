@@ -112,8 +112,8 @@ def one_std(r: Reading, fields: Fields) -> None:
     scale = fields["query_key_scale"] * fields.get("logit_factor", 1.0) ** 0.5
     if scale > 4:
         raise ValueError(
-            f"queries and keys must have entries of at most 4 beside tokens of unit size, which {name} = {std!r} and "
-            f"the factor of the logits make {scale:.3g}: attention is then one token's."
+            f"{name} = {std!r} is too large: with the factor of the logits it makes query_key_scale {scale:.3g}, which "
+            "must be at most 4; above that each query attends to a single token."
         )
 
 

@@ -99,7 +99,7 @@ _LONG = 160
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was done with a field of a configuration that is not a field of the Stack.
+    """A remark on a configuration field that has no field in the Stack.
 
     Attributes:
         field: its name.
@@ -117,7 +117,7 @@ class Note:
 
     @classmethod
     def neutral(cls, field: str, value: Any, reason: str) -> "Note":
-        """Of a field that changes nothing."""
+        """Make a note on a field that changes nothing."""
         return cls(field, value, "neutral", reason)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class Note:
 
 
 def model_type(notes: Sequence[Note]) -> str | None:
-    """That of a configuration whose every part was read, which is neutral by itself; None of any other."""
+    """Return the model_type of a configuration that was read completely, or None."""
     return next((note.value for note in notes if (note.field, note.what) == ("model_type", "neutral")), None)
 
 

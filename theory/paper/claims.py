@@ -31,7 +31,7 @@ _OWN = "xiong_2020"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, our own or registered.
+    """A claim: of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, of this project, or registered.
 
     Attributes:
         id: short name used in tables and on the command line.

@@ -15,7 +15,7 @@ _MOST_BYTES = 2**29
 
 
 def parsed(content: bytes | str, kind: Kind, *, finite: bool = True) -> Any:
-    """What a text holds.
+    """Parse a text as JSON or TOML.
 
     Args:
         content: the text.
@@ -62,7 +62,7 @@ def _finite(word: str) -> float:
 
 
 def read_document(path: str | Path, name: str, kind: Kind, *, finite: bool = True) -> Any:
-    """What a file holds.
+    """Read a JSON or TOML file.
 
     Args:
         path: of the file.

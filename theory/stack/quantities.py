@@ -15,10 +15,10 @@ class Quantity:
 
     Attributes:
         name: the key in predictions, samples and tables.
-        meaning: definition in words, with the point of the network where it is read.
+        meaning: the definition in words, with the place in the network.
         per_layer: one value per layer (index l - 1 is layer l) instead of one per network.
-        predicted: whether the large-width recursion gives it.
-        in_paper: whether the paper's network has it, and not only some relaxed ones.
+        predicted: whether the large-width recursion predicts it.
+        in_paper: whether the paper's network has it; otherwise only networks with other fields.
     """
 
     name: str

@@ -124,7 +124,7 @@ def test_a_batch_of_text(tmp_path, capsys):
         assert message in error
         assert error.count("\n") == 1
     assert main(["predict", *SMALL, "--text", "zipf:1"]) == 2
-    assert "text must stand with batch" in capsys.readouterr().err
+    assert "text requires batch" in capsys.readouterr().err
 
 
 def test_a_layer_that_is_lost_in_errors_is_no_end_of_a_ratio(capsys, monkeypatch):
@@ -265,9 +265,9 @@ def test_what_it_takes_is_said_and_held(capsys):
     ("arguments", "error"),
     [
         (("--batch", "0"), "--batch must be an integer of at least 1, got 0."),
-        (("--batch", "4", "--first-step"), "--batch must stand without --first-step"),
-        (("--batch", "4", "--sequences", "2"), "--batch must stand without sequences"),
-        (("--batch", "4", "--tokens", "8", "16"), "--batch must stand without several tokens"),
+        (("--batch", "4", "--first-step"), "--batch cannot be combined with --first-step"),
+        (("--batch", "4", "--sequences", "2"), "--batch cannot be combined with sequences"),
+        (("--batch", "4", "--tokens", "8", "16"), "--batch cannot be combined with several tokens"),
         (("--batch", "4", "--embeddings", "tied", "--vocab", "7", "--tokens", "4"), "vocab of at least 2 tokens"),
         (("--batch", "4", "--embeddings", "tied", "--dropout", "0.1"), "no dropout"),
     ],
