@@ -67,7 +67,8 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                 if profile.empty:
                     continue
                 color = look["color"] if is_one else of_placement(placement)["color"]
-                layers, norm, predicted = profile["layer"].to_numpy(), np.sqrt(profile["mean"]), np.sqrt(profile["predicted"])
+                layers = profile["layer"].to_numpy()
+                norm, predicted = np.sqrt(profile["mean"]), np.sqrt(profile["predicted"])
                 pale_line(axis, layers, predicted, color)
                 # d√m = dm / (2√m), twice for two standard errors
                 axis.errorbar(layers, norm, yerr=profile["sem"] / norm, color=color, **MEASURED)
@@ -75,10 +76,14 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                 if name == "grad_sq_W2" and (decay := printed_profile(placement, layers[-1])) is not None:
                     law = decay[layers - 1] * predicted.iloc[-1]
                     axis.plot(layers, law, **PAPER | {"color": color})
+                    axis.annotate(
+                        "appendix F", (layers[0], law[0]), (9, -2), textcoords="offset points", va="top", color=color,
+                        fontsize=8,
+                    )  # fmt: skip
                     has_law = True
         first = rows.iloc[0]
         axis.set(yscale="log", xlabel="layer $l$", xlim=(0.5, None))
-        axis.set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$" if is_one else r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$")
+        axis.set_ylabel(rf"$\|\partial\mathcal{{L}}/\partial W^{{{'l' if is_one else '2,l'}}}\|_F$  (rms over draws)")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         plain_decades(axis.yaxis)
         name_ends(axis, ends)
@@ -87,7 +92,6 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
         elif axes is None:
             message(figure, f"{TITLES[placements[0]]}: gradients over the layers")
         if axes is None:
-            law_words = "; dotted: appendix F" if has_law else ""
-            about = f"$d = {first['width']}$, $n = {first['tokens']}$; marks: random networks (± 2 s.e.)"
-            figure.supxlabel(f"{about}; pale: theory{law_words}", fontsize=8)
+            about = f"$d = {first['width']}$, $n = {first['tokens']}$; marks: random networks (± 2 s.e.); pale: theory"
+            figure.supxlabel(about + "; dotted: appendix F" * has_law, fontsize=8)
     return figure

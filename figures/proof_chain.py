@@ -1,5 +1,7 @@
 """Where Theorem 1's bound loses its factor: the steps of its proof, one below the other."""
 
+import math
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,11 +35,12 @@ def proof_slack(table: pd.DataFrame) -> Figure:
     with style():
         figure = Figure(figsize=(8.2, 3.9), layout="constrained", dpi=160)
         steps_axis, factor_axis = figure.subplots(1, 2, width_ratios=(3, 2))
-        largest = (0.0, "")
+        largest, smallest = (0.0, ""), math.inf
         for number, placement in enumerate(placements):
             here, color = table[table["placement"] == placement], of_placement(placement)["color"]
             widest = here.sort_values(["width", "tokens", "depth", "step"]).tail(len(STEPS) + 1)
             norms = widest.sort_values("step")["measured"].to_numpy()
+            smallest = min(smallest, norms[0])
             for k, step in enumerate(STEPS):
                 factor = norms[k + 1] / norms[k]
                 largest = max(largest, (factor, step.name))
@@ -54,7 +57,7 @@ def proof_slack(table: pd.DataFrame) -> Figure:
             same = here[(here["tokens"] == sizes["tokens"]) & (here["depth"] == sizes["depth"])]
             _against_width(factor_axis, same, color)
         steps_axis.set(xscale="log", title=f"$d = {sizes['width']}$, $L = {sizes['depth']}$, $n = {sizes['tokens']}$")
-        steps_axis.set_xlim(None, 12 * table["measured"].max())
+        steps_axis.set_xlim(smallest / 2, 12 * table["measured"].max())
         steps_axis.set_yticks(range(len(STEPS)), [step.name for step in STEPS], fontsize=7.5)
         steps_axis.invert_yaxis()
         steps_axis.set_xlabel("from the norm, on top, to the bound")
@@ -70,4 +73,7 @@ def _against_width(axis: Axes, rows: pd.DataFrame, color: str) -> None:
     factors = table.iloc[:, 1:].to_numpy() / table.iloc[:, :-1].to_numpy()
     grows = int((factors[-1] / factors[0]).argmax())
     axis.plot(table.index, factors[:, grows], marker="o", markersize=4, color=color)
-    axis.annotate(STEPS[grows].name, (table.index[0], factors[0, grows]), fontsize=7.5, color=color, va="bottom")
+    end = (table.index[-1], factors[-1, grows])
+    axis.annotate(
+        STEPS[grows].name, end, (-8, 0), textcoords="offset points", fontsize=7.5, color=color, ha="right", va="top",
+    )  # fmt: skip

@@ -66,11 +66,12 @@ def relaxations(table: pd.DataFrame) -> Figure:
         labels = [_BASE if name == UNCHANGED else name.replace("W^O", "$W^O$") for name in names]
         axes[0].set_yticks([height[name] for name in names], labels)
         axes[0].set_ylim(-len(names) + 0.4, 0.6)
-        rest = len(effects) - 1 - len(moved)
-        said = f"{len(moved)} of {len(effects) - 1} dropped assumptions move a gradient by more than {_LEAST_EFFECT:.0%}"
-        message(figure, said)
+        every = len(effects) - 1
+        rest = every - len(moved)
+        message(figure, f"{len(moved)} of {every} dropped assumptions move a gradient by more than {_LEAST_EFFECT:.0%}")
         hidden = f" and {len(moved) - _MOST_ROWS} smaller ones" if len(moved) > _MOST_ROWS else ""
-        legend_below(figure, 4, f"marks: random networks (± 2 s.e.); pale: theory. Not shown: {rest} without effect{hidden}")
+        about = f"marks: random networks (± 2 s.e.); pale: theory; not shown: {rest} without effect{hidden}"
+        legend_below(figure, 4, about)
     return figure
 
 
@@ -111,7 +112,8 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
             axis.set(ylabel=title, xlabel=label)
             if not np.isfinite(table[name].to_numpy(float)).any():
                 axis.text(0.5, 0.5, "not in these networks", transform=axis.transAxes, ha="center")
-        low, high = (table[table["value"] == at]["profile_predicted"] for at in (table["value"].min(), table["value"].max()))
+        values = table["value"]
+        low, high = (table[values == at]["profile_predicted"] for at in (values.min(), values.max()))
         span = f"{low.min():.2g} to {low.max():.2g} becomes {high.min():.2g} to {high.max():.2g}"
         message(figure, f"First layer over last, {span} as {field.replace('_', ' ')} grows")
         legend_below(figure, 4, "marks: random networks (± 2 s.e.); pale lines: theory")

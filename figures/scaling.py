@@ -181,4 +181,4 @@ def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> st
     gaps = [_gaps(rows) for _, rows in chosen]
     whole = f"Theorem 1 is {min(map(min, gaps)):,.0f} to {max(map(max, gaps)):,.0f} times too large"
     grows = all(each[-1] > 1.5 * each[0] for each in gaps)
-    return f"{whole}, more with every doubling of the {against}" if grows else whole
+    return f"{whole}, growing with ${'d' if against == 'width' else 'L'}$" if grows else whole

@@ -1,4 +1,4 @@
-"""Every figure of a set of samples, saved as SVG and PNG."""
+"""Every figure of a set of samples, saved as files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from simulate import Cell, Run, Samples
 
 def draw(folder: Path, out: Path) -> int:
     """Draw every figure that a run has data for, and print the file names."""
-    for path in draw_figures(judged_samples(Run.open(folder)), out):
+    for path in draw_figures(judged_samples(Run.open(folder)), out, ("svg", "png", "pdf")):
         print(path)
     return 0
 
 
-def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
+def draw_figures(cells: Sequence[Samples], folder: Path, suffixes: Sequence[str] = ("svg", "png")) -> list[Path]:
     """Draw every figure that these cells have data for; a scaling figure needs two widths or depths.
 
     Raises:
@@ -44,7 +44,7 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
             except ValueError as reason:
                 without.append(f"not drawn: {figure.name}: {reason}")
                 continue
-            written += save(drawn, folder, figure.name, drawn_from=drawn_from)
+            written += save(drawn, folder, figure.name, drawn_from=drawn_from, suffixes=suffixes)
     for line in without:
         print(line)
     return written

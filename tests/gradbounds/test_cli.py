@@ -119,12 +119,12 @@ def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):
     assert "Nothing is judged" in said
     assert "not wide enough: 4 layers need d >= 320" in said or "not wide enough: the logits need" in said
     assert "T1   Pre-LN, exponent in d (V = d, L = 2, n = 3)" in said
-    assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
-    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert main(["figures", str(run)]) == 0
+    drawn = sorted(path.name for path in (run / "figures").iterdir())
     names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers"]
     names += ["local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
     names.sort()
-    assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
+    assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("pdf", "png", "svg")]
 
 
 def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsys):
