@@ -7,6 +7,7 @@ smoothly.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -285,8 +286,14 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
         alike = entries == count
         if (weights[alike] > 0).all():
             values = np.log(weights, where=alike, out=np.full(len(layers), np.nan))
-            ends = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], count)
-            yield from _outliers(values, layers, np.log(_WEIGHT), scatter=float(np.log(ends[0] / ends[1])) / 2)
+            yield from _outliers(values, layers, np.log(_WEIGHT), scatter=_norm_scatter(float(count)))
+
+
+@cache
+def _norm_scatter(entries: float) -> float:
+    """The most that ln of the norms of two draws of so many entries differ, but by chance."""
+    high, low = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], entries)
+    return float(np.log(high / low)) / 2
 
 
 def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:

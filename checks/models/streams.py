@@ -211,6 +211,8 @@ def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Fin
 def learning_later(frame: pd.DataFrame) -> list[str]:
     """Return a line for every list that gets no gradient until a zero parameter after it has moved."""
     lines: dict[str, None] = {}
+    if not (frame.loc[frame["quantity"] == "gradient_later", "value"] > 0).any():
+        return []
     for _, here in frame.groupby(["width", "depth"], sort=False):
         for part, rows in here[here["layer"] > 0].groupby("part", sort=False):
             table = _gradients(rows)

@@ -6,6 +6,7 @@ import re
 import pandas as pd
 import pytest
 
+from gradbounds.actions import first_step as stepping
 from gradbounds.actions import first_step_cost
 from gradbounds.budget import by_estimates
 from gradbounds.cli import main
@@ -14,6 +15,13 @@ from theory.first_step.prediction import first_step
 
 # torch's own, of tracing.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture
+def without_powers(monkeypatch):
+    """Rates at twice each size are not predicted, unless they are asked for."""
+    monkeypatch.setattr(stepping, "_CHEAP", 0.0)
+
 
 LINE = ["predict", "--first-step", "--width", "32", "--depth", "1", "--tokens", "2", "--vocab", "4"]
 WIDER = ["--compare", "width=64"]
@@ -72,7 +80,7 @@ def test_what_is_refused(capsys, more, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_model_s_configuration(tmp_path, capsys):
+def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     """Flags change its fields; what would take long is refused with the tokens that fit."""
     content = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 64}
     (tmp_path / "config.json").write_text(json.dumps(content | {"tie_word_embeddings": False}))
@@ -109,7 +117,7 @@ def test_a_model_s_configuration(tmp_path, capsys):
     assert re.search(r"of --max-time; --tokens \d+ is within these; --max-time", capsys.readouterr().err)
 
 
-def test_bert_s_configuration_beside_networks(tmp_path, capsys):
+def test_bert_s_configuration_beside_networks(without_powers, tmp_path, capsys):
     """Its head's matrix is in no layer, its embeddings are tied, and a share of the positions count."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 64} | sizes))
@@ -121,7 +129,7 @@ def test_bert_s_configuration_beside_networks(tmp_path, capsys):
     assert 0.2 < row["sampled_rate"] / row["critical_rate"] < 5
 
 
-def test_signs_of_a_framework_s_weights(tmp_path, capsys):
+def test_signs_of_a_framework_s_weights(without_powers, tmp_path, capsys):
     """Signs are ±1 everywhere; GPT-NeoX draws W^O and W2 with 2/sqrt(d) at L = 1, all others with sqrt(2/(5 d))."""
     content = {"model_type": "gpt_neox", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     content |= {"vocab_size": 64, "intermediate_size": 128, "tie_word_embeddings": False}
@@ -136,7 +144,7 @@ def test_signs_of_a_framework_s_weights(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("Weights are drawn as GPT-NeoX draws them (small_init and wang_init; ")
 
 
-def test_networks_too_large_to_be_stepped_are_named(capsys):
+def test_networks_too_large_to_be_stepped_are_named(without_powers, capsys):
     line = ["predict", "--first-step", "--like", "llama-3-8b", "--tokens", "2", "--optimizer", "sgd", "--draws", "2"]
     assert main([*line, "--patterns", "2", "--depth", "1"]) == 0
     assert "Networks of more than 2e+08 parameters are not stepped." in capsys.readouterr().out
