@@ -85,16 +85,18 @@ def entry_notes(frame: pd.DataFrame) -> list[str]:
     table = table[table["entries"] >= _MATRIX * table.groupby(["part", "layer"])["entries"].transform("max")]
     sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    others = sizes / sizes.groupby(["part", "layer"]).transform("median")
-    others[sizes.groupby(["part", "layer"]).transform("size") < NEIGHBOURS] = 1.0
+    by_layer = sizes.groupby(["part", "layer"])
+    others = (sizes / by_layer.transform("median")).where(by_layer.transform("size") >= NEIGHBOURS, 1.0)
+    by_name = pd.DataFrame({"size": sizes, "beside": others}).groupby(["part", "parameter"])
+    least, usual, depths = by_name.min(), by_name.median(), frame.groupby("part")["layer"].max()
     lines = []
-    for (part, name), size in sizes.groupby(["part", "parameter"]):
-        beside = others[size.index]
-        depth = frame.loc[frame["part"] == part, "layer"].max()
-        if size.min() > ENTRIES or beside.min() > ENTRIES_BESIDE * (2 * depth) ** 0.5:
+    for part, name in least.index:
+        size, beside = least.loc[(part, name)]
+        if size > ENTRIES or beside > ENTRIES_BESIDE * (2 * depths[part]) ** 0.5:
+            size, beside = usual.loc[(part, name)]
             lines.append(
-                f"entries of {name} of {part} have standard deviation {size.median():.2g}/sqrt(shorter side) in all "
-                f"layers, {beside.median():.2g} times the layer's median matrix: is that intended?"
+                f"entries of {name} of {part} have standard deviation {size:.2g}/sqrt(shorter side) in all "
+                f"layers, {beside:.2g} times the layer's median matrix: is that intended?"
             )
     return lines
 

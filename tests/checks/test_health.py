@@ -26,19 +26,19 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+@pytest.mark.parametrize(("name", "layers"), [("encoder-post", (1, 4)), ("encoder-pre", (2,))])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_named_by_layer(name, fault):
-    """Single modules of four layers, a fault in the first, one between and the last."""
-    for layer in (1, 2, 4):
+def test_planted_faults_are_named_by_layer(name, layers, fault):
+    """Single modules of four layers, a fault in the first, one between or the last."""
+    for layer in layers:
         found = alarms(probe(planted(name, fault, layer), widths=[32], depths=[4], seeds=1, seed=layer).frame)
         assert (layer, KINDS[fault]) in [(alarm.layer, alarm.kind) for alarm in found]
 
 
 @pytest.mark.parametrize("name", ["encoder-post", "encoder-pre", "transformer-post", "transformer-pre"])
 def test_healthy_modules_raise_no_alarm(name):
-    """Each of five seeds by itself; 100 are in `make evidence`."""
-    frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=5).frame
+    """Each of two seeds by itself; 100 are in `make evidence`."""
+    frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=2).frame
     for _, one in frame.groupby("seed"):
         assert alarms(one) == []
 
@@ -162,10 +162,10 @@ def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy
 
 
 def test_a_module_that_is_not_healthy_fails_an_assertion():
-    report = judged(planted("encoder-pre", "no residual", 3), widths=[32], depths=[6], seeds=2)
+    report = judged(planted("encoder-pre", "no residual", 3), widths=[16], depths=[4], seeds=1)
     with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: its output contains"):
         report.assert_healthy()
-    judged("encoder-pre", widths=[32], depths=[6], seeds=2).assert_healthy()
+    judged("encoder-pre", widths=[16], depths=[4], seeds=1).assert_healthy()
 
 
 def synthetic(exponent, *, rising, spread=0.05, depths=(4, 8, 16), seeds=6, seed=0, first=1):
@@ -234,9 +234,9 @@ def test_intervals_of_exponents_cover():
 def test_encoders_of_torch_are_predicted(name):
     """Random queries and keys, W^O, biases, epsilon and all: within 3% or 4.5 standard errors in every layer."""
     table = against_theory(
-        probe(BUILTINS[name].factory, widths=[256], depths=[3], seeds=24).frame, BUILTINS[name].stack
+        probe(BUILTINS[name].factory, widths=[256], depths=[2], seeds=24).frame, BUILTINS[name].stack
     )
-    assert len(table) == 3 * 5
+    assert len(table) == 2 * 5
     off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
     assert (off <= 1).all(), table[off > 1]
 

@@ -1,5 +1,6 @@
 """What a probe says of the stream and of the whole: residual connections, gradients, depth, a reference, a Stack."""
 
+import functools
 import re
 from dataclasses import replace
 
@@ -364,6 +365,11 @@ def test_a_residual_connection_of_the_normed_stream_is_named(width, depth):
         assert behind_norms(healthy) == (name == "encoder-post")
 
 
+@functools.cache
+def healthy_frame(seeds=2):
+    return frame_with({}, seeds=seeds)
+
+
 def frame_with(factors, *, width=32, depth=3, seeds=2):
     """Of encoders whose matrices, by the ends of their names, are so many times as large: in all layers, or in one."""
 
@@ -405,14 +411,14 @@ def test_matrices_are_compared_with_a_stack_and_the_cause_is_named(factors, chan
     """One alarm a cause; healthy ones raise none in 8 seeds, each by itself, but once in 1250."""
     stack = replace(BUILTINS["encoder-pre"].stack(32, 3), **changes)
     if said is None:
-        for _, one in frame_with({}, seeds=8).groupby("seed"):
+        for _, one in healthy_frame(seeds=8).groupby("seed"):
             assert beside(one, stack) == []
+        (zero,) = beside(healthy_frame(), replace(stack, query_gain=0.0), {WO: ("WQ",)})
+        assert zero.what == f"{WO} is not 0; the Stack's matrix is 0"
         return
-    (alarm, *more) = beside(frame_with(factors), stack)
+    (alarm, *more) = beside(frame_with(factors) if factors else healthy_frame(), stack)
     assert said in alarm.what
     assert len(more) == ("entries" in said)
-    (zero,) = beside(frame_with({}), replace(BUILTINS["encoder-pre"].stack(32, 3), query_gain=0.0), {WO: ("WQ",)})
-    assert zero.what == f"{WO} is not 0; the Stack's matrix is 0"
     assert alarm.layer == (2 if "layers.1" in str(factors) else 0)
 
 
@@ -421,7 +427,8 @@ def test_matrices_are_judged_before_what_they_make():
     built = BUILTINS["encoder-pre"]
     table = pd.DataFrame([(32, 3, "body.layers", "hidden_energy", layer, 50.0, 0.1) for layer in (1, 2, 3)],
                          columns=["width", "depth", "part", "quantity", "layer", "ratio", "noise"])  # fmt: skip
-    found = [against_initialization(frame_with(factors), table, built.stack, ROLES) for factors in ({}, {W2: 4.0})]
+    frames = (healthy_frame(), frame_with({W2: 4.0}))
+    found = [against_initialization(frame, table, built.stack, ROLES) for frame in frames]
     assert [len(alarms) for alarms in found] == [1, 1]
     assert "mean squared activation is 50 times theory's" in found[0][0].what and W2 in found[1][0].what
 
@@ -434,5 +441,5 @@ def test_the_layer_that_is_furthest_from_theory_counts(ratios, number):
     """By a factor of four in one, or of two in all to one side."""
     columns = ["width", "depth", "part", "quantity", "layer", "ratio", "noise"]
     table = pd.DataFrame([(32, 3, "body.layers", W1, k, r, 0.02) for k, r in enumerate(ratios, 1)], columns=columns)
-    found = against_initialization(frame_with({}, seeds=1), table, BUILTINS["encoder-pre"].stack, ROLES)
+    found = against_initialization(healthy_frame(seeds=1), table, BUILTINS["encoder-pre"].stack, ROLES)
     assert [alarm.what for alarm in found] == ([f"|gradient|^2 of {W1} is {number}"] if number else [])
