@@ -101,8 +101,8 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
     Args:
         x: `LEAST_POINTS` different values at least.
         y: of every point, from its draws.
-        counts: of draws.
-        variances: of ln y over draws.
+        counts: numbers of draws.
+        variances: variances of ln y over draws.
 
     Returns:
         Exponent, low, high; None of too few points, or where one has a single draw.
@@ -154,9 +154,9 @@ def bootstrap_interval(
     Args:
         fit: the fit of root mean squares.
         squares: the draws behind every point, in the order of the fit: squared norms.
-        level: of the two-sided interval.
+        level: level of the two-sided interval.
         resamples: how many.
-        seed: of the resampling.
+        seed: random seed of the resampling.
     """
     weights = 0.5 * np.array(fit.weights)  # ln of a root mean square is half of ln of the mean
 

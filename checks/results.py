@@ -28,10 +28,10 @@ class Results:
     """The saved results of one command.
 
     Attributes:
-        command: what reproduces it.
-        date: of the run, "" where it is not kept.
-        commit: of the sources that the run used, "" where it is not kept.
-        verdicts: its verdicts.
+        command: the command that reproduces it.
+        date: date of the run, "" if it is not saved.
+        commit: git commit of the run's sources, "" if it is not saved.
+        verdicts: the command's verdicts.
         cells: per cell its name, what its Stack has that is not default, text, seed, number of draws, and mean and sem
             of every quantity of `KEPT`.
     """
@@ -54,7 +54,7 @@ def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: st
     Args:
         verdicts: all of them.
         cells: with their draws.
-        command: what reproduces them.
+        command: the command that reproduces them.
         origin: `Results.date` and `Results.commit`, where they are kept.
     """
     content = {

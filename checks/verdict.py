@@ -89,7 +89,7 @@ class Setting:
         networks: what they are, where they are not stacks of the paper's kind.
         ranges: by the paper's letter d, L, n, V the least and the largest; V = d has ("V", "d", "d").
         more: what else is to be said: the text, other parameters, seeds.
-        draws: of a cell, the least and the largest number.
+        draws: smallest and largest number of draws of a cell.
     """
 
     networks: str = ""

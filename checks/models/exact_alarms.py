@@ -166,7 +166,9 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
     first = whole(tests, "next_words") == 0
     sees_label = values(tests, "sees_label").get(("", 0, ""), whole(tests, "sees_later") if first else 0.0)
     if told and sees_label > 0 and not odd_layers:
-        yield Fact("", WHOLE_MODEL, "leak", "every position sees its own label, the next input: is a mask missing?")
+        yield Fact(
+            "", WHOLE_MODEL, "leak", "every position sees its own label (the next input): is the causal mask missing?"
+        )
     elif (
         ahead
         and later
@@ -278,7 +280,7 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         rest = [layer for layer in layers if layer != first]
         what = f"layers {', '.join(map(str, layers))} have the same numbers in {names}, not independent random ones"
         if by_torch:
-            what += ": copies of one layer, or frozen"
+            what += " (copies of one layer, or frozen)"
         what += _beside_draws(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
@@ -297,8 +299,8 @@ def _beside_draws(tests: ExactTests, part: str) -> str:
         return ""
     copied, redrawn, gradient = numbers
     return (
-        f"; over the layers the mean squared activation grows {copied:.3g} times, with independent weights "
-        f"{redrawn:.3g} times, and a first step of SGD on these would lower the loss {gradient:.2g} times as much"
+        f"; the mean squared activation grows {copied:.3g} times over the layers (independent weights: {redrawn:.3g} "
+        f"times); a first step of SGD on independent weights would lower the loss {gradient:.2g} times as much"
     )
 
 

@@ -185,9 +185,11 @@ def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Fi
     if not weights.empty or outside:
         return
     if not forward.empty:
-        what, layer = "its output is the first layer output that is not finite", int(forward.min())
+        layer = int(forward.min())
         first = rows[(rows["quantity"] == "not_finite") & (rows["layer"] == layer) & (rows["parameter"] != "")]
-        what += f": {_first(first['parameter'].iloc[0], first['value'].iloc[0])}" if len(first) else ""
+        what = "its output is the first layer output that is not finite"
+        if len(first):
+            what = f"its output is not finite: {_first(first['parameter'].iloc[0], first['value'].iloc[0])}"
         yield Finding(layer, "non-finite", what)
     elif not bad.empty and not lost:
         what = "its gradient is not finite, although the gradients of all later layers are"

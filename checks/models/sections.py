@@ -171,7 +171,7 @@ def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
     hold = f"Layers contain {', '.join(tests.inside[:_KINDS])}" + (", ..." if len(tests.inside) > _KINDS else "")
     if sees and max(sees) == 0:
         return [f"Attention: no attention; no position sees another in any layer. {hold}."]
-    other = "; positions see one another in another way" if sees else ""
+    other = "; positions see one another by other operations" if sees else ""
     return [f"Attention: no attention by softmax or scaled_dot_product_attention{other}. {hold}."]
 
 

@@ -58,14 +58,14 @@ class Stepped:
             weight (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root
             mean square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole:
             loss.
-        owners: of every (width, depth), weights where they are used, in the order of the forward pass.
-        order: of every (width, depth), the modules in the order in which they begin, with the last length of their
+        owners: for every (width, depth), the uses of weights in the order of the forward pass.
+        order: for every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
-        steppers: by weight: the class of its optimizer.
-        alarms: what is wrong with the optimizer or a step, each with its (width, depth), kind and names of weights.
-        notes: a line each.
-        steps: how many were asked for.
-        seeds: modules of every size.
+        steppers: the class of every weight's optimizer, by weight.
+        alarms: faults of the optimizer or a step, each with its (width, depth), kind, names of weights and text.
+        notes: remarks, one line each.
+        steps: the requested number of steps.
+        seeds: number of modules of every size.
     """
 
     rows: tuple[Row, ...]
@@ -110,13 +110,13 @@ def coordinate_steps(
         factory: as `simulate.probe` takes it.
         optimizer: of a module, and its `width` and `depth` if it has such parameters: a torch.optim.Optimizer, several,
             or (optimizer, schedule).
-        name: of the optimizer.
-        widths: that the factory takes.
-        depths: likewise.
+        name: the optimizer's name.
+        widths: widths for the factory.
+        depths: depths for the factory.
         steps: how many; at least 1.
-        seeds: modules of every size.
+        seeds: number of modules of every size.
         seed: root seed.
-        device: of module and batch.
+        device: the device of module and batch.
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
@@ -161,8 +161,8 @@ class _Steps:
 
     Args:
         built: module, batch and loss.
-        seed: of whatever they draw, in every step.
-        places: of another module of the same size; the first pass finds them, if None.
+        seed: random seed of every step.
+        places: places of another module of the same size; None finds them in the first pass.
     """
 
     def __init__(self, built: Made, seed: int, places: WeightPlaces | None) -> None:

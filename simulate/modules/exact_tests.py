@@ -40,11 +40,11 @@ class ExactTests:
             entries a row of that has) and bias_constant (1, where all its entries are equal);
             repeated_rows (a share).
         copies: contents that several matrices hold, each a tuple of places (part, layer, name).
-        by_torch: of each, whether an encoder of `torch.nn` made them.
+        by_torch: for each of `copies`, whether an encoder of `torch.nn` made them.
         batch_norm: whether there is a batch norm in training, through which samples do see one another.
         positions_first: whether positions are taken along the first axis, as attention of `torch.nn` says.
         inside: classes of the innermost modules that layers hold, the most frequent first.
-        unregistered: what gets a gradient and is no parameter of the module: place (part, layer, name), and shape.
+        unregistered: tensors with a gradient that are not parameters: place (part, layer, name) and shape.
     """
 
     rows: tuple[Row, ...]

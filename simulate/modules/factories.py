@@ -134,7 +134,7 @@ class Made:
         """The loss; gradients are in the parameters.
 
         Args:
-            watcher: of the forward pass.
+            watcher: a context manager that watches the forward pass.
 
         Raises:
             ProbeError: module or loss fails, or has no gradient.
@@ -211,16 +211,16 @@ def of_every_module(
     """Measure every module, one in memory at a time; yield its width, depth and number with the measurement.
 
     Args:
-        measure: of what the factory made, the seed that it was made with, its width and depth, and its number.
-        factory: makes it.
-        sizes: widths and depths that it takes.
-        seeds: how many modules of each size.
+        measure: function of the made module, its seed, its (width, depth), and its number.
+        factory: the user's factory.
+        sizes: pairs of width and depth.
+        seeds: number of modules of each size.
         seed: root seed.
-        device: of module and batch.
-        on_module: called with how many modules are done, and of how many, after each.
+        device: the device of module and batch.
+        on_module: progress callback, called as on_module(done, total).
 
     Raises:
-        ProbeError: something of the user's failed.
+        ProbeError: the user's code failed.
     """
     places = [(*size, number) for size in sizes for number in range(seeds)]
     for done, (width, depth, number) in enumerate(places, start=1):

@@ -22,7 +22,7 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
     Args:
         x: input of a layer, (samples, positions, width), or positions first, or (samples, ...) of any shape.
         y: output, still with its graph, which stays.
-        axis: that of positions, 0 or -2, where there are three.
+        axis: the axis of positions, 0 or -2, for tensors with three axes.
 
     Returns:
         Norms of parts of the gradient over that at all inputs: "sees_later", of the first half of the outputs at the

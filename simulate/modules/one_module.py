@@ -42,7 +42,7 @@ def one_module(
         batch: a tensor, a tuple or list of arguments, or a dict of keyword arguments; or the dict that is the one
             argument of `forward`.
         loss: from its output to a scalar; the output's own `.loss` if left out.
-        seed: of what module and loss draw.
+        seed: random seed of module and loss.
         layers: globs that name the layers; found by themselves if there are none.
         on_part: called with how many parts are done, and of how many, after each.
 

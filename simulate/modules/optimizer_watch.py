@@ -15,17 +15,17 @@ class OptimizerWatch:
 
     Args:
         stepper: the optimizer, or several.
-        parameters: of the module, by name.
-        first: what they were before the first step.
+        parameters: the module's parameters, by name.
+        first: their values before the first step.
 
     Attributes:
         taken: how many steps were, and were looked at.
-        rates: by weight, of the step that was taken last.
+        rates: the learning rate of every weight in the last step.
         alarms: each with its kind, the names of the weights that it is about, and what is wrong.
-        notes: a line each.
+        notes: remarks, one line each.
         rows: step (0 is the first), weight, quantity and value: rate (of its parameter group) and gradient (root mean
             square entry), and of the first step damping (of Adam and its like: the mean of eps over root v + eps).
-        steppers: by weight: the class of its optimizer.
+        steppers: the class of every weight's optimizer, by weight.
     """
 
     def __init__(

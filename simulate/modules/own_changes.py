@@ -34,8 +34,8 @@ class Move:
     """How far updates moved a weight.
 
     Attributes:
-        difference: of a vector, from its first value; empty of others.
-        size: of that.
+        difference: difference of a vector from its first value; empty for other tensors.
+        size: size of the difference.
     """
 
     difference: Tensor
@@ -69,10 +69,10 @@ class Start:
     """The inputs and the output of a module before the first step.
 
     Attributes:
-        args: copies.
-        kwargs: likewise.
-        y: the output.
-        state: of torch's generators before it ran, as `random_state` has it; None of what draws nothing.
+        args: copies of the positional arguments.
+        kwargs: copies of the keyword arguments.
+        y: a copy of the output.
+        state: `random_state` before it ran; None if it uses no random numbers.
     """
 
     args: tuple[Any, ...]
@@ -92,8 +92,8 @@ def own_changes(
         owned: names of the weights whose updates are its own.
         firsts: the first values of all weights in it, those of modules in it too, by their names.
         moves: what updates made so far of those of its own that have moved, by their names.
-        start: what it was given.
-        y: what it gives now.
+        start: its inputs and output at the start.
+        y: its current output.
 
     Returns:
         How far y is from the output of the first inputs with the module's own updates and the first values of all

@@ -137,7 +137,7 @@ def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
     """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels.
 
     Args:
-        inputs: of a module.
+        inputs: a module's inputs.
         logits: its output.
         longer: how many more positions than the logits they may have.
     """

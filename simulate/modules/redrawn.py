@@ -19,9 +19,9 @@ def beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row
     """Return the rows of `redrawn` for lists whose layers contain copies of a layer's weights in other layers.
 
     Args:
-        built: module and batch; both are left as they were.
-        lists: its layers.
-        seed: of what the module draws.
+        built: module and batch; both are left unchanged.
+        lists: the module's lists of layers.
+        seed: random seed of the module.
     """
     rows, groups = list[Row](), copies(built.module)
     for part in lists if groups else ():

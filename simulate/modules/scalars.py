@@ -34,11 +34,11 @@ class ScalarWatcher(TorchFunctionMode):
     """A watcher of multiplications by scalars while a module runs; `place` names the running module.
 
     Attributes:
-        place: of what runs; None where logits are not looked at.
-        multipliers: of marked outputs, by their key: the product of all scalars that follow at once.
+        place: the place of the running module; None if logits are not examined.
+        multipliers: the product of all scalars that directly follow a marked output, by its key.
         logits: place, scale and size: softmax's input is scale times q·k, the sum over size products, plus a mask or
             what is the same of all samples, such as ALiBi's bias.
-        unseen: places of logits that have the shape of a matrix product and are no such thing.
+        unseen: places of logits with the shape of a matrix product that are not a multiple of one.
     """
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ class Size:
     """The size of a tensor.
 
     Attributes:
-        norm: root of the sum of squares.
-        count: of entries.
+        norm: square root of the sum of squares.
+        count: number of entries.
     """
 
     norm: Tensor
@@ -37,7 +37,7 @@ def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float 
 
     Args:
         squares: means of squares of gradients, as Adam keeps them.
-        epsilons: of each.
+        epsilons: the epsilon of each tensor's optimizer.
 
     Returns:
         The mean of epsilon over the root and epsilon, of entries above 0; None where none is.

@@ -21,7 +21,7 @@ class Owner:
         place: name of the innermost module that holds it and runs.
         parameter: its name in that module.
         weight: the first name in the whole module; weights that are tied have one.
-        shape: of the weight.
+        shape: the weight's shape.
         output: the last length of the module's output.
         inputs: of its input; 0 where that is no tensor of floats.
         vectors: how many of that length it is given in a pass; of a module that runs several times, the last time.

@@ -125,7 +125,7 @@ class ConditionedEngine(MapEngine):
 
     Args:
         streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
-        dtype: of tokens.
+        dtype: type of the activations.
     """
 
     def __init__(self, streams: RandomStreams, dtype: torch.dtype) -> None:

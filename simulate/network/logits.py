@@ -15,8 +15,8 @@ def attention_logits(
 
     Args:
         stack: the network.
-        queries: of all heads, one after another.
-        keys: likewise, of the tokens that are asked.
+        queries: queries of all heads, one head after another.
+        keys: keys of the attended tokens, in the same form.
     """
     if stack.query_key_norm == "all":
         queries, keys = _normed(stack, queries), _normed(stack, keys)

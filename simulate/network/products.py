@@ -26,7 +26,7 @@ def product(
     Args:
         first: A.
         second: B; either may be a transposed view.
-        out: what the product is written into, contiguous; fresh memory if None.
+        out: contiguous output tensor; None allocates memory.
         onto: what it is added to and written into in its place.
     """
     draws, a, b = first.shape

@@ -23,8 +23,8 @@ class Record:
     """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached.
 
     Attributes:
-        per_network: by name.
-        per_layer: by name, in the order of the layers.
+        per_network: values by quantity name.
+        per_layer: values by quantity name, in the order of the layers.
         hidden_norm: ‖h_i‖ of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
         streams: the last residual sum of every layer and the logits, where they are kept; or None.
         with_streams: whether a backward pass by autograd follows, which records the gradient of the stream.
@@ -63,7 +63,7 @@ class Record:
         """Append the next layer's value as a function of tensors, which is taken of all layers at once by `settle`.
 
         Args:
-            name: of the quantity.
+            name: the quantity's name.
             function: the same for every layer; of tensors (draws, layers, ...).
             values: (draws, ...) of this layer.
         """
@@ -140,7 +140,7 @@ def record_energies(stack: Stack, record: Record, size: int, norms: list[Tensor]
         stack: the network.
         record: gets them.
         size: entries of a stream of one draw.
-        norms: of every residual sum, (draws,).
+        norms: norms of every residual sum, (draws,).
         sums: of the sums of tokens, of the last residual sum of every layer, (draws,).
     """
     energies, of_sums = torch.stack(norms, 1).square() / size, torch.stack(sums, 1).square() / size

@@ -15,7 +15,7 @@ class Work:
     Attributes:
         steps: layers, each with a fixed overhead.
         normals: random numbers.
-        flops: of matrix products.
+        flops: floating-point operations of matrix products.
         elements: entries of token matrices and logits that elementwise operations touch.
     """
 

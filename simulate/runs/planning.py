@@ -59,10 +59,10 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
     """Estimate a sweep from a calibration of about a second on the cells' device.
 
     Args:
-        cells: what to sample.
+        cells: the cells to sample.
         draws: least number of draws per cell.
         workers: processes.
-        limits: of their batches.
+        limits: limits of their batches.
 
     Raises:
         ValueError: the device is not there.

@@ -95,14 +95,14 @@ def sample(
         stack: the network.
         draws: number of random networks, at least 1.
         seed: root seed, a nonnegative integer.
-        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens, with the same
-            distribution. "auto" chooses the cheaper one.
+        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens. The
+            distribution is the same. "auto" chooses the cheaper one.
         device: "cpu", "cuda", "cuda:N", or a `torch.device`.
         dtype: type of weights and activations, "float32" or "float64".
         text: a text file, "lighthouse", or `TextWindows`, for inputs and labels; each draw uses one random window.
             Without it, inputs are independent N(0, I_d) tokens and labels are uniform.
-        memory: bytes for a batch of draws beyond its first block; None for half of the free memory, at most 6 GiB. The
-            numbers do not depend on it.
+        memory: bytes for a batch of draws beyond its first block. None means half of the free memory, at most 6 GiB.
+            The numbers do not depend on it.
 
     Returns:
         The sampled quantities by name.

@@ -100,11 +100,11 @@ def begin(
     """The folder of a sweep about to run, with its manifest.
 
     Args:
-        cells: what will be sampled.
+        cells: the cells to sample.
         draws: least number of draws per cell.
         seed: root seed.
         out: a new or empty folder, or that of the same cells and seed.
-        execution: by whom.
+        execution: processes, memory and files.
         resume: whether to continue; if not, a run that is there is refused.
         **more: what the manifest says besides, such as the recipe.
 
@@ -145,11 +145,11 @@ def sample_into(
     cell and block alone, not on the execution.
 
     Args:
-        cells: what to sample.
+        cells: the cells to sample.
         draws: least number of draws per cell, or of each by its name.
         seed: root seed.
         run: where blocks land; nobody else may write there meanwhile.
-        execution: by whom.
+        execution: processes, memory and files.
         on_block: called after each block.
 
     Raises:

@@ -59,8 +59,8 @@ def test_without_attention_what_is_there_is_said():
         return [line for line in lines if line.startswith("Attention")]
 
     assert said(Mixed(nn.GRU(8, 8, batch_first=True), nn.GRU(8, 8, batch_first=True))) == [
-        "Attention: no attention by softmax or scaled_dot_product_attention; positions see one another in another way. "
-        "Layers contain LayerNorm, GRU."
+        "Attention: no attention by softmax or scaled_dot_product_attention; positions see one another by other "
+        "operations. Layers contain LayerNorm, GRU."
     ]
     assert said(Mixed(nn.Linear(8, 8), nn.Linear(8, 8))) == [
         "Attention: no attention; no position sees another in any layer. Layers contain LayerNorm, Linear."

@@ -33,7 +33,7 @@ def test_a_right_transformer_passes_and_says_so(healthy):
     table = healthy.steps
     assert set(table.loc[table["quantity"] == "own", "role"]) == {"input", "hidden", "output", "vector", "inner"}
     assert not (table["word"] == "breach").any()
-    assert re.search(r"no exponent is off from mu-P; \d+ agree|is mu-P: all", healthy.judgement())
+    assert re.search(r"no exponent is outside the range of mu-P; \d+ agree|is mu-P: all", healthy.judgement())
     assert healthy.lines()[0] == f"Verdict: {healthy.judgement()}"
     head = table[(table["place"] == "head") & (table["step"] == 0)].iloc[0]
     # Entries of one size times 1/n, over n independent coordinates.
@@ -410,7 +410,7 @@ def test_bad_input_is_one_line(folder, capsys, arguments, message):
 def test_bad_input_from_python():
     with pytest.raises(ValueError, match="parametrization must be one of sp, mup, mean-field, completep, got 'ntk'"):
         gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, parametrization="ntk")
-    with pytest.raises(ValueError, match="depths must have 3 different values or more for an exponent of completep"):
+    with pytest.raises(ValueError, match="depths must have at least 3 different values for exponents of completep"):
         gb.probe("encoder-pre", widths=[4], depths=[2], steps=1, parametrization="completep")
     with pytest.raises(ValueError, match="optimizer must be a name or a function of a module, got 3"):
         gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, optimizer=3)

@@ -320,7 +320,7 @@ def test_a_note_on_copies_says_what_they_change():
     (note,) = [note for note in judged_module(module, x, loss).notes if "same numbers" in note]
     report = gb.probe(lambda *_: (module, lambda _: (x, loss)), widths=[64], depths=[6], seeds=1)
     assert f"note: {note}" in report.lines()
-    copied, redrawn, step = (float(number) for number in re.findall(r"([\d.]+) times(?: as|, )", note))
+    copied, redrawn, step = (float(number) for number in re.findall(r"([\d.]+)\s+times", note))
     assert copied == pytest.approx(growth(), rel=0.01)
     before = square()
     module.layers = nn.ModuleList(layer() for _ in range(6))

@@ -211,7 +211,7 @@ def test_globs_of_modules_that_are_never_called_say_so():
     torch.manual_seed(5)
     module = Unused(lambda _: feed_forward(), None)
     report = gb.probe(module, torch.randint(WORDS, (4, 12)), loss=lambda y: y.square().mean(), layers=["blocks.*"])
-    assert "no layer was measured, because blocks.0, blocks.1, blocks.2, ... are never called" in report.judgement()
+    assert "No layer was measured, because blocks.0, blocks.1, blocks.2, ... are never called" in report.judgement()
 
 
 @pytest.mark.parametrize("end", [lambda x: functional.layer_norm(x, (WIDTH,)), None])

@@ -174,7 +174,7 @@ def test_the_command_judges_one_module(tmp_path, monkeypatch, capsys):
     (tmp_path / "another_of_mine.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     assert main(["probe", "another_of_mine.py:make", "--trained", "--out", "kept"]) == 0
-    assert "another_of_mine.py:make passes all exact tests of what was judged" in capsys.readouterr().out
+    assert "another_of_mine.py:make passes all exact tests that were run" in capsys.readouterr().out
     assert {file.name for file in (tmp_path / "kept").iterdir()} == {"probe.parquet", "layers.csv", "updates.csv"}
 
 
@@ -349,11 +349,11 @@ def broken(where):
 
 
 @pytest.mark.parametrize(("where", "said"), [
-    ("table", "the whole model: words.weight holds numbers that are not finite"),
-    ("weight", "layer 2 of layers: up.weight holds numbers that are not finite"),
-    ("norm", "layer 2 of layers: its output is not finite, and no layer's before it: the output of norm2 is not"),
-    ("head", "the whole model: the output of head.1 is not finite, and no module's before it; the loss is nan"),
-    ("input", "the whole model: the output of words is not finite, and no module's before it; the loss is nan"),
+    ("table", "the whole model: words.weight has entries that are not finite"),
+    ("weight", "layer 2 of layers: up.weight has entries that are not finite"),
+    ("norm", "layer 2 of layers: its output is not finite: the output of norm2 is the first"),
+    ("head", "the whole model: the output of head.1 is the first that is not finite; the loss is nan"),
+    ("input", "the whole model: the output of words is the first that is not finite; the loss is nan"),
 ])  # fmt: skip
 def test_what_is_not_finite_first_is_the_one_alarm(where, said):
     (alarm,) = judged_module(*broken(where)).alarms
@@ -364,7 +364,7 @@ def test_a_batch_that_is_not_finite_is_no_layer_s_fault():
     module, x, loss = made("torch.nn, Pre-LN", width=16, depth=2)
     x[0, 0, 0] = float("nan")
     (alarm,) = judged_module(module, x, loss).alarms
-    assert "what goes into norm1 of layer 1 of body.layers is not finite" in str(alarm)
+    assert "the input of norm1 of layer 1 of body.layers is not finite" in str(alarm)
 
 
 @NO_CONTEXT

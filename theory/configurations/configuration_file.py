@@ -104,7 +104,7 @@ def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fie
     for name in ignore:
         if name not in in_file:
             raise ValueError(f"ignore must name fields of the file, got {name!r}.")
-        reading.say(name, in_file[name], "ignored, as was asked for")
+        reading.say(name, in_file[name], "ignored on request")
     return reading
 
 
@@ -128,7 +128,7 @@ def _recognized(
         family = "nanochat.GPTConfig" if set(in_file) & _NANOCHAT else "nanogpt"
         if "vocab_size" not in in_file:
             in_file["vocab_size"] = _NANOGPT_WORDS
-            about.append(Note("vocab_size", _NANOGPT_WORDS, "default", "nanoGPT's GPTConfig has it, and the file none"))
+            about.append(Note("vocab_size", _NANOGPT_WORDS, "default", "the default of nanoGPT's GPTConfig"))
     if family is not None and "model_type" in ignore:
         family = NEAREST.get(family, family)
     if family is None or family not in FAMILIES:
@@ -283,7 +283,7 @@ def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
         inner["tie_word_embeddings"] = fields["tie_word_embeddings"]
     others = sorted(other for other in fields if other.endswith("_config") and other != name)
     others = [other for other in others if other != "quantization_config"]
-    what = f"the model of words, {name}, is read alone{', without ' if others else ''}{', '.join(others)}"
+    what = f"only the language model, {name}, is read{', without ' if others else ''}{', '.join(others)}"
     return inner, [Note("model_type", outer, "left out", what)]
 
 

@@ -14,7 +14,7 @@ from theory.configurations.family import (
 from theory.configurations.reading import Fields, Reading
 
 _VANISHING = "biases of logits are N(0, 1/d) at initialization, and vanish in wide networks"
-_OTHER = "the output matrix is another than the inputs' here"
+_OTHER = "the output matrix is not tied to the input embeddings here"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Bart:
         vocab = r.count("vocab_size")
         words = r.count("decoder_vocab_size", default=vocab)
         if words != vocab:
-            r.say("vocab_size", vocab, f"the encoder has the decoder's words, {words}, here")
+            r.say("vocab_size", vocab, f"the encoder has the decoder's vocabulary, {words}, here")
         r.neutral("one matrix of words has as large entries as two", "share_encoder_decoder_embeddings")
         fields: Fields = {
             "width": width,

@@ -139,9 +139,7 @@ def tied(r: Reading) -> str:
     asked = r.switch("tie_word_embeddings", default=True if default is None else default)
     is_tied = r.of.tied[asked]
     if is_tied != asked:
-        r.say(
-            "tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends, whatever it says"
-        )
+        r.say("tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends in any case")
     return "tied" if is_tied else "untied"
 
 
@@ -177,7 +175,7 @@ def small_positions(r: Reading, fields: Fields) -> None:
     """Learned positions beside words that are sqrt(d) times as large."""
     if fields["positions"] == "learned":
         fields["positions"] = "none"
-        r.say("learned positions", fields["width"] ** -0.5, "they are so much smaller than words, and 0 here")
+        r.say("learned positions", fields["width"] ** -0.5, "they are much smaller than token embeddings, and 0 here")
 
 
 def _window(r: Reading, fields: Fields, tokens: int) -> None:

@@ -53,8 +53,8 @@ class Table(dict[str, Entry]):
     """The entries of a named field: built-in ones, and those that were registered.
 
     Attributes:
-        field: the field of `Stack`, or another word for what the names are.
-        versions: of the registered entries, by name.
+        field: the field of `Stack`, or another noun for the names.
+        versions: versions of the registered entries, by name.
         installed: names that an entry point registered; every process of the same environment finds them by itself.
     """
 

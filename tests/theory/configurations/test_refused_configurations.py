@@ -24,7 +24,7 @@ from theory.configurations import published, stack_from_config
         (LLAMA | {"n_embd": 32}, "got n_embd = 32, whose part at initialization is not known; --ignore n_embd leaves"),
         (GPT2 | {"hidden_size": 32}, "hidden_size and n_embd must be one number, got 32 and 64"),
         (LLAMA | {"type_vocab_size": 16}, r"got type_vocab_size = 16, .* leaves it out\.$"),
-        (LLAMA | {"is_causal": False}, "is_causal must be true, got False: tokens then see later ones"),
+        (LLAMA | {"is_causal": False}, "is_causal must be true, got False: tokens would then see later tokens"),
         (LLAMA | {"hidden_size": None}, "config must have hidden_size, got null"),
         (LLAMA | {"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, got 'no'"),
         (BERT | {"tie_word_embeddings": None}, "tie_word_embeddings must be true or false, got null"),
