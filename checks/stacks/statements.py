@@ -101,7 +101,13 @@ def contrasts(claim: Claim) -> list[Contrast]:
     Raises:
         ValueError: a network, a quantity or a number of the claim cannot be one.
     """
-    claim.interval if claim.kind != "comparison" else None  # noqa: B018 - refused before anything is sampled
+    if claim.kind not in (*MARGINS, "comparison"):
+        raise ValueError(f"kind of claim {claim.id!r} must be {', '.join(MARGINS)} or comparison, got {claim.kind!r}.")
+    low, high = (0.0, math.inf) if claim.kind == "comparison" else claim.interval
+    if low > high or (claim.kind != "exponent" and high <= 0):
+        raise ValueError(
+            f"numbers of claim {claim.id!r} must be in order, and above 0 but for exponents, got {low, high}."
+        )
     stacks, steps = _series(claim)
     if claim.against == "layer":
         depth = stacks[0].depth
@@ -133,7 +139,7 @@ def _series(claim: Claim) -> tuple[list[Stack], NDArray[np.float64]]:
         return [_stack(claim, fields) for fields in claim.networks.values()], np.array([1.0, -1.0])
     if claim.kind in ("value", "bound") or claim.against == "layer":
         return [_stack(claim, {})], np.ones(1)
-    if claim.kind not in ("exponent", "growth") or claim.against not in Stack.__dataclass_fields__:
+    if claim.against not in Stack.__dataclass_fields__:
         raise ValueError(f"against of claim {claim.id!r} must be 'layer' or a field of a Stack, got {claim.against!r}.")
     given = [value if isinstance(value, Mapping) else {claim.against: value} for value in claim.at]
     x = [fields.get(claim.against, 0) for fields in given]

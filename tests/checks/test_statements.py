@@ -137,6 +137,8 @@ def test_a_file_is_judged_and_continued(tmp_path, capsys):
         ('"depth"', '"deepness"', "against of claim"),
         ("-0.5", "nan", "not finite"),
         ("-0.5", "true", "a finite number"),
+        ('"exponent"', '"growth"', "above 0 but for exponents"),
+        ('"exponent"', '"identity"', "growth or comparison"),
         ("grad_sq_W2[1]", "grad_sq_W9[1]", "Did you mean"),
         ("grad_sq_W2[1]", "grad_sq_W2[3]", "up to 2"),
         ("grad_sq_W2[1]", "grad_sq_W2", "a layer, as grad_sq_W2"),
