@@ -67,7 +67,11 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                 if profile.empty:
                     continue
                 color = look["color"] if is_one else of_placement(placement)["color"]
-                layers, norm, predicted = profile["layer"].to_numpy(), np.sqrt(profile["mean"]), np.sqrt(profile["predicted"])
+                layers, norm, predicted = (
+                    profile["layer"].to_numpy(),
+                    np.sqrt(profile["mean"]),
+                    np.sqrt(profile["predicted"]),
+                )
                 pale_line(axis, layers, predicted, color)
                 # d√m = dm / (2√m), twice for two standard errors
                 axis.errorbar(layers, norm, yerr=profile["sem"] / norm, color=color, **MEASURED)
@@ -78,7 +82,9 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                     has_law = True
         first = rows.iloc[0]
         axis.set(yscale="log", xlabel="layer $l$", xlim=(0.5, None))
-        axis.set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$" if is_one else r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$")
+        axis.set_ylabel(
+            r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$" if is_one else r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$"
+        )
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         plain_decades(axis.yaxis)
         name_ends(axis, ends)

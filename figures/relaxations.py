@@ -67,10 +67,14 @@ def relaxations(table: pd.DataFrame) -> Figure:
         axes[0].set_yticks([height[name] for name in names], labels)
         axes[0].set_ylim(-len(names) + 0.4, 0.6)
         rest = len(effects) - 1 - len(moved)
-        said = f"{len(moved)} of {len(effects) - 1} dropped assumptions move a gradient by more than {_LEAST_EFFECT:.0%}"
+        said = (
+            f"{len(moved)} of {len(effects) - 1} dropped assumptions move a gradient by more than {_LEAST_EFFECT:.0%}"
+        )
         message(figure, said)
         hidden = f" and {len(moved) - _MOST_ROWS} smaller ones" if len(moved) > _MOST_ROWS else ""
-        legend_below(figure, 4, f"marks: random networks (± 2 s.e.); pale: theory. Not shown: {rest} without effect{hidden}")
+        legend_below(
+            figure, 4, f"marks: random networks (± 2 s.e.); pale: theory. Not shown: {rest} without effect{hidden}"
+        )
     return figure
 
 
@@ -111,7 +115,9 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
             axis.set(ylabel=title, xlabel=label)
             if not np.isfinite(table[name].to_numpy(float)).any():
                 axis.text(0.5, 0.5, "not in these networks", transform=axis.transAxes, ha="center")
-        low, high = (table[table["value"] == at]["profile_predicted"] for at in (table["value"].min(), table["value"].max()))
+        low, high = (
+            table[table["value"] == at]["profile_predicted"] for at in (table["value"].min(), table["value"].max())
+        )
         span = f"{low.min():.2g} to {low.max():.2g} becomes {high.min():.2g} to {high.max():.2g}"
         message(figure, f"First layer over last, {span} as {field.replace('_', ' ')} grows")
         legend_below(figure, 4, "marks: random networks (± 2 s.e.); pale lines: theory")

@@ -33,7 +33,9 @@ def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> li
         with style():
             # Dates in the metadata would make equal figures differ.
             dated: dict[str, dict[str, str | None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-            metadata = dated.get(suffix, {}) | ({_DESCRIBED.get(suffix, "Description"): drawn_from} if drawn_from else {})
+            metadata = dated.get(suffix, {}) | (
+                {_DESCRIBED.get(suffix, "Description"): drawn_from} if drawn_from else {}
+            )
             figure.savefig(picture, format=suffix, metadata=metadata)
         paths.append(folder / f"{name}.{suffix}")
         write_whole(paths[-1], picture.getvalue())
