@@ -99,13 +99,14 @@ class Predict(ModelFlags):
         ),
     ] = None
     logged: Annotated[
-        Path | None,
+        tuple[Path, ...],
         optional(
-            "with --batch: a training log or a logger's export, whose step 1 is judged beside theory's",
-            "FILE",
+            "with --batch: a training log or a logger's export, whose step 1 is judged beside theory's; or two logs of "
+            "one configuration, whose ratio is explained",
+            "FILE [FILE]",
             default="none",
         ),
-    ] = None
+    ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     learning_rate: Annotated[
         float | None,
@@ -177,12 +178,17 @@ class Predict(ModelFlags):
             return predict_rate(
                 asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps
             )
-        if self.logged is None:
+        if len(self.logged) > 1:
+            from gradbounds.actions.logged_pair import compare_logs
+
+            tokens = self.description.read(asked.given)[0].tokens
+            return compare_logs(self.logged, batch, tokens, logged_as=self.logged_as)
+        if not self.logged:
             limits |= {"plan": self.dry_run, "every_layer": self.all}
             return predict_batch(asked, batch, self.description, **limits)
         from gradbounds.actions.logged import predict_logged
 
         return predict_logged(
-            asked.given, batch, self.description, self.logged, logged_as=self.logged_as,
+            asked.given, batch, self.description, self.logged[0], logged_as=self.logged_as,
             text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
         )  # fmt: skip
