@@ -1,4 +1,4 @@
-"""`gradbounds predict --logged A B`: two logs of one configuration, the ratio of their first steps, and usual causes."""
+"""Two logs of one configuration, compared by `gradbounds predict --logged A --logged B`: ratios and usual causes."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def compare_logs(files: Sequence[Path], batch: int, tokens: int, *, logged_as: S
             *(f"{file}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}."
               for file, line in zip(files, (first, second), strict=True)),
             f"First over second: {said_ratio}.", "",
-            *(_explained(near, tried) if not agree else [f"Both agree within {_NEAR:.0%}, as other seeds and texts do."]),
+            *(_explained(near, tried) if not agree else [f"Both agree within {_NEAR:.0%}, as two seeds do."]),
             *_of_parameters(layers),
         ],
         alarm=not agree,
