@@ -1,4 +1,4 @@
-"""What is claimed and what is predicted: the paper's statements in symbols, and the exact large-width theory.
+"""Claims and predictions: the paper's statements in symbols, and the exact theory at large width.
 
 A name is loaded when it is first asked for: a command's help and a list of claims need no recursion and no scipy.
 """

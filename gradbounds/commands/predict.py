@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 # One that is not given is None: a published model keeps its own there.
 Changes = network(Stack(), several=("tokens",))
 
-_NEEDS = {"latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch", "optimizer": "first_step"}
+_NEEDS = {
+    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch", "learning_rate": "batch",
+    "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
+}  # fmt: skip
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("bound", "logged"), ", which take seconds."),
     "bound": (("batch", "first_step", "draws", "compare", "patterns", "all"), "; it is about theory of one network."),
     "batch": (("compare", "draws", "first_step", "sequences", "several tokens"), "; it is about one network's log."),
+    "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it is about step 1 alone."),
     "several tokens": (("compare", "draws", "bound", "first_step", "all"), "; these take one number of tokens."),
 }
 """Which flag goes with which other alone, and which ones do not go together."""
@@ -95,17 +99,29 @@ class Predict(ModelFlags):
         ),
     ] = None
     logged: Annotated[
-        Path | None,
+        tuple[Path, ...],
         optional(
-            "with --batch: a training log or a logger's export, whose step 1 is judged beside theory's",
-            "FILE",
+            "with --batch: a training log or a logger's export, whose step 1 is judged beside theory's; or two logs of "
+            "one configuration, whose ratio is explained",
+            "FILE [FILE]",
             default="none",
         ),
-    ] = None
+    ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
+    learning_rate: Annotated[
+        float | None,
+        optional("with --batch: what step 1 does to the loss at this rate", "R", default="none"),
+    ] = None
+    warmup_steps: Annotated[
+        int | None,
+        optional("with --learning-rate: steps of a linear warm-up to it, whose first is step 1", "N", default="none"),
+    ] = None
     optimizer: Annotated[
         tuple[Optimizer, ...],
-        Flag(help="with --first-step: the optimizers that step", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
+        Flag(
+            help="with --first-step or --learning-rate: the optimizers that step",
+            metavar=f"{'|'.join(OPTIMIZERS)} [...]",
+        ),
     ] = ("sgd", "adam")
 
     def run(self) -> "Result":
@@ -118,7 +134,8 @@ class Predict(ModelFlags):
         several = isinstance(changes.get("tokens"), tuple)
         if several and not changes["tokens"]:
             raise ValueError("tokens must have a value, or several.")
-        also = {"several tokens": several, "sequences": "sequences" in changes}
+        steps = self.first_step or self.learning_rate is not None
+        also = {"first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes}
         check_together(self, needs=_NEEDS, excludes=_EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
         if self.batch is not None:
@@ -155,12 +172,23 @@ class Predict(ModelFlags):
         from gradbounds.actions.batch import predict_batch, resolve_batch
 
         asked = resolve_batch(changes, self.description, text=self.text, **limits)
-        if self.logged is None:
+        if self.learning_rate is not None:
+            from gradbounds.actions.learning_rate import predict_rate
+
+            return predict_rate(
+                asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps
+            )
+        if len(self.logged) > 1:
+            from gradbounds.actions.logged_pair import compare_logs
+
+            tokens = self.description.read(asked.given)[0].tokens
+            return compare_logs(self.logged, batch, tokens, logged_as=self.logged_as)
+        if not self.logged:
             limits |= {"plan": self.dry_run, "every_layer": self.all}
             return predict_batch(asked, batch, self.description, **limits)
         from gradbounds.actions.logged import predict_logged
 
         return predict_logged(
-            asked.given, batch, self.description, self.logged, logged_as=self.logged_as,
+            asked.given, batch, self.description, self.logged[0], logged_as=self.logged_as,
             text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
         )  # fmt: skip

@@ -31,7 +31,7 @@ _FEWEST_TOKENS = 8
 
 
 class OperationWatcher(TorchFunctionMode):
-    """What attention and activations of layers do while a module runs; `place` says in which layer that is.
+    """A watcher of attention and activations while a module runs; `place` names the running layer.
 
     Attributes:
         place: list and number of the layer that runs; ("", 0) in none.
@@ -133,7 +133,7 @@ class OperationWatcher(TorchFunctionMode):
                     self._attention(logits.movedim(axis, -1), weights.movedim(axis, -1))
 
     def _attention(self, logits: Tensor, weights: Tensor) -> None:
-        """Of logits and weights with their keys in the last axis; queries that see no key are left out."""
+        """Record statistics of logits and weights (keys in the last axis); queries that see no key are left out."""
         logits, weights = logits.float(), weights.float()
         # Where all keys of a query are masked by a large number, the largest is that.
         visible = (logits > logits.amax(-1, keepdim=True) + _MASKED) & (logits > _HIDDEN)

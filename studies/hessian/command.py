@@ -23,7 +23,7 @@ _STACKS = {"width": ["32:128:x2"], "depth": ["2:8:x2"], "tokens": ["4"], "vocab"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfSpectra(Checked, IntoFolder):
+class SpectraFlags(Checked, IntoFolder):
     """Flags of every command on curvature."""
 
     seeds: Annotated[int, Flag(help="networks of each kind")] = 4
@@ -56,7 +56,7 @@ class OfSpectra(Checked, IntoFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts(OfSpectra, OnTexts):
+class Texts(SpectraFlags, OnTexts):
     """Spectra of the Hessian and the Gauss-Newton matrix of translation models at initialization, on your texts."""
 
     depth: Annotated[tuple[str, ...], Flag(help="layers of encoder and decoder", metavar="VALUE|A:B:+S [...]")] = ("6",)
@@ -95,7 +95,7 @@ class Texts(OfSpectra, OnTexts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stacks(OfSpectra):
+class Stacks(SpectraFlags):
     """Spectra of the Hessian and the Gauss-Newton matrix of simplified stacks, and theory beside the latter."""
 
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)

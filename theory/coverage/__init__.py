@@ -1,4 +1,4 @@
-"""What theory has a rule for: one table of gaps, read by every prediction and by the pages."""
+"""The networks that theory has no rule for: one table of gaps, read by every prediction and by the pages."""
 
 from theory.coverage.networks import (
     attends_randomly,
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class NoRuleError(ValueError):
-    """A network that can be sampled and that large-width theory has no rule for yet."""
+    """Error for a network that can be sampled but not yet predicted by large-width theory."""
 
 
 def gaps(stack: Stack, subject: str) -> list[Gap]:

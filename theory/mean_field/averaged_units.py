@@ -61,7 +61,7 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]
         up = down = [rule(tokens, kernel + part) for part in (root, -root)]
         if of_words.any():
             # Gradients go along with the texts, and are the mean over chance.
-            at_end = kernel + tokens.ends(len(kernel)) * text
+            at_end = kernel + tokens.repeat_extremes(len(kernel)) * text
             down = [rule(tokens, np.clip(at_end + part, -limit, limit)) for part in (chance, -chance)]
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:

@@ -5,7 +5,7 @@ experts, which the recursion samples like attention patterns. They give the weig
 scores, and 0 of the others, all independent of the experts' matrices. So f(u_i) = Σ_e p_ie F_e(u_i) has the kernel
 S ∘ K, with S_ij = Σ_e p_ie p_je and K that of one expert's units; and a gradient kernel G at the output is S ∘ G for
 the units, whose squared gradients are sums over experts. The router is given t_ie = g_i·F_e(u_i) and hands on
-a_if = Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/experts.md.
+a_if = Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/report.md.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -172,7 +172,7 @@ def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
 
 def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generator: np.random.Generator) -> Recorded:
     """Loads of all tokens, or of at most `COUNTED` for each representative, by logits of their own."""
-    smooth, alone = tokens.groups.split(tokens.pooled(kernel))
+    smooth, alone = tokens.groups.smooth_and_own(tokens.pooled(kernel))
     # Whole tokens: of two groups of 5.5 one has 6 and one has 5, since loads of shares 5.5 / 6 would vary too little.
     sizes = np.diff(np.rint(tokens.groups.sizes.cumsum()), prepend=0.0)
     counts = np.minimum(sizes.astype(int), COUNTED)

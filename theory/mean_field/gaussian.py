@@ -170,7 +170,7 @@ class SoftmaxOverlap:
 
     @property
     def degree(self) -> int:
-        """Of an interpolant in arccos of the correlation, for energies up to 1."""
+        """The degree of an interpolant in arccos of the correlation, for mean squares up to 1."""
         return 24 + int(4 * self.output_scale)
 
     def __call__(self, first: float, second: float, covariance: float) -> float:

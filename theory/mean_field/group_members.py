@@ -3,7 +3,7 @@
 A router sends every token to experts of its own, so that products of two tokens of a group differ from pair to pair,
 and gradients with them. So some tokens of every group are followed, each with its own choice. Their pairs have the law
 of all pairs. Attention asks for what the tokens of a group have in common instead: for the mean of their products, and
-for how these vary (docs/experts.md).
+for how these vary (docs/report.md).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MemberLayout(GroupLayout):
         )  # fmt: skip
 
     def repeated(self, sequences: int, *, apart: bool = False) -> MemberLayout:
-        """As that of `GroupLayout`, and the groups likewise."""
+        """Return the layout of several sequences: repeat the members and their groups."""
         every = super(MemberLayout, self).repeated(sequences, apart=apart)
         group = np.add.outer(np.arange(sequences) * len(self.groups.sizes), self.group).ravel()
         given = {part.name: getattr(every, part.name) for part in fields(GroupLayout)}

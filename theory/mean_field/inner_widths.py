@@ -26,7 +26,9 @@ GAUSSIAN = 3.0
 
 
 class UnitMoments(NamedTuple):
-    """Of y = φ(u), or of y = φ(u) u' with an independent u' where there is a gate; backward a unit has φ' in φ's place.
+    """Moments of a hidden unit y = φ(u), or y = φ(u) u' with an independent u' if there is a gate.
+
+    In the backward pass, φ' replaces φ.
 
     Attributes:
         energy: E y².
@@ -120,7 +122,7 @@ class InnerWidths:
 
     @property
     def correction(self) -> float:
-        """What the inner coordinates add to d times the relative corrections of a sub-layer, to first order.
+        """The inner coordinates' part of d times a sub-layer's relative corrections, to first order.
 
         1/|y|^2 of the residual sum y has w^2 times the excess in its mean, and |h|^2/|y|^2, which the gradient of the
         matrix behind h has, (w^2 - w) times it. A norm of the branch's own divides the gradient below by the branch's
@@ -145,7 +147,7 @@ _NONE = InnerWidths(share=0.0, inside=0.0, dropped=0.0, normalized=False)
 
 
 def attention_widths(stack: Stack) -> InnerWidths:
-    """Those of attention, whose inner coordinates are the k d_k different values.
+    """Return the inner widths of attention, whose inner coordinates are the k d_k different values.
 
     With W^O = 1 values are the branch, and d of them are what its matrix adds anyway. Shared ones stand in the stream
     as copies: the norm's projector then takes as much again from the gradient of W^V.
@@ -159,7 +161,7 @@ def attention_widths(stack: Stack) -> InnerWidths:
 
 
 def feed_forward_widths(stack: Stack) -> InnerWidths:
-    """Those of the feed-forward branch: r d units."""
+    """Return the inner widths of the feed-forward branch, which has r d hidden units."""
     if stack.branches == "attention":
         return _NONE
     stack, of = stack.of_layer(1), unit_moments(stack)

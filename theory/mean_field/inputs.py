@@ -16,7 +16,7 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source(Generic[Kernel]):
-    """What enters an encoder, and how the layers that attend to it see its tokens.
+    """An encoder's inputs, and the layout of its tokens for the layers that attend to them.
 
     Attributes:
         tokens: their layout.
@@ -34,7 +34,7 @@ class Source(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs(Generic[Kernel]):
-    """What enters a stack, of every entry of a batch.
+    """The inputs of a stack, for each entry of a batch.
 
     Attributes:
         kernel: x_i·x_j/d.
@@ -80,7 +80,7 @@ def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]
 
 
 def gaussian_inputs(stack: Stack) -> Inputs[Array]:
-    """Of all sequences, a batch of one with N = sequences * tokens: Gaussian inputs, own words, independent labels."""
+    """Return Gaussian inputs with different token ids and independent labels, one entry with N = sequences * tokens."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     groups = np.arange(stack.rows) if not stack.label_groups else label_groups(stack)
     same[groups[:, None] == groups] = 1.0
@@ -153,7 +153,7 @@ def checked_windows(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.in
 
 
 def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs[Array]:
-    """Of windows of words: equal words share a Gaussian embedding.
+    """Return the inputs of windows of token ids, in which equal ids share a Gaussian embedding.
 
     Args:
         stack: the network; B = sequences consecutive windows make a batch.

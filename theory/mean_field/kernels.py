@@ -49,7 +49,7 @@ Number = float | Array
 
 
 class Entrywise(Protocol):
-    """What the rules ask of a kernel: arithmetic with kernels of its own kind and with numbers that broadcast."""
+    """The interface of a kernel in the rules: arithmetic with kernels of its kind and with numbers that broadcast."""
 
     def __add__(self, other: Any, /) -> Self: ...
 

@@ -1,4 +1,4 @@
-"""What stands above the layers: the transform before the output matrix, the loss, and the gradient sent down."""
+"""The network above the layers: the transform before the output matrix, the loss, and the gradient sent down."""
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
@@ -21,7 +21,7 @@ OutputPullback = Callable[[Kernel], tuple[Kernel, SquaredNorms]]
 
 
 def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> tuple[Kernel, OutputPullback[Kernel]]:
-    """What the output matrix is given of the layers' output x: x itself, or N(φ(x W^H)), and the way back.
+    """Return the output matrix's input, x or N(φ(x W^H)) for the layers' output x, and the backward rule.
 
     N centres φ's coordinates, whose mean E φ does not vanish. What it removes of the gradient along φ is O(1/d).
     """
@@ -57,7 +57,7 @@ def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, ker
 
 
 def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gradient: Any) -> Number:
-    """What tied embeddings add to E‖∂L/∂W_emb‖²/d through the inputs, where the logits do not hold the words.
+    """Return the inputs' part of E‖∂L/∂W_emb‖²/d for tied embeddings, where logits do not depend on the input's ids.
 
     Behind a transform the output has no overlap of order √d with the words, and neither have the two uses' gradients.
 
@@ -86,9 +86,9 @@ def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, 
     size = float(np.max(tokens.diagonal(output))) ** 0.5
     if stack.output_scale <= LARGEST_SCALE < size * stack.output_scale:
         raise ValueError(
-            "final_norm must be 'added', or layers fewer or their gains smaller, for a prediction: without a norm the "
-            f"last tokens have the size {size:.3g} sqrt(d), and logits of a scale above {LARGEST_SCALE:g} are not "
-            "predicted."
+            f"logits are too large for a prediction: without a final norm the last tokens have norm {size:.3g} sqrt(d),"
+            f" and the scale of logits must be at most {LARGEST_SCALE:g}. Use final_norm 'added', fewer layers or "
+            "smaller gains."
         )
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
     targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)

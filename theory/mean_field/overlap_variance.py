@@ -25,8 +25,8 @@ from theory.stack.weights import gain
 _DENSITY = 8.0
 
 
-def passed_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
-    """ρ of the stream after a sub-layer, from that before it, (batch,).
+def propagate_overlap_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
+    """Return ρ of the residual stream after a sub-layer from ρ before it, (batch,).
 
     Products of the stream pass with their slope ∂K_jl/∂Q_jl. Each random matrix adds the variance of independent
     vectors, and m feed-forward units d/m times what units vary that differ in what tokens have in common.

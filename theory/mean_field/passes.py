@@ -1,4 +1,4 @@
-"""What one pass of the recursion hands on: the forward to the backward, and the backward to the predictions."""
+"""The results of the recursion's passes: the forward pass's for the backward pass, the backward's for predictions."""
 
 from dataclasses import dataclass, field
 from typing import Generic

@@ -65,8 +65,8 @@ class Prediction(NamedArrays):
 
     Attributes:
         stack: the network.
-        arrays: the means.
-        errors: their standard errors where attention patterns or logits are sampled, by name; empty where nothing is.
+        arrays: the predicted means.
+        errors: standard errors of the means if attention samples or logits are sampled, by name; otherwise empty.
     """
 
     stack: Stack
@@ -104,11 +104,11 @@ def predict(
     max_time: float | None = None,
     memory: float | None = None,
 ) -> Prediction:
-    """Large-width means of every predicted quantity of a random stack.
+    """Predict the mean of every quantity of a random network in the limit of large width.
 
     Args:
         stack: the network.
-        windows: word ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
+        windows: token ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
             Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
         finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
@@ -120,7 +120,7 @@ def predict(
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
-            some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
+            some seconds at any n and holds the terms of order n/d (docs/attention.md). None for that where the patterns
             of all tokens would take longer than that. With tied embeddings, where a position's own word has a mean
             probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
@@ -145,17 +145,27 @@ def predict(
     for name, value in (("finite_width", finite_width), ("grouped", grouped)):
         if not isinstance(value, bool | np.bool_) and (name, value) != ("grouped", None):
             raise ValueError(f"{name} must be True or False, got {value!r}.")
-    if finite_width:
-        from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
-
-        factors = corrections(stack)
-        large = predict(
-            stack, windows, patterns=patterns, target=target, grouped=grouped, text=text,
-            max_time=max_time, memory=memory,
-        )  # fmt: skip
-        return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
     if grouped and windows is not None:
         raise ValueError("grouped must be False with windows: its tokens are independent.")
+    if not finite_width:
+        return _predicted(stack, windows, grouped, text, (patterns, target), (max_time, memory))
+    from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
+
+    factors = corrections(stack)
+    large = _predicted(stack, windows, grouped, text, (patterns, target), (max_time, memory))
+    return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
+
+
+def _predicted(
+    stack: Stack,
+    windows: NDArray[np.integer] | None,
+    grouped: bool | None,
+    text: TextLaw | None,
+    sampling: tuple[int | None, float | None],
+    limits: tuple[float | None, float | None],
+) -> Prediction:
+    """Return the large-width prediction of checked arguments, within `sampling` and `limits` as in `predict`."""
+    (patterns, target), (max_time, memory) = sampling, limits
     _check_sampling(patterns, target)
     ids = None if windows is None else checked_windows(stack, windows)
     if text is not None:
@@ -174,7 +184,7 @@ def predict(
     count = 0 if ids is None else len(ids)
     cost = prediction_cost(stack, count, patterns=patterns, grouped=grouped, text=of_text)
     clock = partial(predicted_seconds, stack, count, patterns=patterns, grouped=grouped, text=text)
-    _check_cost(cost, clock, _LONG if max_time is None and not precise else max_time, memory)
+    _check_cost(cost, clock, _LONG if max_time is None and not precise else max_time, memory, stacklevel=4)
     if ids is None and not grouped and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
@@ -231,7 +241,7 @@ def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
 def _laid_out(
     stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
-    """What enters, and the layout of the tokens: of all, or of those that stand for groups."""
+    """Return the inputs and the layout of the tokens: all tokens, or the representatives of groups."""
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:
@@ -288,8 +298,8 @@ def _averaged(
         now = time.thread_time()
         if max_time is not None and 2 * now - before - began > max_time:
             raise ValueError(
-                f"target must be larger, or max_time longer: with {values['loss'].size} patterns it is not met, and as "
-                f"many again would take about {now - before:.2g} s more."
+                f"target {target:g} was not reached with {values['loss'].size} attention samples, and as many again "
+                f"would take about {now - before:.2g} s. Raise target or max_time."
             )
 
 
@@ -361,7 +371,9 @@ def predicted_seconds(
     return measured_seconds(stack, cost.seconds, estimate, run)
 
 
-def _check_cost(cost: Cost, clock: Callable[[], float], max_time: float | None, memory: float | None) -> None:
+def _check_cost(
+    cost: Cost, clock: Callable[[], float], max_time: float | None, memory: float | None, *, stacklevel: int = 3
+) -> None:
     """Refuse what would take too long, or not fit; and warn of what takes more than a minute.
 
     The clock is asked where the estimate is not far below the limit.
@@ -375,19 +387,18 @@ def _check_cost(cost: Cost, clock: Callable[[], float], max_time: float | None, 
     holds, smaller = f"hold about {cost.bytes / 1e9:.2g} GB", "take fewer tokens or patterns"
     if memory is not None and cost.bytes > memory:
         raise ValueError(
-            f"memory must be larger here, got {memory / 1e9:.2g} GB: a prediction would {holds}; or {smaller}."
+            f"memory {memory / 1e9:.2g} GB is too small: the prediction would {holds}. Raise memory, or {smaller}."
         )
     if memory is None and cost.bytes > (there := _machine_memory()):
         raise ValueError(
-            f"tokens must be fewer here: a prediction would {holds}, and the machine has {there / 1e9:.2g} GB; "
-            f"{smaller}."
+            f"tokens are too many: the prediction would {holds}, and this machine has {there / 1e9:.2g} GB; {smaller}."
         )
     seconds = clock() if cost.seconds > (_LONG if max_time is None else max_time) / _SLOWEST else cost.seconds
     takes = f"a prediction would take about {seconds:.2g} s and {holds}"
     if max_time is not None and seconds > max_time:
-        raise ValueError(f"max_time must be longer here, got {max_time:g} s: {takes}; or {smaller}.")
+        raise ValueError(f"max_time {max_time:g} s is too short: {takes}. Raise max_time, or {smaller}.")
     if max_time is None and seconds > _LONG:
-        warnings.warn(f"{takes}; max_time= refuses what takes longer than it.", stacklevel=3)
+        warnings.warn(f"{takes}; max_time= sets a limit.", stacklevel=stacklevel)
 
 
 def _machine_memory() -> float:
@@ -408,21 +419,20 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         raise ValueError(f"text must be a TextLaw or None, got {text!r}.")
     if windows is not None or grouped is False:
         raise ValueError(
-            "text must stand without windows and grouped=False: its law is predicted by groups of tokens; "
-            "windows=text.windows(...) predicts texts that are given."
+            "text cannot be combined with windows or grouped=False, because it is predicted with groups of tokens; "
+            "windows=text.windows(...) predicts given texts."
         )
     if has_experts(stack):
         raise ValueError(
-            f"experts must be 0 with text, whose words tokens of a group share, got {stack.experts}; "
-            "windows=text.windows(...) predicts texts that are given."
+            f"experts must be 0 with text, because tokens are predicted in groups, got {stack.experts}; "
+            "windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
         raise ValueError(f"vocab must be at least the {words} words of the text, got {stack.vocab}.")
     if stack.tokens < 2 or stack.input_correlation:
         raise ValueError(
-            f"text must be given to input_correlation 0 and at least 2 tokens, got input_correlation "
-            f"{stack.input_correlation:g} and tokens {stack.tokens}; windows=text.windows(...) predicts texts that are "
-            "given."
+            f"text requires input_correlation 0 and at least 2 tokens, got input_correlation "
+            f"{stack.input_correlation:g} and tokens {stack.tokens}; windows=text.windows(...) predicts given texts."
         )
 
 

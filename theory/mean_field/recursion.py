@@ -28,7 +28,7 @@ from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.mean_field.outputs import expected_loss, loss_variance, output_gradient, transformed, word_energy
-from theory.mean_field.overlap_variance import passed_variance
+from theory.mean_field.overlap_variance import propagate_overlap_variance
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Above,
@@ -38,12 +38,13 @@ from theory.mean_field.sublayers import (
     SquaredNorms,
     SublayerState,
     TokenMoments,
-    asks_for_overlaps,
     feed_forward,
+    norm_parameter_gradients,
     normed,
-    of_norm,
+    of_stream,
     removed,
     sublayer,
+    tracks_norm_overlaps,
     uniform_attention,
 )
 from theory.mean_field.text_counts import WordWeights
@@ -54,7 +55,7 @@ from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
 from theory.stack.plan import Kind, Step, plan
-from theory.stack.quantities import QUANTITIES
+from theory.stack.quantities import QUANTITIES, STREAM
 from theory.stack.weights import weight_shapes
 
 Quantities = dict[str, Number | list[Number]]
@@ -76,7 +77,7 @@ def quantities_of(
     generator: np.random.Generator,
     share: Kernel | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """What `recursion` gives, after a way up that may have several ways down.
+    """Return the quantities of `recursion` after one forward pass, which may have several backward passes.
 
     `share` multiplies the gradient kernel at the output, in which squared norms are linear: with 1 inside of the parts
     of a mini-batch and 0 between them these are sums over the parts. Tied embeddings have no such kernel.
@@ -168,6 +169,7 @@ def gradients_from(
     below_transform, _ = forward.transform(gradient)
     _, energies = _pulled_back(forward, below_transform)
     squares = _weight_gradients(stack, energies)
+    squares.pop(STREAM, None)
     if stack.encoder is not None and forward.encoded is not None:
         of_encoder = _of_encoder(stack.encoder, *forward.encoded)
         squares |= {name: value for name, value in of_encoder.items() if name.startswith("encoder_grad_sq_")}
@@ -181,8 +183,11 @@ def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
         slopes = [part["scalar"] for part in reversed(energies) if "scalar" in part]
         each = len(slopes) // stack.depth
         roles["scalar"] = [sum(slopes[start : start + each]) for start in range(0, len(slopes), each)]
+    roles["stream"] = [part["stream"] for part in reversed(energies) if "stream" in part]
     return {
-        f"grad_sq_{role}": _above_dense(stack, [stack.width * energy for energy in layers])
+        STREAM if role == "stream" else f"grad_sq_{role}": _above_dense(
+            stack, [stack.width * energy for energy in layers]
+        )
         for role, layers in roles.items()
         if layers
     }
@@ -287,9 +292,9 @@ def forward_pass(
         if words is not None:
             words = words.passed(step, passed)
         if groups is not None and variance is not None:
-            variance = passed_variance(variance, step, groups, passed)
+            variance = propagate_overlap_variance(variance, step, groups, passed)
         stream, total = passed.stream, passed.total
-        pullbacks.append(passed.pullback)
+        pullbacks.append(_recording(step, tokens, passed.pullback) if step.ends_layer else passed.pullback)
         insides += [passed.insides] if passed.insides else []
         _record(layers, step, tokens, passed)
         hidden = passed.recorded.get("hidden", hidden)
@@ -301,6 +306,18 @@ def forward_pass(
     return Forward(
         layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded
     )
+
+
+def _recording(step: Step, tokens: KernelLayout[Any], pullback: Pullback[Any]) -> Pullback[Any]:
+    """The pullback of a layer's last sub-layer, which also records the gradient of the stream after that layer."""
+    if step.stack.composition.second_stream:
+        return pullback
+
+    def recorded(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
+        below, energies, above = pullback(gradient, above)
+        return below, energies | of_stream(tokens, gradient, step.stack.width), above
+
+    return recorded
 
 
 def _record(layers: dict[str, list[Number]], step: Step, tokens: KernelLayout[Kernel], passed: Passed[Kernel]) -> None:
@@ -342,7 +359,9 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
     def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         if stack.composition.second_stream:
             gradient = as_one(gradient, tokens.count)
-        energies = of_norm(stack, tokens, gradient, after.kernel) if stack.embedding_norm == "added" else {}
+        energies = (
+            norm_parameter_gradients(stack, tokens, gradient, after.kernel) if stack.embedding_norm == "added" else {}
+        )
         return gradient / scales, energies, above
 
     return as_two_streams(after) if stack.composition.second_stream else after, pullback
@@ -354,11 +373,11 @@ def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]
         return read_out(stack, tokens, stream)
     final_norm = stack.composition.final_norm
     output, scales = normed(stack, tokens, stream, final_norm)
-    tracked = final_norm and asks_for_overlaps(stack, tokens)
+    tracked = final_norm and tracks_norm_overlaps(stack, tokens)
 
     def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         below = gradient / scales
-        energies = of_norm(stack, tokens, gradient, output.kernel) if final_norm else {}
+        energies = norm_parameter_gradients(stack, tokens, gradient, output.kernel) if final_norm else {}
         return below, energies, removed(stack, tokens, below, stream) if tracked else None
 
     return output.kernel, scales, pullback

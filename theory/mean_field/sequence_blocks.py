@@ -1,4 +1,4 @@
-"""What sequences have with themselves, of arrays over the tokens of several: others attend to nothing of it.
+"""Diagonal blocks of arrays over the tokens of several sequences; no sequence attends to another one.
 
 Weights of S sequences of r rows each are blocks (..., S, r, r), of which the whole (..., S r, S r) has zeros between.
 """
@@ -9,12 +9,12 @@ from theory.mean_field.kernels import Array
 
 
 def numbers(array: Array, sequences: int) -> Array:
-    """Of every sequence its own, (..., S, r), of (..., S r)."""
+    """Return each sequence's numbers, (..., S, r), from (..., S r)."""
     return array.reshape(*array.shape[:-1], sequences, -1)
 
 
 def rows(array: Array, sequences: int) -> Array:
-    """Of every sequence its rows, (..., S, r, columns), of (..., S r, columns)."""
+    """Return each sequence's rows, (..., S, r, columns), from (..., S r, columns)."""
     return array.reshape(*array.shape[:-2], sequences, array.shape[-2] // sequences, array.shape[-1])
 
 
@@ -64,7 +64,7 @@ def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = F
 
 
 def _by_columns(matrix: Array, sequences: int) -> Array:
-    """Of every sequence its columns, (..., S, rows, c), of (..., rows, S c)."""
+    """Return each sequence's columns, (..., S, rows, c), from (..., rows, S c)."""
     return matrix.reshape(*matrix.shape[:-1], sequences, -1).swapaxes(-2, -3)
 
 

@@ -28,7 +28,7 @@ _TANH = activation_of("tanh", 0.0)
 
 @dataclass(slots=True, eq=False)
 class NormOverlaps(Generic[Kernel]):
-    """What the norms above removed of the gradient along the stream.
+    """The part of the gradient along the residual stream that the norms above removed.
 
     Attributes:
         first: E1_ik = G_ik/q_i.
@@ -41,7 +41,7 @@ class NormOverlaps(Generic[Kernel]):
 
 @dataclass(slots=True, eq=False)
 class LastNorm:
-    """What sub-layers of two streams need of what is above them: the kernel of u at the last norm, (..., N, N)."""
+    """The kernel of u at the last norm, (..., N, N), which the sub-layers of two streams need."""
 
     kernel: Array
 
@@ -59,20 +59,21 @@ Branch = Callable[[KernelLayout[Kernel], Kernel], tuple[Kernel, BranchPullback[K
 """From the kernel that the branch is given to its output, its pullback, and what it records of its inside."""
 
 
-def of_biases(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) -> SquaredNorms:
-    """E‖∂L/∂b‖²/d of the biases of matrices, Σ_ij G_ij, by gradient kernels at what the matrices make.
+def bias_gradients(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) -> SquaredNorms:
+    """Return E‖∂L/∂b‖²/d for the biases of matrices, Σ_ij G_ij, from the gradient kernels at the matrices' outputs.
 
-    Only where sequences are told apart: nobody else asks.
+    The result is empty unless the layout tells sequences apart: only a batch's gradient norm uses it.
     """
     if not tokens.apart:
         return {}
     return {f"bias_{role}": tokens.total(gradient) / stack.width for role, gradient in gradients.items()}
 
 
-def of_norm(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -> SquaredNorms:
-    """E‖∂L/∂γ‖²/d of a norm's gains, Σ_ij G_ij Q_ij/γ², and of its biases, by the kernels at what it makes.
+def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -> SquaredNorms:
+    """Return E‖∂L/∂γ‖²/d for a norm's gains, Σ_ij G_ij Q_ij/γ², and for its biases, from the kernels at its output.
 
-    ∂L/∂γ is Σ_i g_i ∘ x_i/γ, whose d coordinates are alike. Only where sequences are told apart.
+    ∂L/∂γ is Σ_i g_i ∘ x_i/γ, and its d coordinates have one law. The result is empty unless the layout tells
+    sequences apart.
     """
     if not tokens.apart:
         return {}
@@ -80,8 +81,13 @@ def of_norm(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -
     return {"gain": gains / stack.width, "shift": tokens.total(gradient) / stack.width}
 
 
-def with_more(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
-    """Energies, and what is added to some of them."""
+def of_stream(tokens: KernelLayout[Any], gradient: Any, width: int) -> SquaredNorms:
+    """E‖∂L/∂x‖²/d of the stream x after a layer, by its gradient kernel."""
+    return {"stream": tokens.count * tokens.diagonal(gradient) / width}
+
+
+def add_energies(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
+    """Return the sum of two tables of squared norms, name by name; a name that one of them lacks counts as 0."""
     return energies | {name: energies.get(name, 0.0) + value for name, value in more.items()}
 
 
@@ -106,7 +112,7 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
             energies["WV"] = tokens.total(met * below)
             at_values = tokens.attend_back(below)
             biases = {"WV": at_values} | ({"WO": gradient} if projected else {})
-            return at_values * value_gain, energies | of_biases(stack, tokens, **biases)
+            return at_values * value_gain, energies | bias_gradients(stack, tokens, **biases)
 
         return given * projection_gain, pullback, {}
 
@@ -139,12 +145,12 @@ def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
             energies = {kind + "2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
             energies[kind + "1"] = tokens.total(kernel * below)
-            energies |= of_biases(stack, tokens, **{kind + "1": below, kind + "2": gradient})
+            energies |= bias_gradients(stack, tokens, **{kind + "1": below, kind + "2": gradient})
             below = below * first
             if gated:
                 to_gate = above * slope * lines
                 energies[kind + "G"] = tokens.total(kernel * to_gate)
-                energies |= of_biases(stack, tokens, **{kind + "G": to_gate})
+                energies |= bias_gradients(stack, tokens, **{kind + "G": to_gate})
                 below = below + to_gate * gate
             return below, energies
 
@@ -155,7 +161,7 @@ def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
 
 @dataclass(slots=True, eq=False)
 class TokenMoments(Generic[Kernel]):
-    """What the recursion knows of the tokens between two sub-layers.
+    """The state of the tokens between two sub-layers of the recursion.
 
     Attributes:
         kernel: x_i·x_j/d; of a placement with two streams that of 2N tokens, first those of the normalized stream.
@@ -177,7 +183,7 @@ class TokenMoments(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed(Generic[Kernel]):
-    """What one sub-layer did.
+    """The record of one sub-layer.
 
     Attributes:
         stream: after it.
@@ -239,11 +245,15 @@ def sublayer(
         recorded |= statistics
     total = TokenMoments(summed, means)
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
-    tracked = asks_for_overlaps(stack, tokens)
+    tracked = tracks_norm_overlaps(stack, tokens)
 
     def pullback(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, SquaredNorms, Above[Kernel]]:
         overlaps = above if isinstance(above, NormOverlaps) else None
-        of_norms = of_norm(stack, tokens, gradient, after.kernel) if composition.stream_norm else SquaredNorms()
+        of_norms = (
+            norm_parameter_gradients(stack, tokens, gradient, after.kernel)
+            if composition.stream_norm
+            else SquaredNorms()
+        )
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
             overlaps = removed(stack, tokens, gradient, total)
@@ -251,7 +261,7 @@ def sublayer(
         for kernel, scales, normed_kernel, branch_pullback, tau_sq in branch_outputs:
             arriving = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq
             if composition.output_norm:
-                of_norms = with_more(of_norms, of_norm(stack, tokens, arriving, normed_kernel))
+                of_norms = add_energies(of_norms, norm_parameter_gradients(stack, tokens, arriving, normed_kernel))
             dropped = arriving / scales
             of_branch = dropped_overlaps(tokens, scaled_overlaps(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
@@ -263,7 +273,7 @@ def sublayer(
             energies["scalar"] = slope_sq(tokens, gradient, [kernel for _, _, kernel, *_ in branch_outputs], stack)
         below = reduce(add, parts) * kappa_sq
         if composition.input_norm:
-            of_norms = with_more(of_norms, of_norm(stack, tokens, below, into.kernel))
+            of_norms = add_energies(of_norms, norm_parameter_gradients(stack, tokens, below, into.kernel))
         below = below / into_scales
         if tracked:
             of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
@@ -288,8 +298,8 @@ def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[
     return reduce(add, slopes) / stack.width
 
 
-def asks_for_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
-    """Whether what norms remove matters, and tokens are arrays, which it is known for."""
+def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
+    """Whether the recursion follows the directions that norms remove, which it can where tokens are arrays."""
     asked = stack.query_key_scale > 0.0 or has_experts(stack)
     return asked and stack.normalization != "tanh" and isinstance(tokens, MatrixLayout)
 
@@ -297,12 +307,12 @@ def asks_for_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
 def removed(
     stack: Stack, tokens: KernelLayout[Kernel], gradient: Kernel, stream: TokenMoments[Kernel]
 ) -> NormOverlaps[Kernel]:
-    """What the stack's norm of that stream removed of a gradient of this kernel below it."""
+    """Return the part that the stack's norm of a stream removes from a gradient, given the kernel below the norm."""
     return removed_at(gradient, stream, tokens.scales(stream.centred().kernel, stack.norm_epsilon))
 
 
 def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -> NormOverlaps[Kernel]:
-    """What a norm of that stream, of these scales, removed of a gradient of this kernel below it."""
+    """Return the part that a norm of given scales removes from a gradient, given the gradient's kernel below it."""
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
 

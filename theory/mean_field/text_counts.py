@@ -95,13 +95,13 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordWeights:
-    """Those of the stream, of one of the sequences, which are all alike; by the number of attentions from 1."""
+    """The word weights of the residual stream in one sequence, by the number of attentions from 1; all are alike."""
 
     tokens: TextLayout
     behind: tuple[Weights, ...] = ()
 
     def variance(self, stream: Array, *, normed: bool) -> Array:
-        """Of products of two tokens over texts, given whether they hold one word, over what both have, (..., 2 R, 2 R).
+        """Return the relative variance over texts of the product of two tokens, (..., 2 R, 2 R).
 
         Args:
             stream: kernel of the stream that has these weights, likewise.
@@ -141,7 +141,7 @@ class WordWeights:
         return np.asarray(varying * (1.0 - np.eye(len(places))))
 
     def passed(self, step: Step, passed: Passed[Array]) -> WordWeights:
-        """Those of the stream after a sub-layer; of two streams they are not known, and stay."""
+        """Return the word weights after a sub-layer; for two streams, which lack a rule, they stay unchanged."""
         if not passed.insides:
             return self
         tokens = self.tokens
@@ -157,7 +157,7 @@ class WordWeights:
         )
 
     def _of_branch(self, inside: SublayerState[Array], tokens: TextLayout) -> list[Weights]:
-        """What a branch makes of them, by the number of attentions, before the norm of its output."""
+        """Return the word weights of a branch's output before its norm, by the number of attentions."""
         stack, seen = inside.step.stack, _seen(tokens)
         weights = [
             each.normed(inside.given_scales, inside.given, tokens, inside.step.input_scale) for each in self.behind
@@ -208,7 +208,7 @@ def _beside(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
 
 
 def _of_word(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
-    """What a word adds to the product of two tokens that hold it, likewise."""
+    """Return the excess that a shared id gives to the product of two tokens, with another place and with its own."""
     count = len(tokens.probes) // tokens.sequences
     added, _ = tokens.of_words(kernel)
     other = (tokens.neighbours[:count] + count) % len(tokens.probes)
@@ -216,7 +216,7 @@ def _of_word(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
 
 
 def _root(scales: Number, tokens: TextLayout) -> Array:
-    """What a norm divides tokens by, (batch or 1, r)."""
+    """Return the divisor of each token in a norm, (batch or 1, r)."""
     count = len(tokens.probes) // tokens.sequences
     if isinstance(scales, float):
         return np.full((1, count), scales**0.5)

@@ -135,7 +135,7 @@ class TextLayout(GroupLayout):
 
     @property
     def of_probe(self) -> Any:
-        """Of every representative the probe of its place, (2 R,)."""
+        """The index of the probe at each representative's place, (2 R,)."""
         index = np.zeros(len(self.sizes), dtype=int)
         index[self.beside] = index[self.probes] = self.probes
         return index
@@ -149,11 +149,11 @@ class TextLayout(GroupLayout):
 
     @property
     def entries_together(self) -> int:
-        """Of one text both ends of how often words repeat; two sequences have both in one entry."""
+        """The entries that cover both signs of a text's excess of repeated ids: 1 for two sequences, else 2."""
         return 1 + (self.sequences != 2)
 
     def same_word(self, words: None) -> Array:
-        """As `one_word`: a law has no ids of words."""
+        """Return where two representatives hold one word; a text law has no token ids, so `words` is None."""
         return self.one_word
 
     @property
@@ -291,11 +291,11 @@ class TextLayout(GroupLayout):
         variance = unknown * unknown.T * (first * (unknown + unknown.T) + left) / np.square(seen * seen.T)
         return np.asarray(np.sqrt(variance) / same)
 
-    def ends(self, entries: int) -> Array:
-        """1 or -1: whether two texts share more words than others, or fewer, (entries or 1, 2 R, 2 R or 1).
+    def repeat_extremes(self, entries: int) -> Array:
+        """The sign of two texts' excess of shared token ids, 1 or -1, (entries or 1, 2 R, 2 R or 1).
 
-        Of two sequences rows of the first are at one end and those of the second at the other, so that their pairs have
-        both; else entries of a batch are in turn. Of an odd number there are no two, and all are 0.
+        With two sequences, rows of the first take one sign and rows of the second the other, so that their pairs have
+        both. Otherwise the entries of a batch alternate; with an odd number of entries all signs are 0.
         """
         if self.sequences == 2:
             return np.where(np.arange(len(self.sizes)) < len(self.sizes) // 2, 1.0, -1.0)[None, :, None]
@@ -310,7 +310,7 @@ class TextLayout(GroupLayout):
 
     def likelier(self, entries: int) -> Array:
         """How much likelier than κ two rows see one word, less 1, in texts at both `ends`, (entries or 1, 2 R, 2 R)."""
-        return np.asarray(self.coincidences - 1.0 + self.ends(entries) * self.count_deviations)
+        return np.asarray(self.coincidences - 1.0 + self.repeat_extremes(entries) * self.count_deviations)
 
     @property
     def varying(self) -> Array:
@@ -324,13 +324,13 @@ class TextLayout(GroupLayout):
         return out
 
     def root(self, kernel: Array) -> Array:
-        """As without text; the mixture of words has made the kernel slightly indefinite."""
+        """Return a root by eigenvectors, since the mixture over ids makes the kernel slightly indefinite."""
         return eigen_root(kernel)
 
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """As without text; probes have the key of their word, and what a token has beside it is left out."""
+        """Return the keys, in which a probe has its word's key; the token's own part is left out."""
         shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
         (mean, extra), (added, beside_word), probes = parts, self.of_words(kernel), self.probes
         keys = mean + np.sqrt(extra)[:, None, None, :, None] * shared
@@ -338,9 +338,9 @@ class TextLayout(GroupLayout):
         return keys, self.to_probes(beside_word)[:, None, None]
 
     def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        """As without text, of eigenvectors, each as often as due.
+        """Return samples with this kernel: eigenvectors with random signs, each drawn in proportion to its eigenvalue.
 
-        What is quadratic in them has its mean, and varies less than of Gaussian ones.
+        Quadratic forms of them have the same mean as for Gaussian samples, and vary less.
         """
         batch, heads, _, samples = shape
         values, vectors = np.linalg.eigh(kernel)
@@ -352,35 +352,35 @@ class TextLayout(GroupLayout):
         return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
 
     def key_places(self, kernel: Array) -> Array:
-        """As without text; the keys of probes are their words'."""
+        """Return the share of a place in the keys, 0 for probes, whose keys are their words'."""
         shares = self.of_places(kernel)
         shares[..., self.probes] = 0.0
         return shares
 
-    def split(self, kernel: Array) -> tuple[Array, Array]:
-        """What tokens of other words have in common, and what one adds to it: its word's, and its own."""
-        generic, common = self.beside, self.between(kernel, self.neighbours)
+    def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
+        """Return the kernel of tokens with different ids, and the excess of a token's own K_ii over it."""
+        generic, common = self.beside, self.across_tokens(kernel, self.neighbours)
         smooth = common[..., self.generic[:, None], self.generic]
-        smooth[..., generic[:, None], generic] = self.between(kernel, self.twins)[..., generic[:, None], generic]
+        smooth[..., generic[:, None], generic] = self.across_tokens(kernel, self.twins)[..., generic[:, None], generic]
         energies = np.linalg.diagonal(kernel)[..., self.generic]
         return smooth, np.maximum(energies - np.linalg.diagonal(smooth), 0.0)
 
     def of_words(self, kernel: Array) -> tuple[Array, Array]:
-        """What a word adds to what tokens share, (..., R, R) of R probes; and what a token adds to that, (..., R)."""
-        common = self.between(kernel, self.neighbours)
+        """Return the excess products of two tokens of one word, (..., R, R), and a token's own excess, (..., R)."""
+        common = self.across_tokens(kernel, self.neighbours)
         generic, of_word = self.beside, common[..., self.probes[:, None], self.probes]
         alone = np.linalg.diagonal(kernel)[..., self.probes] - np.linalg.diagonal(of_word)
         return of_word - common[..., generic[:, None], generic], np.maximum(alone, 0.0)
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """What sums over tokens see: the mixture of both classes, and what one token adds, below 0 if it is in that."""
-        (smooth, _), places = self.split(kernel), self._places
+        """Return the kernel averaged over equal and different ids, and the excess of K_ii, possibly negative."""
+        (smooth, _), places = self.smooth_and_own(kernel), self._places
         repeated = self.repeats * self.of_words(kernel)[0]
         smooth = smooth + repeated[..., places[:, None], places]
         return smooth, np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth)
 
     def any_words(self, kernel: Array) -> Array:
-        """What two tokens have in common, be they of one word or not, (..., 2 R, 2 R)."""
+        """Return the expected product of two tokens, averaged over equal and different ids, (..., 2 R, 2 R)."""
         generic, probes, places = self.generic, self.of_probe, self._places
         chance = self.repeats[places[:, None], places]
         mixture = kernel[..., generic[:, None], generic] * (1.0 - chance)
@@ -389,7 +389,7 @@ class TextLayout(GroupLayout):
 
     @property
     def _places(self) -> Array:
-        """Of every representative the number of its place among all sequences', (2 R,)."""
+        """The number of each representative's place among all sequences' places, (2 R,)."""
         places = np.zeros(len(self.sizes), dtype=int)
         places[self.beside] = places[self.probes] = np.arange(len(self.probes))
         return places
@@ -399,14 +399,14 @@ class TextLayout(GroupLayout):
         return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
 
     def attend(self, kernel: Array) -> Array:
-        """As without text, where rows that hold one word see more of the same words."""
+        """Return the attended products, with the excess of repeated words in rows of one word."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
         return super().attend(kernel) + words @ repeated @ words.T * (self.coincidences - 1.0)
 
     def attended_at_ends(self, kernel: Array, attended: Array) -> Array:
-        """As without text, where two texts share more words or fewer."""
+        """Return the attended products for two texts that share more token ids than the mean, or fewer."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
-        return attended + words @ repeated @ words.T * self.ends(len(kernel)) * self.count_deviations
+        return attended + words @ repeated @ words.T * self.repeat_extremes(len(kernel)) * self.count_deviations
 
     def attend_back(self, kernel: Array) -> Array:
         """Its way back, likewise."""
@@ -434,7 +434,7 @@ class TextLayout(GroupLayout):
         return gradient
 
     def centred(self, kernel: Array) -> Array:
-        """As without text, where a token's sum over a sequence is one over both classes of pairs."""
+        """Return the kernel minus each sequence's mean; a token's sum runs over pairs of equal and different ids."""
         generic = self.beside
         each, count = len(generic) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))

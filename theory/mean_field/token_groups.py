@@ -90,8 +90,8 @@ class GroupLayout(MatrixLayout):
         """Vectors with the second moments of a kernel, (batch, heads, rows, samples)."""
         return np.asarray(eigen_root(kernel)[:, None] @ generator.standard_normal(shape))
 
-    def ends(self, entries: int) -> Array:
-        """1 or -1 in texts that share more words than others, or fewer; 0 where all words differ."""
+    def repeat_extremes(self, entries: int) -> Array:
+        """The sign of a text's excess of shared token ids: 1 for more than the mean, -1 for fewer, 0 if all differ."""
         return np.zeros(())
 
     def over_ends(self, kernels: Array) -> Array:
@@ -103,14 +103,14 @@ class GroupLayout(MatrixLayout):
         """Places of the tokens that attend."""
         return self.places
 
-    def split(self, kernel: Array) -> tuple[Array, Array]:
-        """A kernel of tokens of two places throughout, (..., r, r), and what one token adds to K_ii, (..., r)."""
-        smooth = self.between(kernel, self.twins)
-        # Of tokens that are the same only rounding is left.
+    def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
+        """Return the kernel of two different tokens in every entry, (..., r, r), and the excess of K_ii, (..., r)."""
+        smooth = self.across_tokens(kernel, self.twins)
+        # Where all tokens are the same, the difference is rounding error.
         return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
 
-    def between(self, kernel: Array, others: Array) -> Array:
-        """The kernel with what a token and another one have in the place of what it has with its own place."""
+    def across_tokens(self, kernel: Array, others: Array) -> Array:
+        """Return the kernel with the product of a token and another one wherever a group meets its own place."""
         rows, smooth = np.arange(len(self.sizes)), kernel.copy()
         for _, same in [(rows, rows), *self.same_places()]:
             smooth[..., rows, same] = kernel[..., rows, same[others]]
@@ -118,10 +118,10 @@ class GroupLayout(MatrixLayout):
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
         """The same of sums over tokens, of which some may hold one word."""
-        return self.split(kernel)
+        return self.smooth_and_own(kernel)
 
     def differing(self, kernel: Array) -> Array:
-        """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""
+        """Return the difference of a token's square and its product with a neighbour, K_ii − K_ij, (..., r)."""
         rows = np.arange(len(self.sizes))
         each = len(rows) // self.sequences
         before = np.where(rows % each > 0, rows - 1, rows + min(1, each - 1))
@@ -138,7 +138,7 @@ class GroupLayout(MatrixLayout):
 
         All sequences have one table of positions, so that tokens of one place are more alike than others.
         """
-        smooth, added = self.split(kernel)
+        smooth, added = self.smooth_and_own(kernel)
         common = np.zeros_like(added)
         for place, same in self.same_places()[:1]:
             common = np.clip(kernel[..., place, same] - smooth[..., place, same], 0.0, added)
@@ -181,7 +181,7 @@ class GroupLayout(MatrixLayout):
         alone = (first * other * (of_each * layout.seen * (1.0 - share))).sum(-1)
         return with_diagonal(both, np.linalg.diagonal(both) + alone)
 
-    def gathered(self, gradient: Array, first: Array, other: Array, shift: int = 0) -> Array:
+    def pulled_back_weights(self, gradient: Array, first: Array, other: Array, shift: int = 0) -> Array:
         """Σ_ik P_ik A_ij B_kj of one token j, (..., S r), of blocks; P is already times the number of pairs.
 
         Or of B_kj' as in `shared`, with P's blocks between the two sequences.
@@ -195,10 +195,10 @@ class GroupLayout(MatrixLayout):
         both = passed.sum(-2)
         return np.asarray(both.reshape(*both.shape[:-2], -1))
 
-    def met(
+    def coincident_terms(
         self, kernel: Array, common: Array, own: Array, first: Array, other: Array, *, mean: tuple[int, ...] = ()
     ) -> Array:
-        """What tokens add to A K Bᵀ that meet themselves or those of their place elsewhere, means over some axes.
+        """Return the terms of A K Bᵀ in which a token meets itself or its place in another sequence; mean over axes.
 
         Args:
             kernel: K, (..., S r, S r).
@@ -224,10 +224,10 @@ class GroupLayout(MatrixLayout):
         return np.asarray(kernel - with_sequence - with_sequence.mT + members @ means @ members.T)
 
     def attend(self, kernel: Array) -> Array:
-        (common, _), (smooth, extra) = self.split(kernel), self.mixed(kernel)
+        (common, _), (smooth, extra) = self.smooth_and_own(kernel), self.mixed(kernel)
         weights = self._even()
         alpha = whole(weights) * self.seen
-        return alpha @ smooth @ alpha.T + self.met(kernel, common, extra, weights, weights)
+        return alpha @ smooth @ alpha.T + self.coincident_terms(kernel, common, extra, weights, weights)
 
     def attend_back(self, kernel: Array) -> Array:
         weights = self._even()
@@ -235,7 +235,7 @@ class GroupLayout(MatrixLayout):
         above = kernel * self.pairs
         below = alpha.T @ above @ alpha
         for shift, (rows, others) in enumerate([(np.arange(len(self.sizes)),) * 2, *self.same_places()]):
-            of_one = self.gathered(within(above, self.sequences, shift), weights, weights, shift)
+            of_one = self.pulled_back_weights(within(above, self.sequences, shift), weights, weights, shift)
             below[..., rows, others] = of_one
         return below
 

@@ -70,7 +70,7 @@ def read_out(
 
 
 def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], last: LastNorm) -> NormOverlaps[Array]:
-    """What the norm of z = p + y and the last norm of u removed of the gradient of both streams together.
+    """Return the part that the norm of z = p + y and the last norm of u removed from the gradient of both streams.
 
     Args:
         stack: the network.

@@ -154,7 +154,7 @@ def test_a_million_tokens_are_predicted(capsys):
     for more in ((), ("--mask", "causal"), ("--query-key-scale", "1", "--mask", "causal", "--patterns", "4")):
         said = printed(capsys, "--tokens", "1000000", *more)
         assert "What stands out at 1000000 tokens" in said
-        assert ("a few tokens stand for groups of their neighbours (docs/queries.md)" in said) == bool(more)
+        assert ("a few tokens stand for groups of their neighbours (docs/attention.md)" in said) == bool(more)
 
 
 def test_one_token_is_predicted(capsys):

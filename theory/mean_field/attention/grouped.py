@@ -25,7 +25,7 @@ from theory.mean_field.attention.words import rows_of_words
 from theory.mean_field.group_members import MemberLayout, attending_members
 from theory.mean_field.kernels import Array
 from theory.mean_field.sequence_blocks import after, before, joined, mean_sandwich, numbers, rows, whole, within
-from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
+from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, bias_gradients
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 from theory.stack import Stack
@@ -37,24 +37,24 @@ _LEAST_TURNING = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attended:
-    """What rows attend to, (batch, R, R).
+    """The products of attended values of all pairs of rows, (batch, R, R).
 
     Attributes:
         out: the kernel of attended values.
-        led: the part of it that tokens' leaning to queries adds, over the gain of values.
-        varying: what products of different tokens vary by, (batch, heads, 1, R, R).
+        leaning_term: the part of the products that comes from tokens leaning towards queries, divided by W^V's gain.
+        varying: the variance of products of different tokens, (batch, heads, 1, R, R).
         of_words: of text, the sums over tokens of one word; else 0.
     """
 
     out: Array
-    led: Array
+    leaning_term: Array
     varying: Array
     of_words: Array
 
     def at_rows(self, chosen: NDArray[np.intp]) -> Attended:
         """The same of some of the rows."""
         pairs = (..., chosen[:, None], chosen)
-        return Attended(self.out[pairs], self.led[pairs], self.varying[pairs], np.zeros(()))
+        return Attended(self.out[pairs], self.leaning_term[pairs], self.varying[pairs], np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +108,8 @@ class GroupedAttention:
         return forward.out * head_gain(stack, "W"), pullback, rule._recorded(groups, patterns)
 
     def _attended(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Attended:
-        """What rows attend to, from the kernel of what they attend to."""
-        smooth, extra = tokens.split(kernel)
+        """Return the products of attended values, from the kernel of the attended tokens."""
+        smooth, extra = tokens.smooth_and_own(kernel)
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         of_words = np.zeros(())
         if (words := patterns.words) is not None:
@@ -119,10 +119,12 @@ class GroupedAttention:
             attended = attended + of_words * words.tokens.coincidences
             extra = tokens.mixed(kernel)[1]
         varying = self._varying(tokens, patterns, kernel)
-        led = self._led(tokens, patterns, varying)
+        leaning_term = self._leaning_term(tokens, patterns, varying)
         kernels = _of_each(kernel), _of_each(smooth)
-        attended = attended + tokens.met(*kernels, _of_each(extra), patterns.own, patterns.own, mean=(1, 2))
-        return Attended(gain(self.stack, "WV") * (attended + led), led, varying, of_words)
+        attended = attended + tokens.coincident_terms(
+            *kernels, _of_each(extra), patterns.own, patterns.own, mean=(1, 2)
+        )
+        return Attended(gain(self.stack, "WV") * (attended + leaning_term), leaning_term, varying, of_words)
 
     def _recorded(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Recorded:
         """Entropies of rows, and the sums of their squared weights, means over all tokens."""
@@ -149,23 +151,23 @@ class GroupedAttention:
             to_each = mean_sandwich(each, above, each)
             for shift, (place, other) in enumerate([(np.arange(len(tokens.sizes)),) * 2, *tokens.same_places()]):
                 blocks = within(above, tokens.sequences, shift)
-                of_one = tokens.gathered(blocks, patterns.own, patterns.own, shift)
+                of_one = tokens.pulled_back_weights(blocks, patterns.own, patterns.own, shift)
                 to_each[..., place, other] = of_one.mean((1, 2))
             if (words := patterns.words) is not None:
                 likelier = above * words.tokens.likelier(len(above))[:, None, None]
                 to_each = words.tokens.with_likelier(to_each, patterns.of_pairs(words, likelier, back=True))
             to_values = stack.heads * to_each
             energies: SquaredNorms = {
-                "WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * forward.led)
+                "WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * forward.leaning_term)
             }
-            energies |= of_biases(stack, tokens, WV=to_values)
+            energies |= bias_gradients(stack, tokens, WV=to_values)
             if stack.output_projection == "random":
                 at_ends = forward.out
                 if words is not None:
-                    ends = words.tokens.ends(len(at_ends)) * words.tokens.count_deviations
+                    ends = words.tokens.repeat_extremes(len(at_ends)) * words.tokens.count_deviations
                     at_ends = at_ends + value_gain * forward.of_words * ends
                 energies["WO"] = tokens.total(at_ends * gradient) * inner_ratio(stack)
-                energies |= of_biases(stack, tokens, WO=gradient)
+                energies |= bias_gradients(stack, tokens, WO=gradient)
             below = value_gain * to_values
             parts = self._query_path(tokens, patterns, kernel, of_heads, overlaps)
             of_pairs, energy = self._of_pairs(tokens, patterns, kernel, head, forward.varying)
@@ -178,7 +180,7 @@ class GroupedAttention:
                 scaled = stack.heads * shrink * others[role] * part
                 of_inputs = stack.heads * shrink * others[role] * of_energies[role]
                 energies["W" + role] = tokens.total(kernel * scaled) + of_inputs
-                energies |= of_biases(stack, tokens, **{"W" + role: scaled})
+                energies |= bias_gradients(stack, tokens, **{"W" + role: scaled})
                 below = below + gains[role] * scaled
             return below, energies
 
@@ -253,7 +255,7 @@ class GroupedAttention:
     ) -> tuple[tuple[Array, Array], Array, Array]:
         """Sampled values of groups in common and of one token, its variance, and `WordShares.others` of values."""
         sequences = tokens.sequences
-        smooth, extra = tokens.split(values)
+        smooth, extra = tokens.smooth_and_own(values)
         others, words = np.zeros(()), patterns.words
         if words is not None:
             smooth = words.tokens.without_words(smooth, values)
@@ -295,19 +297,19 @@ class GroupedAttention:
         queries = rows(patterns.queries, tokens.sequences)
         others = np.roll(queries, -shift, -3)
         products = within(above, tokens.sequences, shift) * (queries @ others.mT / self.stack.key_width)
-        return np.asarray(tokens.gathered(products, mine, mine, shift).mean((1, 2)))
+        return np.asarray(tokens.pulled_back_weights(products, mine, mine, shift).mean((1, 2)))
 
     def _repeated(
         self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array
     ) -> Array:
-        """What a word adds to values of probes, likewise (..., S, 1, r); and put into sums what words add there.
+        """Return the word's part of probes' values, (..., S, 1, r), and add the words' parts to the sums in place.
 
         Those are the group's sum of what differs, in which tokens of one word add up over all groups, with the chance κ
         of a pair, and one token's share of it.
         """
         layout, sequences = tokens.one, tokens.sequences
         probes, beside = layout.probes, layout.beside
-        added, (_, alone), (_, unlike) = tokens.of_words(values)[0], tokens.split(values), tokens.mixed(values)
+        added, (_, alone), (_, unlike) = tokens.of_words(values)[0], tokens.smooth_and_own(values), tokens.mixed(values)
         ratio = np.divide(np.maximum(unlike, 0.0), alone, out=np.ones_like(alone), where=alone > 0)
         ratio = columns(np.sqrt(ratio), sequences)
         many *= ratio
@@ -334,9 +336,9 @@ class GroupedAttention:
         return np.asarray(varying * left[..., :, None] * left[..., None, :])
 
     def _differing_share(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Array:
-        """What is left of a row's sum of numbers that vary by word when their mean is taken away: 1 − Σ_w A_iw².
+        """Return 1 − Σ_w A_iw², the variance left in a row's sum of numbers by word after their mean is subtracted.
 
-        Weights change by differences of logits alone. (batch, heads, 1, S r).
+        Only differences of logits change the weights. Shape (batch, heads, 1, S r).
         """
         others = np.zeros(()) if patterns.words is None else patterns.words.others
         squares = (tokens.one.seen * np.square(patterns.own) * (1.0 + others)).sum(-1).mean(2, keepdims=True)
@@ -361,10 +363,10 @@ class GroupedAttention:
             both, between = turning * both, share * of_turned + (1.0 - share) * between
         return np.asarray(scale * (between - whole(both)))
 
-    def _led(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
-        """What tokens' leaning to queries adds to products of attended tokens, (batch, r, r).
+    def _leaning_term(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
+        """Return the part of products of attended tokens that comes from tokens leaning towards queries, (batch, r, r).
 
-        Under a row's weights x_j leans to what W^K makes of the query, and with it its value.
+        Under a row's weights, x_j leans towards the image of the query under W^K, and so does its value.
         """
         scale, of_keys = logit_scale(self.stack), np.ones(())
         if patterns.sizes is not None:
@@ -376,7 +378,7 @@ class GroupedAttention:
     def _of_pairs(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, varying: Array
     ) -> tuple[Array, Array]:
-        """What products of different tokens add by varying, for sums over n² of them: at queries, and to W^K's energy.
+        """Return the terms from the variance of products of different tokens, at the queries and in W^K's squared norm.
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
         """
@@ -458,9 +460,9 @@ class GroupedAttention:
     def _removed(
         self, tokens: GroupLayout, patterns: GroupedPatterns, smooth: Array, overlaps: NormOverlaps[Array]
     ) -> tuple[Array, Array]:
-        """What norms above removed, by what groups have in common: for one token of many it is small.
+        """Return the part of the gradient that the norms above removed, from the groups' common products.
 
-        As `Inner` has it, with G = 0.
+        One token's own part is small among many tokens. The terms are those of `Inner` with G = 0.
         """
         stack, values, sequences = self.stack, smooth[:, None, None], tokens.sequences
         scale = (head_gain(stack, "W") / stack.heads) ** 2 / stack.key_width

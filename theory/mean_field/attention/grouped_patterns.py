@@ -155,7 +155,7 @@ def _queries_and_keys(
     The variances, over those of queries, are of a group's keys beside the mean one, and of what one token's key leaves
     out. `of_rows` is the kernel of the tokens that attend.
     """
-    smooth, extra = tokens.split(kernel)
+    smooth, extra = tokens.smooth_and_own(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
     queries = tokens.root(of_rows)[:, None, None] @ generator.standard_normal(
         (*shape[:3], of_rows.shape[-1], shape[-1])

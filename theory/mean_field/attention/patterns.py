@@ -67,31 +67,13 @@ def sampled_patterns(
     shape = (*query_tokens.shape[:-2], stack.heads, query_tokens.shape[-1], key_tokens.shape[-1])
     logits, queries, keys = np.zeros(shape), query_tokens, key_tokens
     sizes = slopes = turns = coordinates = None
-    drawn = (shape[0] // 2, *shape[1:]) if mirrored else shape
-
-    def of_tokens(root: Array, normals: Array) -> Array:
-        if not mirrored:
-            return root @ normals
-        both = root.reshape(-1, 2, *root.shape[1:]) @ normals[:, None]
-        return both.reshape(-1, *both.shape[2:])
-
     if stack.query_key_scale:
-        head_width = stack.key_width
-        left, right = (cholesky(kernel)[..., None, :, :] for kernel in (query_tokens, key_tokens))
-        if tied:
-            rows = along = of_keys = left @ wishart_root(shape[:-1], head_width, generator)
-        elif stack.rotary:
-            rows = of_tokens(left, generator.standard_normal((*drawn[:-1], head_width)))
-            groups = generator.standard_normal((*drawn[:-3], stack.key_heads, shape[-1], head_width))
-            along = of_keys = of_tokens(right, groups)
-        else:
-            roots = _grouped_roots(stack, drawn, generator)
-            sides = zip((left, right, right), roots, strict=True)
-            rows, along, of_keys = (of_tokens(root, normals) for root, normals in sides)
-        # Only tied embeddings, and first steps of one entry, ask for these.
+        roots = cholesky(query_tokens)[..., None, :, :], cholesky(key_tokens)[..., None, :, :]
+        rows, along, of_keys = _sampled_queries_and_keys(stack, roots, shape, generator, tied=tied, mirrored=mirrored)
+        # Only tied embeddings, and first steps of one entry, use the coordinates.
         coordinates = (rows, of_keys) if holds_words(stack) or len(query_tokens) == 1 else None
         group = stack.heads // stack.key_heads
-        queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
+        queries, keys = (root @ root.mT / stack.key_width for root in (rows, of_keys))
         if group > 1:
             keys = np.repeat(keys, group, axis=-3)
         if stack.rotary:
@@ -115,6 +97,41 @@ def sampled_patterns(
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
     return Patterns(softmax(logits, axis=-1), queries, keys, sizes, slopes, coordinates, turns)
+
+
+def _sampled_queries_and_keys(
+    stack: Stack, roots: tuple[Array, Array], shape: tuple[int, ...], generator: np.random.Generator, *,
+    tied: bool, mirrored: bool,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Return coordinates of random queries and of their keys whose products have the law of logits, and all keys'.
+
+    Args:
+        stack: the network.
+        roots: roots of the kernels of the query and the key tokens, (batch, 1, N, N) and (batch, 1, M, M).
+        shape: shape of the logits, (batch, heads, N, M).
+        generator: random generator of the normals.
+        tied: whether queries are the keys.
+        mirrored: whether two entries of the batch share their normals.
+    """
+    left, right = roots
+    if tied:
+        return (left @ wishart_root(shape[:-1], stack.key_width, generator),) * 3
+    drawn = (shape[0] // 2, *shape[1:]) if mirrored else shape
+
+    def of_tokens(root: Array, normals: Array) -> Array:
+        if not mirrored:
+            return root @ normals
+        both = root.reshape(-1, 2, *root.shape[1:]) @ normals[:, None]
+        return both.reshape(-1, *both.shape[2:])
+
+    if stack.rotary:
+        rows = of_tokens(left, generator.standard_normal((*drawn[:-1], stack.key_width)))
+        groups = generator.standard_normal((*drawn[:-3], stack.key_heads, shape[-1], stack.key_width))
+        keys = of_tokens(right, groups)
+        return rows, keys, keys
+    sides = zip((left, right, right), _grouped_roots(stack, drawn, generator), strict=True)
+    rows, along, of_keys = (of_tokens(root, normals) for root, normals in sides)
+    return rows, along, of_keys
 
 
 def logit_scale(stack: Stack) -> float:
@@ -228,7 +245,9 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
 def _query_and_key_roots(
     shape: tuple[int, ...], head_width: int, generator: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    """Of independent normal queries Z_q and keys Z_k of d_k coordinates, in as few numbers as their products have.
+    """Return roots of the products of independent normal queries Z_q and keys Z_k of d_k coordinates.
+
+    They hold as few numbers as the products have.
 
     In an orthonormal basis that begins with one of the queries' span, Z_q = R O, the keys are normal again. So the
     products are R Rᵀ of the queries, R Nᵀ of queries and keys with N = Z_k Oᵀ, and N Nᵀ + S Sᵀ of the keys with S a

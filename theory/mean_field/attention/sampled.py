@@ -26,7 +26,7 @@ from theory.mean_field.sublayers import (
     Overlaps,
     Recorded,
     SquaredNorms,
-    of_biases,
+    bias_gradients,
 )
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
@@ -114,7 +114,7 @@ def _attend(
     softmaxed: Array,
     generator: np.random.Generator,
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
-    """What patterns make of values, the patterns with some weights dropped, and the way back along the values.
+    """Return the attended values, the attention weights after dropout, and the backward rule along the values.
 
     Args:
         stack: the network.
@@ -145,8 +145,8 @@ def _attend(
         energies = {kind + "V": tokens.total(keys * to_values)}
         if projected:
             energies[kind + "O"] = asking.total(out * gradient) * inner_ratio(stack)
-            energies |= of_biases(stack, asking, **{kind + "O": gradient})
-        energies |= of_biases(stack, tokens, **{kind + "V": to_values})
+            energies |= bias_gradients(stack, asking, **{kind + "O": gradient})
+        energies |= bias_gradients(stack, tokens, **{kind + "V": to_values})
         return head, value_gain * to_values, energies
 
     return out * projection_gain, pattern, back
@@ -189,13 +189,13 @@ def query_path(
         energies = {kind + "Q": sum(energies.values())}
     else:
         for role, (part, _, tokens) in parts.items():
-            energies |= of_biases(stack, tokens, **{kind + role: shrink * others[role] * part.sum(-3)})
+            energies |= bias_gradients(stack, tokens, **{kind + role: shrink * others[role] * part.sum(-3)})
     below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, *_) in parts.items())
     return energies, *below
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """What norms above removed, of one head's gradient."""
+    """Return the part that the norms above removed from one head's gradient."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2
@@ -326,7 +326,7 @@ class Inner:
 
 
 def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps[Array]) -> Array:
-    """What a shared matrix adds: the products of query and key gradients, X + Xᵀ."""
+    """Return the products of query and key gradients, X + Xᵀ, which a matrix shared by both adds."""
     u, w, a1 = _held(a, b, values)
     x = (
         np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, head, b, b, values, optimize=True)

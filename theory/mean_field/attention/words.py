@@ -1,4 +1,4 @@
-"""What repeated words are to attention by representatives: their keys, their share of a row's sums, and their values.
+"""Repeated token ids in attention by representatives: their keys, their share of a row's sums, and their values.
 
 A token's key is what all have in common, what its word adds, and its own. All tokens of a word lean to a query
 together, so that a sum over n keys varies like one over 1/κ words, and a word that weighs much is a share of its own
@@ -93,7 +93,7 @@ def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Arr
     places, same = tokens.same_places()[0]
     of_word = np.zeros(kernel.shape[:-1])
     of_word[..., tokens.probes] = of_word[..., tokens.beside] = np.linalg.diagonal(tokens.of_words(kernel)[0])
-    of_place = kernel[..., places, same] - tokens.between(kernel, tokens.neighbours)[..., places, same]
+    of_place = kernel[..., places, same] - tokens.across_tokens(kernel, tokens.neighbours)[..., places, same]
     of_place = of_place[..., tokens.generic]
     words = tokens.repeats[0, -1] * np.square(of_word)
     whole_square = words + np.square(of_place) / np.maximum(tokens.seen_all[:, 0], 1.0)

@@ -72,7 +72,7 @@ def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
 
 
 def ends_log_variance(branch: BranchMoments) -> sp.Expr:
-    """What the two ends add, times d, to the variance of ln(grad_sq_W2 of layer l / that of layer L), at one token.
+    """Return d times the two end layers' variance of ln(grad_sq_W2 of layer l / grad_sq_W2 of layer L), at one token.
 
     ‖∂L/∂W2‖² = ‖h‖² ‖u‖² has ‖h‖² of both ends, of relative variance ω/b², where the product of R has neither. Of
     ‖y‖² the ratio has layer l's and not layer L's, so that ‖h_l‖² is shared with ‖y_l‖² (ω/(b (1 + b))), ‖h_L‖² with

@@ -1,4 +1,4 @@
-"""What the residual branches of a layer do to energies at one token: their mean, and how it fluctuates at width d."""
+"""Moments of a layer's residual branches at one token: the mean squared activation and its fluctuation at width d."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +8,7 @@ import sympy as sp
 
 @dataclass(frozen=True, slots=True)
 class BranchMoments:
-    """What a residual branch x → f(x W...) does to energies, per unit of input energy.
+    """The moments of a residual branch x → f(x W...), per unit of its input's mean squared activation.
 
     Attributes:
         energy: b, the mean energy that it adds, forward as well as backward.

@@ -11,7 +11,7 @@ from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, log
 from theory.mean_field.attention.sampled import query_path
 from theory.mean_field.inputs import attention_pattern
 from theory.mean_field.kernels import Array, KernelLayout
-from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, of_biases
+from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, bias_gradients
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
@@ -37,7 +37,7 @@ def below_attention(
     if stack.output_projection == "random":
         whole, size = noise + part @ inside.made @ part.mT, gain(stack, "WO")
         energies["WO"] = ratio * tokens.total(inside.made / size * whole)
-        energies |= of_biases(stack, tokens, WO=whole)
+        energies |= bias_gradients(stack, tokens, WO=whole)
         noise, part = size * whole, size / ratio * part
     if inside.attended is None:
         return _below_equal_weights(stack, tokens, energies, noise, part, inside.given)
@@ -50,7 +50,7 @@ def below_attention(
     groups = back.reshape(*back.shape[:-3], stack.key_heads, -1, *back.shape[-2:]).sum(-3)
     below = (kept.mT @ noise[..., None, :, :] @ kept).mean(-3) + share * (groups @ values @ groups.mT).sum(-3)
     energies["WV"] = tokens.total(given * below)
-    energies |= of_biases(stack, tokens, WV=below)
+    energies |= bias_gradients(stack, tokens, WV=below)
     noise_below, part_below = value_gain * below, value_gain * share * groups.sum(-3)
     if not stack.query_key_scale:
         return noise_below, part_below, energies
@@ -79,14 +79,14 @@ def _below_equal_weights(
     return (
         value_gain * below,
         value_gain * back,
-        energies | {"WV": tokens.total(given * below)} | of_biases(stack, tokens, WV=below),
+        energies | {"WV": tokens.total(given * below)} | bias_gradients(stack, tokens, WV=below),
     )
 
 
 def _along_queries(
     stack: Stack, tokens: KernelLayout[Array], given: Array, patterns: Patterns, certain: Array
 ) -> tuple[SquaredNorms, Array, Array]:
-    """What a certain gradient at the logits brings: energies of W^Q and W^K, noise and coefficients at the tokens.
+    """Return the effect of a fixed gradient at the logits: squared norms of W^Q and W^K, noise, and coefficients.
 
     Heads that share keys have certain gradients of the same keys, which add up.
     """
@@ -101,7 +101,7 @@ def _along_queries(
     inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
     along = logit_scale(stack) * products.sum(-3) @ inverse / stack.width**0.5
     energies: SquaredNorms = {"WQ": tokens.total(given * queries), "WK": tokens.total(given * keys)}
-    return energies | of_biases(stack, tokens, WQ=queries, WK=keys), noise, along
+    return energies | bias_gradients(stack, tokens, WQ=queries, WK=keys), noise, along
 
 
 def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tuple[tuple[Array, Array], Array]:

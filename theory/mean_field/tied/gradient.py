@@ -27,8 +27,8 @@ from theory.mean_field.sublayers import (
     SquaredNorms,
     SublayerState,
     TokenMoments,
-    of_norm,
-    with_more,
+    add_energies,
+    norm_parameter_gradients,
 )
 from theory.mean_field.tied.attention import below_attention
 from theory.mean_field.tied.experts import below_experts
@@ -86,7 +86,7 @@ class Gradient:
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Of what a branch of this scale added, y: the kernel of the gradient along y, and g_i·y_j/√d."""
+        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
         stream = scale * self.stream
         along = stream @ added
         return along @ stream.mT, along
@@ -119,8 +119,10 @@ class Gradient:
         rows = root[..., :, None]
         return Gradient(self.noise / scales, stream / rows, self.words / rows, above.mean)
 
-    def of_norm(self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number) -> SquaredNorms:
-        """What that norm's gains and biases have of the gradient above it; nothing if there is none.
+    def norm_parameter_gradients(
+        self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number
+    ) -> SquaredNorms:
+        """Return the squared gradients of a norm's gains and biases from the gradient above it; empty without a norm.
 
         With A_ij = g_i·x_j/√d of the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji beside Σ_ij G_ij Q_ij: the
         coordinates of x are Gaussian.
@@ -131,9 +133,9 @@ class Gradient:
         above = replace(self.above_norm(root), mean=self.mean)
         along = above.along(place) / root[..., None, :]
         removed = np.linalg.diagonal(along)
-        squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
+        squares = norm_parameter_gradients(stack, tokens, above.kernel(place), place.kernel / scales)
         coherent = tokens.total(removed[..., :, None] * removed[..., None, :] + along * along.mT)
-        return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
+        return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, root: Array) -> "Gradient":
         """By the tokens that the norm is given, without what it takes off the mean."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array
-from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, of_biases, with_more
+from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, add_energies, bias_gradients
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.hermite import gaussian_nodes, pair_means
 from theory.stack import Stack
@@ -59,7 +59,7 @@ def below_units(
     for role, (means, response) in paths.items():
         squares = ratio * own * part[..., :, None] * part[..., None, :] * means
         energies[role] = energies[role] + tokens.total(inside.given * squares)
-        energies = with_more(energies, of_biases(stack, tokens, **{role: squares}))
+        energies = add_energies(energies, bias_gradients(stack, tokens, **{role: squares}))
         size = gain(stack, role)
         below, along = below + size * squares, along + ratio * size * part * response
     return below, along, energies
@@ -86,7 +86,7 @@ def below_attention(
         if inside.attended is None:
             # The rule took what is known of the gradient below W^O as if it were above it.
             energies["WO"] = energies["WO"] - tokens.total(inside.made / size * within)
-        energies |= of_biases(stack, tokens, WO=whole)
+        energies |= bias_gradients(stack, tokens, WO=whole)
     return below, gain(stack, "WV") * ratio * part * _to_itself(tokens, inside.attended), energies
 
 

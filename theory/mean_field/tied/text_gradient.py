@@ -10,7 +10,7 @@ words of others, and what attention brings of other tokens. Labels are words, so
 the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
 
 Assumes d → ∞ as `gradient` does, and many tokens. Left out are relative O(1/n) and what a certain gradient at the
-logits of attention brings (`docs/first_step.md`).
+logits of attention brings (`docs/report.md`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from theory.mean_field.sublayers import (
     Overlaps,
     SquaredNorms,
     SublayerState,
-    of_norm,
-    with_more,
+    add_energies,
+    norm_parameter_gradients,
 )
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.text_branches import below_attention, below_units
@@ -75,7 +75,7 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Of what a branch of this scale added, y: the kernel of the gradient along y, and g_i·y_j/√d."""
+        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
         stream = self.stream * scale
         return self.output.own * _products(stream, stream) * added, stream[..., :, None] * added
 
@@ -104,15 +104,15 @@ class Gradient:
             self, noise=self.noise / scales, stream=(stream - along / size**2) / size, words=self.words / size
         )
 
-    def of_norm(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
-        """What that norm's gains and biases have of the gradient above it, as in `gradient`."""
+    def norm_parameter_gradients(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
+        """Return the squared gradients of a norm's gains and biases; empty without a norm."""
         if isinstance(scales, float) or not tokens.apart:
             return {}
         size = norm_root(scales)
         above = self.above_norm(size)
         along = above.along(place) / size[..., None, :]
         removed = np.linalg.diagonal(along)
-        squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
+        squares = norm_parameter_gradients(stack, tokens, above.kernel(place), place.kernel / scales)
         # Two words: what the gradient of each has of the other's.
         word_sizes = place.held / size
         of_words = self.output.others.mT * above.stream[..., :, None] * place.kernel / size[..., None, :]
@@ -121,7 +121,7 @@ class Gradient:
             of_words + of_words.mT + self.output.crossed * _products(word_sizes * self.words, word_sizes * self.words)
         )
         coherent = tokens.total(self.output.own * (_products(removed, removed) + along * along.mT) + of_words)
-        return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
+        return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, size: Array) -> Gradient:
         """By the tokens that the norm is given."""
@@ -172,7 +172,7 @@ def _rule(
 
 
 def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: Array, same_label: Array) -> Array:
-    """As of untied embeddings, and by how often a label is the position's own word, whose logit has a mean."""
+    """Return the loss's variance: the untied one, and the scatter of how often a label is the position's own word."""
     logits, chances = stack.output_scale * stack.width**0.5 * word_sizes, np.diagonal(tokens.labels.own)
     by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
     of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))

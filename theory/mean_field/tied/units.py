@@ -8,7 +8,7 @@ import numpy as np
 
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array, KernelLayout, cholesky
-from theory.mean_field.sublayers import SquaredNorms, SublayerState, of_biases
+from theory.mean_field.sublayers import SquaredNorms, SublayerState, bias_gradients
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
 
@@ -62,7 +62,7 @@ def below_network(
     activation, ratio = activation_of(stack.activation, stack.leaky_slope), units / stack.width
     first, second = gain(stack, kind + "1"), gain(stack, kind + "2")
     energies = {kind + "2": ratio * tokens.total(output / second * whole)}
-    energies |= of_biases(stack, tokens, **{kind + "2": whole})
+    energies |= bias_gradients(stack, tokens, **{kind + "2": whole})
     noise, parts = second * whole, [second / ratio * part for part in parts]
     part = reduce(add, parts)
     gated = stack.ffn == "gated"
@@ -84,7 +84,7 @@ def below_network(
         squares = reduce(add, (_squares(of_network, slopes, hidden) for of_network in parts))
         whole = noise * _mean(slopes, slopes) + ratio * squares
         energies[role] = tokens.total(given * whole)
-        energies |= of_biases(stack, tokens, **{role: whole})
+        energies |= bias_gradients(stack, tokens, **{role: whole})
         size = gain(stack, role)
         below, along = below + size * whole, along + ratio * size * answer
     return below, along, energies

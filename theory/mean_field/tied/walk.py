@@ -19,10 +19,11 @@ from theory.mean_field.sublayers import (
     SquaredNorms,
     SublayerState,
     TokenMoments,
+    add_energies,
+    of_stream,
     removed_at,
     scaled_overlaps,
     summed_overlaps,
-    with_more,
 )
 from theory.stack import Stack
 
@@ -78,15 +79,16 @@ def walk_down(
     remains = 1.0 / norm_root(scales)
     last = place(forward.stream, held[-1])
     gradient, overlaps = top.below_norm(last, scales), norm_overlaps(top, last, scales)
-    collected = [top.of_norm(stack, tokens, last, scales)]
+    collected = [top.norm_parameter_gradients(stack, tokens, last, scales)]
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = 0.0 * forward.output
     for branches, sizes in reversed(list(zip(forward.insides, held, strict=False))):
         inside = branches[0]  # all branches have the stream and the sum in common
         alpha = inside.step.residual
+        of_layer = of_stream(tokens, gradient.kernel(last), stack.width) if inside.step.ends_layer else {}
         total = place(inside.total, sizes * alpha)
         overlaps = norm_overlaps(gradient, total, inside.after_scales) or overlaps
-        of_norms = gradient.of_norm(stack, tokens, total, inside.after_scales)
+        of_norms = gradient.norm_parameter_gradients(stack, tokens, total, inside.after_scales)
         gradient = gradient.below_norm(total, inside.after_scales)
         size = norm_root(inside.after_scales)
         remains, across = remains / size, across / np.reshape(size, (*np.shape(size), 1))
@@ -96,7 +98,8 @@ def walk_down(
         gradient, overlaps, left, energies = _below_sublayer(tokens, gradient, overlaps, total, below, branches, rule)
         across = alpha * across + left * remains[..., None, :]
         remains = remains * alpha
-        collected.append(with_more(energies, of_norms))
+        collected.append(add_energies(energies, of_norms) | of_layer)
+        last = below
     return Walked(gradient, below, at_total, across, remains, collected)
 
 
@@ -133,7 +136,9 @@ def _below_sublayer(
         energies["scalar"] = tokens.total(added * arriving) / inside.step.stack.width
     # Their matrices are independent: noise adds up in the mean, what is known of it in each.
     given = gradient.without_words(kappa**2 * reduce(add, noises), kappa**2 * reduce(add, parts), below)
-    energies = with_more(energies, given.of_norm(inside.step.stack, tokens, below, inside.given_scales))
+    energies = add_energies(
+        energies, given.norm_parameter_gradients(inside.step.stack, tokens, below, inside.given_scales)
+    )
     overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), norm_overlaps(given, below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     return gradient.past_branches(alpha, alpha**2 * direct, given), overlaps, left, energies
@@ -157,18 +162,18 @@ def _below_branch(
     tau, place = inside.step.branch, below.without_words(inside.made)
     arrived = gradient.without_words(tau**2 * others, tau**2 * gradient.stream, place)
     of_branch = norm_overlaps(arrived, place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
-    of_norms = arrived.of_norm(inside.step.stack, tokens, place, inside.made_scales)
+    of_norms = arrived.norm_parameter_gradients(inside.step.stack, tokens, place, inside.made_scales)
     noise, part, energies = rule(arrived.below_norm(place, inside.made_scales), inside, of_branch)
-    return noise, part, with_more(energies, of_norms)
+    return noise, part, add_energies(energies, of_norms)
 
 
 def norm_root(scales: Number) -> Array:
-    """What a norm divides each token by; 1 if there is none."""
+    """Return the divisor of each token in a norm; 1 without a norm."""
     return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))
 
 
 def norm_overlaps(gradient: Any, place: Any, scales: Number) -> Overlaps[Array]:
-    """What a norm removes of a gradient along the stream beside what is certain; None if there is no norm."""
+    """Return the random part that a norm removes from a gradient along the residual stream; None without a norm."""
     if isinstance(scales, float):
         return None
     above = gradient.above_norm(norm_root(scales))
