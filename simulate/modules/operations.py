@@ -24,7 +24,7 @@ _CHANGED = ("mul", "__mul__", "masked_fill", "masked_fill_")
 # The input at which an activation's derivative is as good as 0: below it, or beyond it to both sides.
 _DEAD = {"relu": 0.0, "relu_": 0.0, "gelu": -4.0, "silu": -10.0}
 _SATURATED = {"tanh": 4.0, "sigmoid": 8.0}
-# Logits so far below the largest of their query are masked: their weights are no normal numbers. Some masks add -100.
+# A mask may add as little as -100. The weight of a logit this far below the largest is not a normal number.
 _MASKED = math.log(torch.finfo(torch.float32).tiny)
 _HIDDEN = -1e4
 _FEWEST_TOKENS = 8
@@ -135,8 +135,7 @@ class OperationWatcher(TorchFunctionMode):
     def _attention(self, logits: Tensor, weights: Tensor) -> None:
         """Record statistics of logits and weights (keys in the last axis); queries that see no key are left out."""
         logits, weights = logits.float(), weights.float()
-        # Where all keys of a query are masked by a large number, the largest is that.
-        visible = (logits > logits.amax(-1, keepdim=True) + _MASKED) & (logits > _HIDDEN)
+        visible = _visible(logits)
         keys = visible.sum(-1)
         # Weights with a sign are another attention than softmax's.
         if not bool(visible.any()) or bool((weights < 0).any()):
@@ -157,6 +156,18 @@ class OperationWatcher(TorchFunctionMode):
             self._put("dead_units", (x.flatten(0, -2).amax(0) <= limit).float().mean())
         elif name in _SATURATED:
             self._put("saturated_units", (x.abs() > _SATURATED[name]).float().mean())
+
+
+def _visible(logits: Tensor) -> Tensor:
+    """Return which keys are visible: masked logits are farther from the others than these from one another."""
+    visible = logits > _HIDDEN
+    top = logits.amax(-1)
+    near = visible & (logits > top[..., None] + _MASKED)
+    far = visible & ~near
+    least = logits.masked_fill(~near, torch.inf).amin(-1)
+    gaps, spreads = least - logits.masked_fill(~far, -torch.inf).amax(-1), (top - least)[near.any(-1)]
+    masked = far.any() and gaps.min() > spreads.max()
+    return near if masked else visible
 
 
 def _weights_of(

@@ -342,7 +342,7 @@ def case(key: tuple[str, str], fault: str) -> Any:
         "planted": planted[0], "alarms": [str(one) for one in report.alarms], "named": planted[1](report.alarms),
         "class": type(single[0]).__name__, "parameters": sum(one.numel() for one in single[0].parameters()),
         "harm": numbers, "margins": measured,
-        "as drawn": [one for one in report.notes if one.endswith(" draws it")],
+        "as drawn": [one for one in report.notes if one.endswith(" has this too)")],
         "layers": report.layers.groupby("part", sort=False).size().to_dict(),
         "seconds": round(time.process_time() - begin, 2),
     }  # fmt: skip

@@ -60,8 +60,8 @@ SIZES: tuple[tuple[int, str], ...] = (
         vocab_size vocab_size_per_layer_input decoder_vocab_size encoder_vocab_size src_vocab_size
         tgt_vocab_size
     """),
-    (IMAGE, "image_size img_size input_size pretrain_image_size"),
-    (4, "patch_size chunk_size mamba_chunk_size attention_chunk_size"),
+    (IMAGE, "image_size img_size input_size pretrain_image_size crop_size"),
+    (4, "patch_size chunk_size mamba_chunk_size attention_chunk_size frames_per_clip"),
     (8, "sliding_window index_topk expert_capacity sliding_window_size"),
     (4 * TOKENS, """
         max_position_embeddings n_positions max_target_positions max_source_positions n_ctx max_seq_len
