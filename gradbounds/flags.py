@@ -123,7 +123,8 @@ def check_together(
     for name, other in needs.items():
         if name in flags and other not in flags:
             value = flags[name]
-            shown = " ".join(value) if isinstance(value, tuple) else str(value)
+            words = value if isinstance(value, tuple) else (value,)
+            shown = " ".join(str(one) for word in words for one in (word if isinstance(word, tuple) else (word,)))
             raise ValueError(f"{name} requires {other}, got {shown!r} without it.")
     for name, (others, why) in excludes.items():
         if name in flags and (beside := [other for other in others if other in flags]):
