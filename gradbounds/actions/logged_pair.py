@@ -15,8 +15,10 @@ from gradbounds.actions.logged_layers import FAR, matrix_of, names_line
 from gradbounds.result import Result
 
 _NEAR = 0.05
-"""The largest logarithm of the ratio of two first steps that differ in seed and text: public logs of GPT-2 differ by
-0.2% to 6% in the norm and by less than 1% in the loss."""
+"""The largest logarithm of a ratio that counts as agreement.
+
+Public logs of GPT-2 differ by 0.2% to 6% in the norm and by less than 1% in the loss.
+"""
 _ROUND = 1e-3
 """The relative rounding of a norm that was clipped to a threshold."""
 _MOST_RANKS = 2**10
@@ -25,13 +27,9 @@ _MOST_RANKS = 2**10
 
 @dataclass(frozen=True, slots=True)
 class PairCause:
-    """A usual cause of a difference.
+    """A usual cause of a difference, with the ratios of loss and norm that it gives, first divided by second.
 
-    Attributes:
-        words: the cause, as a clause.
-        loss: the ratio of the losses, first divided by second, that the cause gives.
-        norm: the ratio of the gradient norms.
-        is_seen: whether numbers of the logs show the cause apart from the two ratios; it is then listed first.
+    A cause that other numbers of the logs show, `is_seen`, is listed first.
     """
 
     words: str
@@ -43,19 +41,15 @@ class PairCause:
 def compare_logs(files: Sequence[Path], batch: int, tokens: int, *, logged_as: Sequence[str] = ()) -> Result:
     """Return the ratios of loss and gradient norm of two logs, and the usual causes that give these ratios.
 
-    Args:
-        files: the two logs.
-        batch: number of sequences of a step.
-        tokens: number of tokens of a sequence.
-        logged_as: how the numbers of both logs were computed, as `LoggedAs.of` reads it.
+    A step has `batch` sequences of `tokens` tokens. `logged_as` states how the numbers of both logs were computed.
 
     Raises:
         ValueError: there are more than two logs, one cannot be read, or they have no number in common.
     """
     if len(files) != 2:
         raise ValueError(f"logged must be one log or two, got {len(files)}.")
-    said = LoggedAs.of(logged_as)
-    reads = [reading(read_log(file), said, batch * tokens) for file in files]
+    asked = LoggedAs.of(logged_as)
+    reads = [reading(read_log(file), asked, batch * tokens) for file in files]
     table = _by_parameter(*(read.line for read in reads))
     first, second = (
         _with_norm(read.line, table, column) for read, column in zip(reads, ("first", "second"), strict=True)
