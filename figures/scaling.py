@@ -176,8 +176,8 @@ def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> st
     if y == "exponent":
         letter = "d" if against == "width" else "L"
         ends = [rows.iloc[-1] for _, rows in chosen]
-        said = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
-        return f"The last gradient goes like {' and '.join(said)} at the largest {against}"
+        exponents = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
+        return f"The last gradient goes like {' and '.join(exponents)} at the largest {against}"
     gaps = [_gaps(rows) for _, rows in chosen]
     whole = f"Theorem 1 is {min(map(min, gaps)):,.0f} to {max(map(max, gaps)):,.0f} times too large"
     grows = all(each[-1] > 1.5 * each[0] for each in gaps)
