@@ -279,7 +279,7 @@ def test_what_is_wrong_with_an_optimizer():
     assert any(
         "weight decay applies to gains and biases: shift, inner.bias, norm.weight" in note for note in stepped.notes
     )
-    assert any("the rate of step 1 is 0" in note for note in stepped.notes)
+    assert any("the learning rate of step 1 is 0" in note for note in stepped.notes)
     assert values(stepped)[1, "inner", "weight", "own"] == 0 < values(stepped)[2, "inner", "weight", "own"]
 
     def coarse(width, depth):
