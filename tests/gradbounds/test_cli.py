@@ -104,6 +104,10 @@ def test_bound(capsys):
     said = capsys.readouterr().out
     assert r"\sqrt{\log{\left(100 d \right)}}" in said
     assert r"= 8723, \\" in said
+    assert (
+        r"L = 12, \quad d = 512, \quad V = 512, \quad \sigma_e = 1, \\" in said
+        and r"= 0.765, \quad \epsilon = 0.1" in said
+    )
     assert main(["predict", "--bound", "--placement", "pre", "--width", "2048", "--depth", "12", "--latex"]) == 0
     assert re.search(r"= \d\.\d+ \\times 10\^\{4\}, \\\\\n", capsys.readouterr().out)
 
@@ -132,7 +136,7 @@ def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsy
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
     said = capsys.readouterr().out
     assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
-    assert len(list((tmp_path / "figures").iterdir())) == 4
+    assert len(list((tmp_path / "figures").iterdir())) == 6
 
 
 def test_the_same_sweep_continues_and_another_is_refused(run, capsys):

@@ -99,9 +99,10 @@ def batch_step(stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw,
         step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=optimizer == "normalized")
         for mask in (seen, ~seen)
     )
-    own = min(1.0, int(seen.sum()) / positions)
+    labelled = min(1.0, int(seen.sum()) / positions)
     curvature, change = (
-        float(own * has_seen[name].mean() + (1.0 - own) * has_not[name].mean()) for name in ("curvature", "change")
+        float(labelled * has_seen[name].mean() + (1.0 - labelled) * has_not[name].mean())
+        for name in ("curvature", "change")
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
     return BatchStep(float(has_seen["gain"].mean()), curvature, change, updates)
@@ -137,8 +138,8 @@ def _outputs(
     root = stack.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))
     logits = root @ generator.standard_normal((count, n, vocab))
     if tied:
-        own = np.arange(n)
-        logits[:, own, own] += stack.output_scale * stack.width**0.5 * solution.held[-1][0]
+        every = np.arange(n)
+        logits[:, every, every] += stack.output_scale * stack.width**0.5 * solution.held[-1][0]
     p = softmax(logits, axis=-1)
     each = max(1, round(positions / carriers))
     r = np.zeros_like(p)
