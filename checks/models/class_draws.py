@@ -72,7 +72,11 @@ def _among(
 def _parts(alarm: Alarm, depths: Mapping[str, int]) -> tuple[Place, set[str], set[int]]:
     """Return the place of an alarm, the parameters or modules that it names, and its layers."""
     found = _LAYERS.search(alarm.what)
-    if found is None:
+    part = alarm.part
+    if "logits are q.k times" in alarm.what:
+        # The factor belongs to the code; the draw decides in which layers it is felt.
+        part, layers = "", set[int]()
+    elif found is None:
         layers = {alarm.layer}
     elif found[1] == "all layers":
         layers = set(range(1, depths.get(alarm.part, 0) + 1))
@@ -80,7 +84,7 @@ def _parts(alarm: Alarm, depths: Mapping[str, int]) -> tuple[Place, set[str], se
         layers = {int(number) for number in re.findall(r"\d+", found[1])}
     text = _LAYERS.sub("", alarm.what)
     words = re.sub(r"[\s,]+", " ", _NUMBER.sub("#", _NAME.sub("", text)))
-    return (alarm.part, alarm.kind, words), {*_NAME.findall(text)}, layers
+    return (part, alarm.kind, words), {*_NAME.findall(text)}, layers
 
 
 def _draws_of_the_user(config: Any) -> bool:

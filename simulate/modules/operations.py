@@ -102,8 +102,12 @@ class OperationWatcher(TorchFunctionMode):
             self._weights[id(output)] = (output, first.detach(), output.detach())
         elif (known := self._weights.get(id(first))) is not None and first is known[0]:
             self._passed(name, output, known)
-        elif output.ndim >= 2 and output.numel() >= _FEWEST_TOKENS * output.shape[-1]:
-            self._activation(name, first.detach())
+        elif output.ndim >= 2 and name in {**_DEAD, **_SATURATED}:
+            # Units of an image have two axes of equal length after them.
+            is_image = output.ndim == 4 and output.shape[-1] == output.shape[-2]
+            units = first.detach().movedim(1, -1) if is_image else first.detach()
+            if units.numel() >= _FEWEST_TOKENS * units.shape[-1]:
+                self._activation(name, units)
 
     def _passed(self, name: str, output: Tensor, known: tuple[Tensor, Tensor, Tensor]) -> None:
         _, logits, weights = known
@@ -152,10 +156,8 @@ class OperationWatcher(TorchFunctionMode):
     def _activation(self, name: str, x: Tensor) -> None:
         if name in _DEAD:
             limit = _DEAD[name]
-            # Units of an image have two axes of equal length after them.
-            units = x.movedim(1, -1) if x.ndim == 4 and x.shape[-1] == x.shape[-2] else x
             # In place, what was negative is 0.
-            self._put("dead_units", (units.flatten(0, -2).amax(0) <= limit).float().mean())
+            self._put("dead_units", (x.flatten(0, -2).amax(0) <= limit).float().mean())
         elif name in _SATURATED:
             self._put("saturated_units", (x.abs() > _SATURATED[name]).float().mean())
 
