@@ -48,7 +48,7 @@ class StepOne:
 
         Raises:
             ValueError: an argument is outside its range, or the configuration cannot be read.
-            NoRuleError: there is no rule for the network.
+            NoRuleError: theory does not have a rule for the network.
         """
         check_count("batch", batch, 1)
         of = Description(config=Path(config) if isinstance(config, str) else config, like=like, drawn_by=drawn_by)
