@@ -99,9 +99,10 @@ def batch_step(stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw,
         step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=optimizer == "normalized")
         for mask in (seen, ~seen)
     )
-    own = min(1.0, int(seen.sum()) / positions)
+    labelled = min(1.0, int(seen.sum()) / positions)
     curvature, change = (
-        float(own * has_seen[name].mean() + (1.0 - own) * has_not[name].mean()) for name in ("curvature", "change")
+        float(labelled * has_seen[name].mean() + (1.0 - labelled) * has_not[name].mean())
+        for name in ("curvature", "change")
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
     return BatchStep(float(has_seen["gain"].mean()), curvature, change, updates)
