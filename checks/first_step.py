@@ -35,7 +35,7 @@ class FirstStep(LargeWidthStep):
 
 def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
-    patterns: int | None = None, windows: NDArray[np.integer] | None = None,
+    patterns: int | None = None, windows: NDArray[np.integer] | None = None, sharing: int = 1,
 ) -> FirstStep:  # fmt: skip
     """Large-width theory of the first step of training, from all matrices or some, and its error at this width.
 
@@ -51,6 +51,7 @@ def first_step(
         windows: word ids of shape (windows, n + 1), as `predict` has them, with untied embeddings: equal words share an
             input, and labels are the next words. Means are over windows too, and errors as if these were drawn at
             random. Without windows all words differ, and labels are independent.
+        sharing: divides the numbers of sampled outputs and Gaussian tokens; a larger one is faster and less certain.
 
     Raises:
         ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0, or windows
@@ -64,7 +65,9 @@ def first_step(
     >>> print(f"off by up to {step.implied_error:.0%}")
     off by up to 7%
     """
-    step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows)
+    step = large_width_step(
+        stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows, sharing=sharing
+    )
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
     left_out = left_out_of_few_heads(step)
     trust = {name: Trust.of(stack, name, optimizer) for name in NUMBERS}

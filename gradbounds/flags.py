@@ -11,7 +11,7 @@ import tyro
 from gradbounds.described_network import Description
 from gradbounds.grid import FIELDS, OWN_WORD, field_value, said
 from theory import Stack
-from theory.configurations.training_codes import HUGGING_FACE, NAMES
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.groups import GROUPS
 from theory.stack.stack import OWN
 
@@ -26,8 +26,7 @@ def optional(about: str, metavar: str | None, default: str = "") -> Any:
 
 
 LOGGED_AS = optional(
-    "with --logged: what its numbers are: of the mean over the batch's tokens or the sum (for predict alone), norms or "
-    "squares, before the gradient is clipped or after it, to C",
+    "units of --logged",
     "mean|sum|norm|square|unclipped|clipped:C [...]",
     default="as its names say, else mean norm unclipped",
 )
@@ -134,30 +133,23 @@ def check_together(
 class WithJson:
     """The flag of commands that print tables."""
 
-    json: Annotated[bool, Flag(help="print one JSON object instead of text; docs/runs.md")] = False
+    json: Annotated[bool, optional("one JSON object instead of text; docs/runs.md", None)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(WithJson):
     """Flags of commands that take the network of a model."""
 
-    config: Annotated[
-        Path | None, optional("config.json of a model, as Hugging Face or nanoGPT have it", "FILE", default="none")
-    ] = None
-    like: Annotated[
-        str | None, optional("a published model, such as gpt2 or llama-3-8b; a wrong name lists them", "NAME", "none")
-    ] = None
-    ignore: Annotated[
-        tuple[str, ...],
-        optional("keys of the file to leave out, whose part at initialization is not known", "KEY [...]", "none"),
-    ] = ()
+    config: Annotated[Path | None, optional("config.json of a model (Hugging Face, nanoGPT)", "FILE")] = None
+    like: Annotated[str | None, optional("a published model; a wrong name lists them", "NAME")] = None
+    ignore: Annotated[tuple[str, ...], optional("keys of the file to leave out", "KEY [...]")] = ()
 
     drawn_by: Annotated[
         str,
-        Flag(
-            help="whose rule gives the deviations of the file's weights: hf, its class in transformers, or a code that "
-            "trains models",
-            metavar="|".join(NAMES),
+        optional(
+            "who draws the weights; a wrong name lists them",
+            "CODE",
+            HUGGING_FACE,
         ),
     ] = HUGGING_FACE
 

@@ -181,7 +181,7 @@ def predict_batch(
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
-            "noise_scale": scale.whole, "notes": notes, "drawn_by": drawn_by(notes),
+            "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
         },
         lines=[
             title(stack), *drawn_lines(notes), "",

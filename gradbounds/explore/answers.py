@@ -120,7 +120,7 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
     shown = with_cosines(result.to_frame())
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
-    of_further = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
+    of_further = {"evened": sentences.pop("evened"), "lines": [*result.lines, *result.below]}
     return sentences | (of_further if further else {}) | {
         "title": result.about,
         "name": TITLES[stack.placement],

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 
+from gradbounds.commands.predict import EXCLUDES, NEEDS
 from tests.helpers.rendered.atlas import (
     comparisons,
     read_families,
@@ -59,6 +60,19 @@ def coverage() -> str:
     return "\n".join(lines)
 
 
+def flags_together() -> str:
+    """Which flags of `predict` need others, and which exclude each other."""
+    lines = ["| flag of `predict` | needs | excludes |", "|---|---|---|"]
+    for name in dict.fromkeys([*NEEDS, *EXCLUDES]):
+        others = EXCLUDES.get(name, ((), ""))[0]
+        lines.append(f"| {_flag(name)} | {_flag(NEEDS.get(name, ''))} | {', '.join(map(_flag, others))} |")
+    return "\n".join(lines)
+
+
+def _flag(name: str) -> str:
+    return f"`--{name.replace('_', '-')}`" if name and " " not in name else name.replace("several", "several values of")
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
@@ -67,6 +81,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "cheat_sheet.md": {"placements at a glance": placements_at_a_glance},
     "architecture.md": {"floors": floors, "parts": parts},
     "configurations.md": {
+        "flags together": flags_together,
         "versions": versions,
         "families": read_families,
         "training codes": training_codes,

@@ -1,0 +1,346 @@
+"""The card of a model: the first screen of `gradbounds predict`, at most 18 lines of at most 110 columns."""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from checks.first_step import first_step
+from checks.stacks.gradients_by_layer import matrices
+from checks.trust import Trust
+from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
+from gradbounds.actions.first_line import ZIPF, FirstLine, cost_of_batch, largest_loss_deviation, norms_of_texts
+from gradbounds.actions.predict import predict_stack
+from gradbounds.actions.remedies import Remedy, range_text
+from gradbounds.budget import OverBudgetError, by_estimates
+from gradbounds.described_network import Description
+from gradbounds.network_text import card_row, code_flags, layer_lines, matrix_name, number_text
+from gradbounds.progress import quietly
+from gradbounds.result import Result
+from gradbounds.units import duration
+from theory import NoRuleError, Stack
+from theory.configurations import Note, context, model_type
+from theory.configurations.family import DEPTH, HEADS, WIDTH
+from theory.coverage import gaps
+from theory.first_step.cost import first_step_cost
+from theory.stack import TITLES
+from theory.stack.optimizers import Optimizer
+
+BATCH = 64
+"""Sequences of the first step."""
+
+_LINES, _COLUMNS = 18, 110
+
+# Seconds by the estimate: of the first step's batch, and of the critical rates.
+_BATCH_SECONDS, _RATE_SECONDS = 3.8, 5.2
+
+# The fewest tokens at which a batch stands for a longer one: words repeat too seldom in shorter sequences.
+_FEWEST_TOKENS = 128
+
+# The least share of the squared norm that is named.
+_SMALL = 0.005
+
+# Tokens of the critical rates, the most that fit; attention samples, and of a batch the first that fit before these;
+# how far other samples of the rates are fewer.
+_RATE_TOKENS, _PATTERNS, _MORE_PATTERNS, _SHARING = (16, 8, 4), 2, (16, 4), 16
+_OPTIMIZERS: dict[Optimizer, str] = {"adam": "Adam", "sgd": "SGD"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStepOfRun:
+    """Loss and gradient norm of step 1 of a run, as far as they are had soon.
+
+    Attributes:
+        tokens: of a sequence.
+        text: the name of the law of its words; "" where theory has no rule for text.
+        loss: its mean.
+        loss_deviation: one run's standard deviation from it, or the most that it may be; None without a rule for text.
+        norm: of the gradient; None where it is left out.
+        norm_deviation: one run's standard deviation from that.
+        texts: norms for the texts with the fewest and the most repeats; None for one law.
+        why_not: why the norm is left out; "" where it is not.
+        result: what `predict --batch` found; None where the norm is left out.
+    """
+
+    tokens: int
+    text: str
+    loss: float
+    loss_deviation: float | None
+    norm: float | None = None
+    norm_deviation: float | None = None
+    texts: tuple[float, float] | None = None
+    why_not: str = ""
+    result: Result | None = None
+
+
+def model_card(
+    given: Mapping[str, Any], of: Description, *, layers: bool = False, every_layer: bool = False, **how: Any
+) -> Result:
+    """The card of a network, and below it the tables that are asked for.
+
+    Only a model has a first step of a run and critical rates, and beside samples and comparisons they are left out.
+
+    Args:
+        given: fields of the network.
+        of: what else describes it.
+        layers: whether tables of layers follow.
+        every_layer: whether they have every layer.
+        how: the other arguments of `predict_stack`.
+
+    Raises:
+        ValueError: as `predict_stack`.
+    """
+    layers = layers or every_layer
+    result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how)
+    stack, notes, table = result.values["stack"], result.values["notes"], result.to_frame()
+    if result.values["no_rule"]:
+        return result
+    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
+    with by_estimates(), quietly():
+        alone = of.is_model and not how["compare"] and how["draws"] is None
+        first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
+        rates = _critical_rates(stack) if alone else None
+    lines = [
+        *_head(stack, notes, of.like or model_type(notes) or ""),
+        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, context(notes))),
+        *_layers(stack, table, first), *_change_lines(stack, result.values["evened_by"], result.values["sentences"]),
+        *([] if rates is None else _rate_lines(rates)), *_limits(stack, first, result),
+    ]  # fmt: skip
+    lines = [part for line in lines for part in _wrapped(line)]
+    values = {"step_1": first and _plain(first), "critical_rates": rates, "lines": lines}
+    below = [*result.below]
+    if layers:
+        below += [] if first is None or first.result is None else ["", *first.result.lines]
+        below += [result.values["sentences"]["evened"]] if result.values["evened_by"] is None else []
+    return replace(result, values={**result.values, "card": values}, lines=lines, below=below)
+
+
+def _wrapped(line: str) -> list[str]:
+    """The line in as many as it takes, of which the next ones begin below its value."""
+    indent = " " * len(card_row("", "")) if line.startswith("  ") else "  "
+    return textwrap.wrap(
+        line, _COLUMNS, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
+    )  # fmt: skip
+
+
+def _plain(first: FirstStepOfRun) -> dict[str, Any]:
+    """Its numbers."""
+    return {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
+
+
+def _first_step_of_run(
+    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame,
+    limits: Mapping[str, Any],
+) -> FirstStepOfRun:  # fmt: skip
+    """Step 1 at the context, or at the most tokens that fit; without the norm where it takes longer or has no rule."""
+    longest = given.get("tokens") or context(notes) or stack.tokens
+    whole, _ = of.read({**given, "tokens": longest})
+    asked = resolve_batch({**given, "tokens": longest}, of, text=None, **limits)
+    law = None if asked.text is None else law_of(whole, asked.text)
+
+    def is_soon(patterns: int) -> bool:
+        return cost_of_batch(whole, law, patterns)[0].seconds < _BATCH_SECONDS
+
+    loss = float(table[table["quantity"] == "loss"]["predicted"].iloc[0])
+    deviation = None if law is None else largest_loss_deviation(whole, BATCH, law)
+    known = FirstStepOfRun(tokens=longest, text=asked.text or "", loss=loss, loss_deviation=deviation)
+    if law is None:
+        lacks = "experts" if stack.experts else "its fields"
+        return replace(known, why_not=f"not known for text: theory of repeated words has no rule for {lacks}")
+    patterns = limits["patterns"] or next((count for count in _MORE_PATTERNS if is_soon(count)), _PATTERNS)
+    soon = {**limits, "max_time": limits["max_time"] or f"{_BATCH_SECONDS}s", "patterns": patterns}
+    fewer = asked if "tokens" in given else resolve_batch(given, of, text=None, **soon)
+    try:
+        enough = fewer.given.get("tokens", stack.tokens) >= min(longest, _FEWEST_TOKENS)
+        found = predict_batch(fewer, BATCH, of, **soon) if enough else None
+    except OverBudgetError:
+        found = None
+    except NoRuleError as error:
+        return replace(known, why_not=f"not known: {error}")
+    if found is None:
+        takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
+        return replace(known, why_not=f"left out, since it takes about {takes}: --batch {BATCH} has it")
+    return _with_norm(known, fewer, found)
+
+
+def _with_norm(known: FirstStepOfRun, asked: Asked, found: Result) -> FirstStepOfRun:
+    """The first step with what `predict --batch` found."""
+    values = found.values
+    line: FirstLine = values["line"]
+    return replace(
+        known, tokens=values["stack"].tokens, loss=line.loss, loss_deviation=line.loss_deviation, norm=line.norm,
+        norm_deviation=line.norm_deviation, texts=norms_of_texts(values["stack"], asked.text, line), result=found,
+    )  # fmt: skip
+
+
+def _critical_rates(stack: Stack) -> dict[str, Any]:
+    """The critical learning rate by optimizer with its relative error, at the most tokens that fit; or why not."""
+    if missing := gaps(stack, "first_step"):
+        return {"no_rule": f"no rule for a first step of {missing[0].networks}"}
+    for tokens in (min(stack.tokens, most) for most in _RATE_TOKENS):
+        try:
+            shorter = replace(stack, tokens=tokens)
+        except ValueError:  # a mask of its own asks for its number of tokens
+            break
+        for optimizers in (tuple(_OPTIMIZERS), ("adam",) if tokens == min(stack.tokens, _RATE_TOKENS[-1]) else ()):
+            seconds = sum(first_step_cost(shorter, name, _PATTERNS, _SHARING).seconds for name in optimizers)
+            if optimizers and seconds < _RATE_SECONDS:
+                return {"tokens": tokens} | {name: _critical_rate(shorter, name) for name in optimizers}
+    return {"no_rule": "left out, since it takes longer: --first-step has it"}
+
+
+def _critical_rate(stack: Stack, optimizer: Optimizer) -> dict[str, Any]:
+    """A critical rate, its relative error, and whether a part of that error is not known."""
+    step = first_step(stack, optimizer, patterns=_PATTERNS, sharing=_SHARING)
+    rate, known = step.critical_rate, step.implied_errors["critical_rate"]
+    return {
+        "rate": rate, "error": float(np.hypot(known, step.critical_rate_sem / rate)), "more": bool(step.no_coefficient)
+    }  # fmt: skip
+
+
+def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
+    """What the network is, and who draws its weights."""
+    units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
+    if stack.experts:
+        units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
+    parts = [
+        TITLES[stack.placement], f"{stack.depth} layer{'s' * (stack.depth > 1)}", f"width {stack.width}",
+        f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
+        f"{stack.embeddings} head",
+    ]  # fmt: skip
+    lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
+    lacking = ", ".join(
+        f"{note.field} = {note.value}"
+        for note in notes
+        if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
+    )
+    lines += [f"The file lacks sizes, and has its class's: {lacking}"] if lacking else []
+    if drawn := next((str(note.reason) for note in notes if note.what == "drawn"), ""):
+        others = f"; other rules: {', '.join(flags)}" if (flags := code_flags(notes)) else ""
+        lines.append(f"Weights are drawn {drawn}{others}")
+    return lines
+
+
+def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
+    """Loss and gradient norm of the network's own sequences, whose tokens all differ."""
+    loss = table[table["quantity"] == "loss"]["predicted"]
+    of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
+    shares = _shares(table)
+    norm = float(np.sqrt(sum(shares.values())))
+    return [
+        f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ",
+        *[card_row("loss", f"{each:.4g}") for each in loss],
+        card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
+        *[_carried(shares)] * (norm > 0),
+    ]  # fmt: skip
+
+
+def _shares(table: pd.DataFrame) -> dict[str, float]:
+    """Squared norms of every kind of matrix over all layers."""
+    names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in set(table["quantity"]))]
+    squares = {
+        matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(
+            (table[table["quantity"] == name]["predicted"] ** 2).sum()
+        )
+        for name in names
+    }
+    return {name.replace("dL/d", ""): square for name, square in squares.items()}
+
+
+def _carried(squares: Mapping[str, float], of: str = "") -> str:
+    """The matrices with the largest shares of the squared norm."""
+    whole = sum(squares.values())
+    largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:4] if item[1] > _SMALL * whole]
+    return card_row(
+        "carried by", f"{', '.join(f'{name} {part / whole:.0%}' for name, part in largest)} of its square{of}"
+    )
+
+
+def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
+    """Step 1 of a run."""
+    by = "" if not first.text else ", Zipf's law" if first.text == ZIPF else f", {first.text.capitalize()} text"
+    more = f"; more: --batch {BATCH}"
+    fewer = longest is not None and first.tokens < longest and first.result is not None
+    of_context = f" (its context of {longest} takes longer: --batch {BATCH})" if fewer else ""
+    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}"]
+    if first.result is None:
+        deviation = "" if first.loss_deviation is None else f" +- {first.loss_deviation:.1g} at most"
+        of_one = f", for one sequence of {stack.tokens} tokens"
+        return [
+            *lines, card_row("loss", f"{first.loss:.4g}{deviation}"), card_row("gradient norm", first.why_not),
+            _carried(_shares(table), of_one),
+        ]  # fmt: skip
+    assert first.norm is not None and first.norm_deviation is not None and first.loss_deviation is not None
+    texts = (
+        f"; {first.texts[0]:.3g} to {first.texts[1]:.3g} over texts, --text FILE counts yours" if first.texts else ""
+    )
+    at_most = " at most" * first.result.values["line"].is_bound
+    batch = first.result.to_frame()
+    squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
+    return [
+        *lines,
+        card_row("loss", f"{number_text(first.loss, first.loss_deviation)}{at_most} (standard deviation of one run)"),
+        card_row("gradient norm", f"{number_text(first.norm, first.norm_deviation)}{texts}"),
+        _carried(squares, "" if fewer else more),
+    ]  # fmt: skip
+
+
+def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> list[str]:
+    """How layers differ, in the batch of step 1 where it is known."""
+    if first is None or first.result is None:
+        lines = layer_lines(stack, table)
+    else:
+        lines = layer_lines(stack, table, first.result.to_frame("layers"), "in step 1")
+    return [f"{lines[0]}; more: --layers", *lines[1:]] if lines else []
+
+
+def _change_lines(stack: Stack, change: Remedy | None, sentences: Mapping[str, Any]) -> list[str]:
+    """One change that would even the layers out, and what it costs; or that there is none."""
+    if change is None:
+        none = "none of those tried evens the layers out, or time was short; --layers says which"
+        return [card_row("one change", none)] if sentences["evened"] else []
+    flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                    for name, value in change.values.items())  # fmt: skip
+    return [
+        card_row("one change", f"{change.words}; --compare {flag}"),
+        card_row(
+            "its effect", f"at most {change.first_over_last:.1f} between layers; norms times "
+            f"{range_text(change.first)} (layer 1), {range_text(change.last)} (layer {stack.depth})",
+        ),
+    ]  # fmt: skip
+
+
+def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
+    """The critical learning rates of step 1."""
+    if "no_rule" in rates:
+        return [f"Critical learning rate of step 1: {rates['no_rule']}"]
+    said = ", ".join(
+        f"{name} {rates[key]['rate']:.2g} +- {rates[key]['error']:.0%}" + " or more" * rates[key]["more"]
+        for key, name in _OPTIMIZERS.items()
+        if key in rates
+    )
+    return [
+        "Critical learning rate of step 1, above which it raises the loss to second order; more: --first-step",
+        card_row("critical rate", f"{said}, for one sequence of {rates['tokens']} tokens"),
+    ]  # fmt: skip
+
+
+def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
+    """What was not judged, and what was left out of a configuration."""
+    at = stack if first is None else replace(stack, tokens=first.tokens)
+    reasons = []
+    if why := Trust.of(at).why:
+        of_width = re.sub("stacks of the family '.*?'", "networks of this kind", why.partition(": ")[2])
+        reasons.append(f"the error of finite width ({of_width})")
+    left_out = ", ".join(note.field for note in result.values["notes"] if note.what == "left out")
+    reasons += (
+        [f"all tokens and samples, for time and memory ({cheaper})"] if (cheaper := result.values["cheaper"]) else []
+    )
+    reasons += [f"left out of the file: {left_out}"] if left_out else []
+    lines = [f"Not judged: {'; '.join(reasons)}"] if reasons else []
+    evidence = (result.values["compared_with_code"] or "").replace(" own ", " ").rstrip(".")
+    return [*lines, evidence.replace("by more than 5% and 4 standard errors", "by over 5%")] if evidence else lines
