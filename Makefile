@@ -62,8 +62,10 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.commit_subjects
 
 .venv/installed: pyproject.toml constraints.txt
+	@test ! -L .venv || { echo ".venv is a link to another checkout's, which installing would empty; remove the link first"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradbounds needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
 	@echo "Installing into .venv: one to four minutes, with torch the largest download"
 	$(PYTHON) -m venv --clear .venv

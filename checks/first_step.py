@@ -15,13 +15,13 @@ from theory.stack.optimizers import Optimizer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstStep(LargeWidthStep):
-    """Large-width theory of one step at initialization, and how far finite width may take networks from it.
+    """Large-width theory of one step at initialization, with the expected errors at finite width.
 
     Attributes:
-        implied_errors: the relative error that finite width is expected to make at most of "gain", "curvature",
-            "critical_rate" and "logit_change_sq", by coefficients that were measured for the family, and what singular
-            values scatter by; where the family was not measured, an order.
-        no_coefficient: why a part of that error is not known; "" where all of it is.
+        implied_errors: largest expected relative error at this width of "gain", "curvature", "critical_rate" and
+            "logit_change_sq", from coefficients measured for the family and the scatter of singular values; an order of
+            magnitude if the family was not measured.
+        no_coefficient: the reason why a part of that error is not known; "" if all of it is known.
     """
 
     implied_errors: dict[Number, float]
@@ -37,27 +37,27 @@ def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
     patterns: int | None = None, windows: NDArray[np.integer] | None = None, sharing: int = 1,
 ) -> FirstStep:  # fmt: skip
-    """Large-width theory of the first step of training, from all matrices or some, and its error at this width.
+    """Predict the first optimizer step of all or some matrices, with its error at this width.
 
     Args:
-        stack: the network, of one stream. With tied embeddings all words differ.
-        optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (epsilon -> 0), "polar" the polar factor
-            of each matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both
-            times sqrt(max(1, d_out/d_in)).
-        matrices: roles that are stepped, "Wemb" included, and of the tables that inputs are sums of rows of, one row
-            a word or position, "inputs", "positions" and "segments"; all matrices and no table, if None.
-        seed: of the sampled logits, labels and attention patterns.
-        patterns: how many are sampled of every head where attention is random, at least 2; None for 4 to 16.
-        windows: word ids of shape (windows, n + 1), as `predict` has them, with untied embeddings: equal words share an
-            input, and labels are the next words. Means are over windows too, and errors as if these were drawn at
-            random. Without windows all words differ, and labels are independent.
-        sharing: divides the numbers of sampled outputs and Gaussian tokens; a larger one is faster and less certain.
+        stack: the network, with one residual stream. With tied embeddings all token ids differ.
+        optimizer: the update u for a gradient g: "sgd" u = g, "normalized" u = g/‖g‖, "adam" u = sign g (epsilon -> 0),
+            "polar" the polar factor of each matrix's gradient, and "muon" the Newton-Schulz steps of torch.optim.Muon;
+            the last two times sqrt(max(1, d_out/d_in)).
+        matrices: roles that the optimizer updates, such as "W2" or "Wemb". "inputs", "positions" and "segments" are the
+            tables of embeddings, with one row per token id or position. None means all matrices and no table.
+        seed: random seed of the sampled logits, labels and attention samples.
+        patterns: number of attention samples per head if attention is random, at least 2; None for 4 to 16.
+        windows: token ids of shape (windows, n + 1), as in `predict`, for untied embeddings: equal ids share an input,
+            and labels are the next ids. Means include the windows, and errors treat them as random samples. Without
+            windows all token ids differ, and labels are independent.
+        sharing: divisor of the numbers of sampled outputs and Gaussian tokens. A larger one is faster and less certain.
 
     Raises:
-        ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0, or windows
-            of another length, with ids that are no class, or with tied embeddings.
-        NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
-            of norms, more than 64 tokens, or V/d above 200; embeddings are tied with one of a few fields more.
+        ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0; or windows
+            of another length, with ids outside the vocabulary, or with tied embeddings.
+        NoRuleError: shared query and key matrices, dropout, an encoder input, a second stream, tanh instead of norms,
+            more than 64 tokens, V/d above 200, or tied embeddings with some further fields.
 
     Assumes d -> infinity at fixed L, n and V/d. Source: docs/first_step.md.
 

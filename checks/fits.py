@@ -60,7 +60,7 @@ class PowerLaw:
 
 
 def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
-    """The exponent a of y = c x^a, by least squares of ln y on ln x with weights (y/sem)².
+    """Fit the exponent a of y = c x^a, by least squares of ln y on ln x with weights (y/sem)².
 
     A prediction over the same x, fitted with the same errors, has the exponent to compare with: over a finite
     range neither need be the limit.
@@ -101,8 +101,8 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
     Args:
         x: `LEAST_POINTS` different values at least.
         y: of every point, from its draws.
-        counts: of draws.
-        variances: of ln y over draws.
+        counts: numbers of draws.
+        variances: variances of ln y over draws.
 
     Returns:
         Exponent, low, high; None of too few points, or where one has a single draw.
@@ -115,7 +115,7 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """What an exponent makes of ln y, weighted by counts, and what its bend does: the last local slope less the first.
+    """Return the weights of ln y in a fitted exponent and in its bend (last local slope minus first), for draw counts.
 
     Args:
         x: (points,), three or more, increasing.
@@ -154,9 +154,9 @@ def bootstrap_interval(
     Args:
         fit: the fit of root mean squares.
         squares: the draws behind every point, in the order of the fit: squared norms.
-        level: of the two-sided interval.
+        level: level of the two-sided interval.
         resamples: how many.
-        seed: of the resampling.
+        seed: random seed of the resampling.
     """
     weights = 0.5 * np.array(fit.weights)  # ln of a root mean square is half of ln of the mean
 

@@ -2,11 +2,11 @@
 
 
 def remedy_line(change: str, *, partly: bool = False) -> str:
-    """What would make layers alike, without the end of the sentence.
+    """Return a sentence, without its end, on a change that would even out the layers.
 
     Args:
-        change: as a subject, such as "W2 drawn sqrt(2L) smaller".
-        partly: whether what is left then is more than little.
+        change: the change, such as "W2 drawn sqrt(2L) smaller".
+        partly: whether a visible difference remains.
     """
     return f"What would even it out{' most' * partly}: {change}"
 

@@ -37,11 +37,11 @@ def html(
     """The report, one file that asks for no other.
 
     Args:
-        verdicts: of the run.
+        verdicts: the run's verdicts.
         table: its `comparison`.
         figures: of the run, each a `figures.registry.RunFigure` with its SVG. Pictures are part of the page: it then is
             one file, and ids of one picture meet no other's.
-        command: what makes the run again.
+        command: the command that reproduces the run.
         networks: how many networks of how many draws were sampled.
         committed: results of other commands, for claims that the run says nothing of.
     """

@@ -1,4 +1,4 @@
-"""What a command found, as a small file that is committed, and how later findings differ from it."""
+"""Results of a command, saved as a small file in the repository, and comparisons with later results."""
 
 import json
 import math
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 DATA = Path(__file__).parent / "data"
+FIELD = DATA / "field"
+"""Results on statements of other papers, a file for each source."""
 COMMITTED = DATA / "paper_checks.json"
 """The results of the default experiment; other files of the same form may stand beside it."""
 
@@ -23,13 +25,13 @@ KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What one command found, as it is committed.
+    """The saved results of one command.
 
     Attributes:
-        command: what reproduces it.
-        date: of the run, "" where it is not kept.
-        commit: of the sources that the run used, "" where it is not kept.
-        verdicts: its verdicts.
+        command: the command that reproduces it.
+        date: date of the run, "" if it is not saved.
+        commit: git commit of the run's sources, "" if it is not saved.
+        verdicts: the command's verdicts.
         cells: per cell its name, what its Stack has that is not default, text, seed, number of draws, and mean and sem
             of every quantity of `KEPT`.
     """
@@ -47,12 +49,12 @@ class Results:
 
 
 def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str, **origin: str) -> str:
-    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits.
+    """Return results as JSON: every verdict, and the last layer of every cell, with numbers to 6 digits.
 
     Args:
         verdicts: all of them.
         cells: with their draws.
-        command: what reproduces them.
+        command: the command that reproduces them.
         origin: `Results.date` and `Results.commit`, where they are kept.
     """
     content = {
@@ -124,6 +126,15 @@ def committed_results(folder: Path = DATA) -> list[Results]:
     """
     others = sorted(path for path in folder.glob("*.json") if path.name != COMMITTED.name)
     return [load_results(path) for path in (folder / COMMITTED.name, *others)]
+
+
+def field_results(folder: Path = FIELD) -> dict[str, Results]:
+    """What was committed on statements of other papers, by the name of the file of their source.
+
+    Raises:
+        ValueError: a file is not a results file.
+    """
+    return {path.stem: load_results(path) for path in sorted(folder.glob("*.json"))}
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:

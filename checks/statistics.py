@@ -66,7 +66,7 @@ class Estimate:
 
 
 def estimate(values: ArrayLike) -> Estimate:
-    """The mean of independent draws and its standard error, entry by entry.
+    """Return the mean of independent draws and its standard error, entry by entry.
 
     Args:
         values: (draws, ...), the draws along the first axis: values of a `Samples`, or any numbers of one unit.
@@ -91,7 +91,7 @@ def estimate(values: ArrayLike) -> Estimate:
 
 
 def standard_error(values: ArrayLike) -> Array:
-    """Of the mean over the first axis: `scipy.stats.sem` to the bit, which takes twenty times as long."""
+    """Return the standard error of the mean over the first axis, equal to `scipy.stats.sem` but twenty times faster."""
     values = np.asarray(values, dtype=float)
     return np.asarray(np.std(values, axis=0, ddof=1) / len(values) ** 0.5)
 

@@ -21,7 +21,7 @@ _GROUPED = 64
 
 
 def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:
-    """What theory says of the cell: from the Stack, and from the windows where the inputs are a text; or nothing.
+    """Predict a cell from its Stack and its text windows, if any; return an empty prediction if there is no rule.
 
     Patterns are those of random attention, as in `predict`.
     """
@@ -94,20 +94,20 @@ def _rows(samples: Samples, patterns: int) -> Iterator[dict[str, Any]]:
 
 
 def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFrame:
-    """One row per cell, quantity and layer: mean, standard error, prediction and whether they agree.
+    """Compare samples with theory: one row per cell, quantity and layer.
 
     Args:
-        cells: one at least, as `sample` gives them, or the `samples()` of a run.
-        patterns: as in `predict`: of random attention or tied embeddings, sampled behind a prediction.
+        cells: at least one, as returned by `sample` or by `samples()` of a run.
+        patterns: number of attention samples, or sampled logits of tied embeddings, of a prediction, as in `predict`.
 
     Returns:
         Columns, after the fields of the Stack and `text`:
 
-        - `quantity`: its name; `gradbounds.quantities` has what it is, and its unit.
+        - `quantity`: the quantity's name; `gradbounds.quantities` has its definition and unit.
         - `layer`: 1..L, or 0 for quantities of the whole network.
-        - `draws`, `mean`, `sem`: of the samples, the standard error without that of the prediction.
-        - `median`, `log_variance` (of the natural logarithm): they tell of heavy tails, as in first layers at large
-          L/d, where a mean is made by a few draws.
+        - `draws`, `mean`, `sem`: number, mean and standard error of the samples.
+        - `median`, `log_variance` (of the natural logarithm): they show heavy tails, as in the first layers at large
+          L/d, where few draws dominate the mean.
         - `predicted`: the large-width mean, NaN where a quantity has none or the network no rule.
         - `agreement`: "agrees", "undecided" or "differs" up to a margin of 3% (`checks.statistics.agreement`, with
           the prediction's own sampling error); "beyond" where the prediction is only shown; "" where there is none.

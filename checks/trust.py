@@ -183,7 +183,7 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
     Corrections are O(L/d) in the first layers, c/d with c of the family and of what is inside branches, O(n/d) from the
     overlap of a matrix with its n inputs (the output matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth
     leaves room), and `output_correction`. Heads of any width have their own law, so d/h does not enter but for two
-    cases. One matrix of queries and keys has its own logits in the exponent (docs/queries.md), and 1/d_k is left out
+    cases. One matrix of queries and keys has its own logits in the exponent (docs/attention.md), and 1/d_k is left out
     where queries and keys are normalized or rotated (docs/attention.md).
     """
     width = stack.width

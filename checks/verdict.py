@@ -54,14 +54,14 @@ def sentence(words: str, *values: float | int | str) -> Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a verdict is about.
+    """The subject of a verdict.
 
     Attributes:
-        quantity: what was measured, in words.
-        kind: of number that it is.
-        placement: whose, a key of `theory.stack.TITLES`, "" where it is of none or of several.
-        against: what an exponent or a growth is over: "width", "depth", "layer" or "tokens".
-        held: what was held while that varied, or where one network stands, as pairs such as ("L", "6").
+        quantity: the measured quantity, in words.
+        kind: the kind of number.
+        placement: the placement, a key of `theory.stack.TITLES`; "" for none or several.
+        against: the variable of an exponent or growth: "width", "depth", "layer" or "tokens".
+        held: the fixed sizes, as pairs such as ("L", "6").
     """
 
     quantity: str
@@ -89,7 +89,7 @@ class Setting:
         networks: what they are, where they are not stacks of the paper's kind.
         ranges: by the paper's letter d, L, n, V the least and the largest; V = d has ("V", "d", "d").
         more: what else is to be said: the text, other parameters, seeds.
-        draws: of a cell, the least and the largest number.
+        draws: smallest and largest number of draws of a cell.
     """
 
     networks: str = ""
@@ -98,7 +98,7 @@ class Setting:
     draws: tuple[int, int] | None = None
 
     def held(self) -> set[tuple[str, str]]:
-        """What does not vary, as `Subject.held` has it."""
+        """The letters and values that do not vary, as in `Subject.held`."""
         return {(letter, str(low)) for letter, low, high in self.ranges if low == high}
 
     def largest(self, letter: str) -> int:
@@ -117,24 +117,25 @@ def _range(low: float | str, high: float | str, to: str = "..") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of one claim in one setting. Subject, claimed, setting and note may be given as text.
+    """The result of testing one claim in one setting. Subject, claimed, setting and note may be given as text.
 
     Attributes:
-        claim: id in `theory.CLAIMS`.
-        subject: which part of it.
-        verdict: a word; "holds, loose" goes with the factor in `loose`.
+        claim: the claim's id in `theory.CLAIMS`.
+        subject: the tested part of the claim.
+        verdict: "holds", "fails", ...; "holds, loose" comes with the factor in `loose`.
         claimed: the paper's number.
-        predicted: the number by large-width theory, NaN where it has none for such networks.
-        measured: the number by samples.
-        interval: its 95% interval, or its range where `note` says so.
+        predicted: the number predicted by large-width theory; NaN if it has no rule for such networks.
+        measured: the number measured in sampled networks.
+        interval: the 95% interval of `measured`, or its range if `note` says so.
         agreement: whether measured and predicted agree: "differs" fails the run, whatever the verdict on the paper.
-        setting: the networks behind it.
-        loose: bound over measured value, for bounds that are loose.
-        note: what the numbers are.
-        bootstrap: the 95% interval by resampling draws, beside the one by normal theory, for exponents.
-        cells: the names of the cells behind it.
-        relaxed: how its networks leave the paper's setting, "" if they do not.
-        size: of its networks, as "d = 64", where the claim reports an experiment of another size; "" elsewhere.
+        setting: the tested networks.
+        loose: bound / measured value, for loose bounds.
+        note: the meaning of the numbers.
+        bootstrap: the 95% interval of an exponent by resampling draws; `interval` uses normal theory.
+        cells: the names of the sampled cells.
+        relaxed: the dropped assumptions of the paper; "" if there are none.
+        size: the size of the tested networks, such as "d = 64", if the claim is about an experiment of another size;
+            otherwise "".
     """
 
     claim: str
@@ -181,7 +182,7 @@ class Verdict:
 
     @property
     def numbers(self) -> str:
-        """What is claimed, predicted and measured, as commands print it."""
+        """Return the claimed, predicted and measured numbers as text."""
         known, measured, low, high = map(number_or_dash, (self.predicted, self.measured, *self.interval))
         return f"claimed {self.claimed}, theory {known}, samples {measured} [{low}, {high}]"
 
@@ -200,7 +201,7 @@ _OF_TEXT: dict[str, Callable[[str], object]] = {
 
 
 def at_size(v: Verdict) -> str:
-    """What is said behind a verdict's word where its networks have not the size of the claim's experiment."""
+    """Return the text after a verdict if its networks do not have the size of the claim's experiment."""
     return f" at {v.size}" if v.size else ""
 
 

@@ -16,10 +16,9 @@ stacks = [gb.Stack(placement=placement, width=512, depth=12, tokens=8, vocab=512
 table = gb.comparison([gb.sample(stack, draws=16, seed=0) for stack in stacks])
 
 with plt.style.context({"font.family": "serif", "axes.spines.right": False, "axes.spines.top": False}):
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.5), layout="constrained")
-    layer_profile(table, axes=axes)
-    for letter, ax in zip("ab", axes, strict=True):
-        ax.set_title(f"({letter}) {ax.get_title()}")
+    figure, ax = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    layer_profile(table, axes=[ax])
+    ax.set_title("(a) Gradients over the layers")
     plt.show()
 
 # %%

@@ -15,9 +15,9 @@ stacks = [gb.Stack(placement=placement, width=1024, depth=48, tokens=8, vocab=10
 samples = [gb.sample(stack, draws=16, seed=0) for stack in stacks]
 
 # %%
-# Lines are theory, points are samples, and the dotted line is appendix F's law for :math:`W^2`.
-figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
-layer_profile(gb.comparison(samples), axes=axes)
+# Pale lines are theory, marks are samples, and the dotted line is appendix F's law for :math:`W^2`.
+figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+layer_profile(gb.comparison(samples), axes=[ax])
 plt.show()
 
 # %%

@@ -1,4 +1,4 @@
-"""Gradient norms over the layers, per weight, for both placements."""
+"""Gradient norms over the layers, with the paper's law."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures.registry import run_figure
-from figures.style import PAPER, WEIGHTS, legend_below, panels, plain_decades, style
+from figures.style import (
+    MEASURED,
+    PAPER,
+    WEIGHTS,
+    message,
+    name_ends,
+    of_placement,
+    pale_line,
+    panels,
+    plain_decades,
+    style,
+)
 from theory.paper.claims import printed_profile
 from theory.stack import TITLES
 
@@ -19,62 +30,68 @@ from theory.stack import TITLES
     needs="layer_profiles",
     title="Do gradients decay toward the input in Post-LN, and are they equal in Pre-LN?",
     caption=(
-        "Gradient norms of the three matrices in every layer. Points are samples with two standard errors, lines "
-        "are large-width theory, the dotted line is what appendix F says of W2. It is wrong in both placements: "
-        "Post-LN's gradients are flat, Pre-LN's fall with the layer."
+        "Everybody believes the dotted line: appendix F's law for the gradient of W2. Random networks say otherwise. "
+        "Post-LN's gradients are flat, and Pre-LN's fall with the layer. Marks are samples with two standard errors, "
+        "the wide pale lines are large-width theory."
     ),
     claims=("F1", "F2"),
 )
 def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
     """Root mean square of ‖∂L/∂W‖_F in every layer, samples and large-width theory, with the paper's law for W².
 
-    For the paper's placements appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for
-    Post-LN, a constant for Pre-LN.
+    Several placements share one panel and show W², in a colour each; of one placement every matrix is shown. Appendix
+    F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.
 
     Args:
         table: the comparison of one cell per placement: columns placement, width, depth, tokens, quantity, layer,
             mean, sem, predicted.
-        axes: what to draw into, one entry for each placement in the order of the panels, under the style that is set;
-            None makes a figure.
+        axes: one entry to draw into, under the style that is set; None makes a figure.
 
     Raises:
-        ValueError: the table holds no gradient norms, or there are other than one of axes for each placement.
+        ValueError: the table holds no gradient norms, or axes have another number of entries.
     """
     rows = table[table["quantity"].isin(WEIGHTS)]
     if rows.empty:
         raise ValueError("table must hold grad_sq_W1, grad_sq_W2 or another matrix of some cell, got none of them.")
     placements = [p for p in TITLES if p in set(rows["placement"])]
+    is_one = len(placements) == 1
     with style(axes):
-        figure, drawn = panels(len(placements), axes=axes)
-        for axis, placement in zip(drawn, placements, strict=True):
+        figure, (axis,) = panels(1, axes=axes)
+        if axes is None:
+            figure.set_size_inches(6.4, 3.6)
+        ends, has_law = [], False
+        for placement in placements:
             here = rows[rows["placement"] == placement]
-            for name, look in WEIGHTS.items():
+            for name, look in WEIGHTS.items() if is_one else [("grad_sq_W2", WEIGHTS["grad_sq_W2"])]:
                 profile = here[here["quantity"] == name].sort_values("layer")
                 if profile.empty:
                     continue
-                norm = np.sqrt(profile["mean"])
-                axis.plot(
-                    profile["layer"], np.sqrt(profile["predicted"]), color=look["color"], linewidth=1.3,
-                    linestyle="--" if name.startswith("grad_sq_X") else "-",
-                )  # fmt: skip
+                color = look["color"] if is_one else of_placement(placement)["color"]
+                layers = profile["layer"].to_numpy()
+                norm, predicted = np.sqrt(profile["mean"]), np.sqrt(profile["predicted"])
+                pale_line(axis, layers, predicted, color)
                 # d√m = dm / (2√m), twice for two standard errors
-                axis.errorbar(
-                    profile["layer"], norm, yerr=profile["sem"] / norm, linestyle="none", markersize=4.5, capsize=2.5,
-                    elinewidth=1, **look,
-                )  # fmt: skip
-            last = here[here["quantity"] == "grad_sq_W2"].sort_values("layer")
-            layers = last["layer"].to_numpy()
-            if (decay := printed_profile(placement, layers[-1])) is not None:
-                decay = decay[layers - 1] * np.sqrt(last["predicted"].iloc[-1])
-                axis.plot(layers, decay, label="appendix F, $W^2$", **PAPER)
-            first = here.iloc[0]
-            axis.set(
-                yscale="log",
-                xlabel="layer $l$",
-                title=f"{TITLES[placement]}, $d = {first['width']}$, $n = {first['tokens']}$",
-            )
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-            plain_decades(axis.yaxis)
-        drawn[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms, ± 2 s.e.)")
-        legend_below(figure, 4, "points: samples; lines: large-width theory", axes=axes)
+                axis.errorbar(layers, norm, yerr=profile["sem"] / norm, color=color, **MEASURED)
+                ends.append((layers[-1], predicted.iloc[-1], look["label"] if is_one else TITLES[placement], color))
+                if name == "grad_sq_W2" and (decay := printed_profile(placement, layers[-1])) is not None:
+                    law = decay[layers - 1] * predicted.iloc[-1]
+                    axis.plot(layers, law, **PAPER | {"color": color})
+                    axis.annotate(
+                        "appendix F", (layers[0], law[0]), (9, -2), textcoords="offset points", va="top", color=color,
+                        fontsize=8,
+                    )  # fmt: skip
+                    has_law = True
+        first = rows.iloc[0]
+        axis.set(yscale="log", xlabel="layer $l$", xlim=(0.5, None))
+        axis.set_ylabel(rf"$\|\partial\mathcal{{L}}/\partial W^{{{'l' if is_one else '2,l'}}}\|_F$  (rms over draws)")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        plain_decades(axis.yaxis)
+        name_ends(axis, ends)
+        if has_law:
+            message(figure, "Everybody believes the dotted line", axes=axes)
+        elif axes is None:
+            message(figure, f"{TITLES[placements[0]]}: gradients over the layers")
+        if axes is None:
+            about = f"$d = {first['width']}$, $n = {first['tokens']}$; marks: random networks (± 2 s.e.); pale: theory"
+            figure.supxlabel(about + "; dotted: appendix F" * has_law, fontsize=8)
     return figure

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import of_placement, panels, plain_decades, style, value_ticks
+from figures.style import name_ends, of_placement, panels, plain_decades, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -40,25 +39,8 @@ def placements(norms: pd.DataFrame) -> Figure:
         plain_decades(against.yaxis)
         over.set(xlabel="layer $l$", title=f"all layers, $L = {deepest}$")
         over.set_xticks(np.unique(np.linspace(1, deepest, min(deepest, 8)).astype(int)))
-        _name_ends(over, norms[norms["depth"] == deepest], deepest)
+        last = norms[(norms["depth"] == deepest) & (norms["layer"] == deepest)]
+        named = zip(last["placement"].map(str), last["predicted"], strict=True)
+        name_ends(over, [(deepest, end, TITLES[name], of_placement(name)["color"]) for name, end in named])
         figure.supxlabel("points: samples; lines: large-width theory", fontsize=8)
     return figure
-
-
-def _name_ends(axis: Axes, norms: pd.DataFrame, deepest: int) -> None:
-    """Write each placement's name where its curve ends, in its colour; names of curves that meet stand apart."""
-    last = norms[norms["layer"] == deepest]
-    ends = {
-        str(placement): float(np.log(end)) for placement, end in zip(last["placement"], last["predicted"], strict=True)
-    }
-    low, high = np.log(axis.get_ylim())
-    gap, at = (high - low) / 17, -np.inf
-    for placement, end in sorted(ends.items(), key=lambda named: named[1]):
-        at = max(end, at + gap)
-        axis.annotate(
-            TITLES[placement], (deepest, np.exp(end)), (1.04, (at - low) / (high - low)), fontsize=8, va="center",
-            textcoords="axes fraction", color=of_placement(placement)["color"], annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-", "color": of_placement(placement)["color"], "linewidth": 0.6, "relpos": (0, 0.5),
-            },
-        )  # fmt: skip

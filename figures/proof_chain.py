@@ -1,19 +1,15 @@
-"""Where Theorem 1's bound loses its factor: the steps of its proof as bars on a log scale."""
+"""Where Theorem 1's bound loses its factor: the steps of its proof, one below the other."""
 
-import numpy as np
+import math
+
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures.registry import run_figure
-from figures.style import legend_below, panels, style
+from figures.style import legend_below, message, of_placement, style
 from theory.paper.proof_chain import STEPS
 from theory.stack import TITLES
-
-# Light to dark and hatched in turn, so that neighbours stay apart in grey.
-_COLORS = ("#88ccee", "#cc6677", "#ddcc77", "#117733", "#bdbdbd", "#332288")
-
-# Factors below are lines on the axis.
-_SEEN = 1.1
 
 
 @run_figure(
@@ -21,52 +17,63 @@ _SEEN = 1.1
     needs="proof_chain",
     title="Where does the proof of Theorem 1 lose its factor?",
     caption=(
-        "A bar for each network from the measured norm, the thick line, up to the bound. Each segment is what one "
-        "step of the proof loses; the number on top is the whole factor."
+        "Most of the factor is lost in few steps of the proof, and one of them grows with the width. Left: from the "
+        "measured norm to the bound in the widest network, a bar for each step. Right: each step's factor against "
+        "the width."
     ),
     claims=("T1", "H2", "E1", "L5"),
 )
 def proof_slack(table: pd.DataFrame) -> Figure:
-    """A stacked bar per network from s0, the measured norm, to s6, the bound; one segment per step.
+    """The way from the measured norm to the bound in the widest network, and every step's factor against the width.
 
-    Segments are ratios of root mean squares over draws; their standard errors are below a percent and not drawn.
+    Factors are ratios of root mean squares over draws; their standard errors are below a percent and not drawn.
 
     Args:
         table: `checks.stacks.proof_chain.chain_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
-    networks = table.sort_values("step").groupby(["placement", "tokens", "depth", "width"])["measured"]
-    largest = np.max([steps.to_numpy()[1:] / steps.to_numpy()[:-1] for _, steps in networks], axis=0)
     with style():
-        figure, axes = panels(len(placements))
-        figure.set_size_inches(4.2 * len(placements), 4.4)
-        for axis, placement in zip(axes, placements, strict=True):
-            here = table[table["placement"] == placement]
-            bars = list(here.groupby(["tokens", "depth", "width"], sort=False))
-            for position, (_, rows) in enumerate(bars):
-                steps = rows.sort_values("step")["measured"].to_numpy()
-                for k, step in enumerate(STEPS):
-                    axis.bar(
-                        position, steps[k + 1] - steps[k], bottom=steps[k], width=0.7, color=_COLORS[k],
-                        edgecolor="black", linewidth=0.5,
-                        label=_label(step.name, largest[k]) if position == 0 else None,
-                    )  # fmt: skip
-                axis.plot([position - 0.42, position + 0.42], [steps[0]] * 2, color="black", linewidth=2)
-                axis.annotate(
-                    f"×{steps[-1] / steps[0]:,.0f}", (position, steps[-1]), ha="center", va="bottom", fontsize=8,
-                    xytext=(0, 2), textcoords="offset points",
+        figure = Figure(figsize=(8.2, 3.9), layout="constrained", dpi=160)
+        steps_axis, factor_axis = figure.subplots(1, 2, width_ratios=(3, 2))
+        largest, smallest = (0.0, ""), math.inf
+        for number, placement in enumerate(placements):
+            here, color = table[table["placement"] == placement], of_placement(placement)["color"]
+            widest = here.sort_values(["width", "tokens", "depth", "step"]).tail(len(STEPS) + 1)
+            norms = widest.sort_values("step")["measured"].to_numpy()
+            smallest = min(smallest, norms[0])
+            for k, step in enumerate(STEPS):
+                factor = norms[k + 1] / norms[k]
+                largest = max(largest, (factor, step.name))
+                at = k + 0.8 * ((number + 0.5) / len(placements) - 0.5)
+                steps_axis.barh(
+                    at, norms[k + 1] - norms[k], left=norms[k], height=0.7 / len(placements), color=color,
+                    label=TITLES[placement] if k == 0 else None,
                 )  # fmt: skip
-            names = [f"$d = {width}$\n$L = {depth}$\n$n = {tokens}$" for (tokens, depth, width), _ in bars]
-            axis.set(yscale="log", title=TITLES[placement])
-            axis.set_xticks(range(len(bars)), names, fontsize=7.5)
-            axis.grid(axis="x", visible=False)
-        # Room for the numbers above the bars.
-        axes[0].set_ylim(table["measured"].min() / 3, table["measured"].max() * 4)
-        axes[0].set_ylabel("from the norm (thick line) to the bound")
-        legend_below(figure, title="step of the proof, from the bottom up: what is replaced")
+                steps_axis.annotate(
+                    f"×{factor:,.3g}", (max(norms[k], norms[k + 1]), at), (3, 0), textcoords="offset points",
+                    va="center", fontsize=7.5, color=color,
+                )  # fmt: skip
+            sizes = widest.iloc[-1]
+            same = here[(here["tokens"] == sizes["tokens"]) & (here["depth"] == sizes["depth"])]
+            _against_width(factor_axis, same, color)
+        steps_axis.set(xscale="log", title=f"$d = {sizes['width']}$, $L = {sizes['depth']}$, $n = {sizes['tokens']}$")
+        steps_axis.set_xlim(smallest / 2, 12 * table["measured"].max())
+        steps_axis.set_yticks(range(len(STEPS)), [step.name for step in STEPS], fontsize=7.5)
+        steps_axis.invert_yaxis()
+        steps_axis.set_xlabel("from the norm, on top, to the bound")
+        factor_axis.set(xscale="log", yscale="log", xlabel="width $d$", title="factor of the step that grows most")
+        message(figure, f"The largest loss of Theorem 1's proof is one step: {largest[1]}, ×{largest[0]:,.0f}")
+        legend_below(figure)
     return figure
 
 
-def _label(name: str, factor: float) -> str:
-    """A step's name, with its factor where that is too small to be seen."""
-    return name if factor > _SEEN else f"{name}: at most ×{factor:.2f}"
+def _against_width(axis: Axes, rows: pd.DataFrame, color: str) -> None:
+    """Draw the factor, against the width, of the step whose factor grows most with it."""
+    table = rows.pivot_table(index="width", columns="step", values="measured").sort_index()
+    factors = table.iloc[:, 1:].to_numpy() / table.iloc[:, :-1].to_numpy()
+    grows = int((factors[-1] / factors[0]).argmax())
+    axis.plot(table.index, factors[:, grows], marker="o", markersize=4, color=color)
+    end = (table.index[-1], factors[-1, grows])
+    axis.annotate(
+        STEPS[grows].name, end, (-8, 0), textcoords="offset points", fontsize=7.5, color=color, ha="right", va="top",
+    )  # fmt: skip

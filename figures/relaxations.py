@@ -1,4 +1,4 @@
-"""What each relaxation does to the gradients, and the way from the paper's setting along one field."""
+"""Figures of dropped assumptions: their effect on gradients, and the effect of varying one field."""
 
 from typing import Any
 
@@ -7,90 +7,89 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import legend_below, of_placement, style
+from figures.style import MEASURED, legend_below, message, of_placement, pale_line, style
 from theory.stack import TITLES
 
 _PANELS = {
-    "effect": r"last $\|\partial\mathcal{L}/\partial W^2\|_F$, times",
-    "width": "exponent in $d$",
-    "depth": "exponent in $L$",
-    "profile": "first layer over last",
+    "effect": r"last $\|\partial\mathcal{L}/\partial W^2\|_F$, times the paper's",
+    "profile": "first layer's gradient, times the last's",
 }
-_PATH_PANELS = _PANELS | {
-    "correlation": "correlation of tokens, last layer",
+_PATH_PANELS = {
+    "profile": "first layer's gradient, times the last's",
     "entropy": "entropy of attention, last layer [nats]",
 }
 _SHIFT = 0.17
 UNCHANGED = "nothing"
 """`checks.stacks.relaxations.UNRELAXED`."""
-# A number that theory moves by less is as in the paper's network: of ratios relative, of exponents absolute.
+# A relaxation by which theory moves both numbers by less is named in no row.
 _LEAST_EFFECT = 0.1
-_BASE = "unchanged"
+_MOST_ROWS = 10
+_BASE = "the paper's"
 
 
 def relaxations(table: pd.DataFrame) -> Figure:
-    """One line per relaxation, one mark per placement with ± 2 standard errors; open diamonds are large-width theory.
+    """The relaxations that move a number most, a mark per placement with ± 2 standard errors; wide bars are theory.
 
-    The base stands first, then the relaxations by how far theory moves one of the four numbers; those that move none
-    by a tenth are pale.
+    The base is on top, then at most ten relaxations by how far theory moves one of the two numbers.
 
     Args:
         table: `checks.stacks.relaxations.relaxation_table`.
     """
     effects = _effects(table)
-    names = [UNCHANGED, *sorted((name for name in effects if name != UNCHANGED), key=lambda name: -effects[name])]
-    names = [name for name in names if name in set(table["relaxation"])]
+    moved = sorted((name for name in effects if effects[name] >= _LEAST_EFFECT), key=lambda name: -effects[name])
+    names = [UNCHANGED, *moved[:_MOST_ROWS]]
     height = {name: -k for k, name in enumerate(names)}
+    shown = table[table["relaxation"].isin(names)]
     with style():
-        figure = Figure(figsize=(8.6, 1.3 + 0.25 * len(names)), layout="constrained", dpi=160)
+        figure = Figure(figsize=(7.6, 1.5 + 0.3 * len(names)), layout="constrained", dpi=160)
         axes = figure.subplots(1, len(_PANELS), sharey=True)
-        groups = list(table.groupby("placement", sort=False))
+        groups = list(shown.groupby("placement", sort=False))
         shifts = np.linspace(_SHIFT, -_SHIFT, len(groups)) if len(groups) > 1 else [0.0]
         for shift, (placement, rows) in zip(shifts, groups, strict=False):
             look = of_placement(placement)
             y = np.array([height[name] for name in rows["relaxation"]]) + shift
             for axis, name in zip(axes, _PANELS, strict=True):
                 axis.plot(
-                    rows[f"{name}_predicted"], y, linestyle="none", marker="D", markersize=6, fillstyle="none",
-                    markeredgewidth=0.9, color=look["color"],
+                    rows[f"{name}_predicted"], y, linestyle="none", marker="|", markersize=10, markeredgewidth=4,
+                    alpha=0.35, color=look["color"],
                 )  # fmt: skip
                 axis.errorbar(
-                    rows[name], y, xerr=2 * rows[f"{name}_sem"], linestyle="none", markersize=3, capsize=1.5,
-                    marker=look["marker"], color=look["color"], label=TITLES[str(placement)],
+                    rows[name], y, xerr=2 * rows[f"{name}_sem"], color=look["color"], label=TITLES[str(placement)],
+                    **MEASURED,
                 )  # fmt: skip
-        for name in names:
-            if name != UNCHANGED and effects[name] < _LEAST_EFFECT:
-                for axis in axes:
-                    axis.axhspan(height[name] - 0.5, height[name] + 0.5, color="white", alpha=0.6, zorder=4)
         for axis, (name, title) in zip(axes, _PANELS.items(), strict=True):
             axis.set_title(title, fontsize=9)
-            if name in ("effect", "profile"):
-                axis.set_xscale("log")
-                axis.axvline(1.0, color="#777777", linestyle=":", linewidth=1)
-                _plain_ticks(axis, table[[name, f"{name}_predicted"]].to_numpy())
+            axis.set_xscale("log")
+            axis.axvline(1.0, color="#777777", linestyle=":", linewidth=1)
+            _plain_ticks(axis, shown[[name, f"{name}_predicted"]].to_numpy())
             axis.grid(axis="y", visible=True)
         labels = [_BASE if name == UNCHANGED else name.replace("W^O", "$W^O$") for name in names]
         axes[0].set_yticks([height[name] for name in names], labels)
         axes[0].set_ylim(-len(names) + 0.4, 0.6)
-        legend_below(figure, 4, "samples (± 2 s.e.); open diamonds: large-width theory; pale: changes by less than 0.1")
+        every = len(effects) - 1
+        rest = every - len(moved)
+        message(figure, f"{len(moved)} of {every} dropped assumptions move a gradient by more than {_LEAST_EFFECT:.0%}")
+        hidden = f" and {len(moved) - _MOST_ROWS} smaller ones" if len(moved) > _MOST_ROWS else ""
+        about = f"marks: random networks (± 2 s.e.); pale: theory; not shown: {rest} without effect{hidden}"
+        legend_below(figure, 4, about)
     return figure
 
 
 def _effects(table: pd.DataFrame) -> dict[str, float]:
-    """By how much theory moves one of the four numbers, at most, for every relaxation."""
+    """By which share theory moves one of the two numbers, at most, for every relaxation."""
     base = table[table["relaxation"] == UNCHANGED].set_index("placement")
     effects: dict[str, float] = {}
     for _, row in table.iterrows():
         moves = [0.0]
         for name in _PANELS:
-            value, before = row[f"{name}_predicted"], base[f"{name}_predicted"].get(row["placement"], np.nan)
-            moves.append(abs(np.log(value / before)) if name in ("effect", "profile") else abs(value - before))
+            before = base[f"{name}_predicted"].get(row["placement"], np.nan)
+            moves.append(abs(np.log(row[f"{name}_predicted"] / before)))
         effects[row["relaxation"]] = max(effects.get(row["relaxation"], 0.0), float(np.nanmax(moves)))
     return effects
 
 
 def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
-    """Six numbers against the value of a field, a curve per placement; points ± 2 standard errors, lines theory.
+    """Two numbers against the value of a field, a colour per placement; marks ± 2 standard errors, pale lines theory.
 
     Args:
         table: `checks.stacks.relaxations.relaxation_table` with a column `value`.
@@ -98,26 +97,26 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
     """
     label = {"query_key_scale": "scale $s$ of queries and keys"}.get(field, field.replace("_", " "))
     with style():
-        figure = Figure(figsize=(8.6, 5.6), layout="constrained", dpi=160)
-        axes = figure.subplots(2, 3, sharex=True).ravel()
+        figure = Figure(figsize=(7.6, 3.5), layout="constrained", dpi=160)
+        axes = figure.subplots(1, 2)
         for placement, rows in table.groupby("placement", sort=False):
-            look = of_placement(placement)
+            color = of_placement(placement)["color"]
             rows = rows.sort_values("value")
             for axis, name in zip(axes, _PATH_PANELS, strict=True):
-                predicted = rows[f"{name}_predicted"]
-                axis.plot(rows["value"], predicted, linewidth=1.2, color=look["color"], linestyle=look["linestyle"])
+                pale_line(axis, rows["value"], rows[f"{name}_predicted"], color)
                 axis.errorbar(
-                    rows["value"], rows[name], yerr=2 * rows[f"{name}_sem"], linestyle="none", capsize=2,
-                    **{key: value for key, value in look.items() if key != "linestyle"} | {"markersize": 4},
-                    label=TITLES[str(placement)],
+                    rows["value"], rows[name], yerr=2 * rows[f"{name}_sem"], color=color,
+                    label=TITLES[str(placement)], **MEASURED,
                 )  # fmt: skip
         for axis, (name, title) in zip(axes, _PATH_PANELS.items(), strict=True):
-            axis.set_title(title, fontsize=9)
-            axis.tick_params(labelbottom=True)
-            axis.set_xlabel(label)
+            axis.set(ylabel=title, xlabel=label)
             if not np.isfinite(table[name].to_numpy(float)).any():
                 axis.text(0.5, 0.5, "not in these networks", transform=axis.transAxes, ha="center")
-        legend_below(figure, 4, "points: samples (± 2 s.e.); lines: large-width theory")
+        values = table["value"]
+        low, high = (table[values == at]["profile_predicted"] for at in (values.min(), values.max()))
+        span = f"{low.min():.2g} to {low.max():.2g} becomes {high.min():.2g} to {high.max():.2g}"
+        message(figure, f"First layer over last, {span} as {field.replace('_', ' ')} grows")
+        legend_below(figure, 4, "marks: random networks (± 2 s.e.); pale lines: theory")
     return figure
 
 

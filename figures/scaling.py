@@ -1,13 +1,26 @@
 """Theorem 1 in one picture: bound, prediction and samples of the last gradient against d or L; and their exponents."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures.registry import run_figure
-from figures.style import BOUND, MEASURED, PREDICTED, SYMBOLS, legend_below, of_placement, panels, style, value_ticks
+from figures.style import (
+    BOUND,
+    MEASURED,
+    SYMBOLS,
+    message,
+    name_ends,
+    of_placement,
+    pale_line,
+    panels,
+    plain_decades,
+    style,
+    value_ticks,
+)
 from theory.stack import TITLES
 
 
@@ -17,9 +30,9 @@ from theory.stack import TITLES
     against="width",
     title="How far is Theorem 1's bound from the gradient as the network gets wider?",
     caption=(
-        "The norm of the gradient of the last layer's W2 against the width d. Dots are samples with two standard "
-        "errors, the line is large-width theory, the dashed line is Theorem 1 with its constants. The bound holds, "
-        "and moves away from the gradient."
+        "Theorem 1 holds, and moves away from the gradient as the width d grows. The gradient is that of the last "
+        "layer's W2. Marks are samples with two standard errors, wide pale lines are large-width theory, dashed lines "
+        "are Theorem 1 with its constants, and the factors are bound over theory."
     ),
     claims=("T1", "H2"),
 )
@@ -29,34 +42,33 @@ from theory.stack import TITLES
     against="depth",
     title="Does the last gradient depend on the depth as Theorem 1 says?",
     caption=(
-        "The norm of the gradient of the last layer's W2 against the depth L. Dots are samples with two standard "
-        "errors, the line is large-width theory, the dashed line is Theorem 1 with its constants. In Post-LN the "
-        "gradient is flat, in Pre-LN it falls like the bound."
+        "Theorem 1 has the right powers of the depth L: Post-LN's last gradient is flat, and Pre-LN's falls like the "
+        "bound. Marks are samples with two standard errors, wide pale lines are large-width theory, dashed lines are "
+        "Theorem 1 with its constants."
     ),
     claims=("T1",),
 )
 def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """‖∂L/∂W^{2,L}‖_F against the width or the depth, one panel per placement.
+    """‖∂L/∂W^{2,L}‖_F against the width or the depth, a colour for each placement.
 
-    Points are root mean squares over draws with 2 standard errors, the line is large-width theory, the dashed line
-    Theorem 1 with its constants.
+    Marks are root mean squares over draws with 2 standard errors, the pale line is large-width theory, the dashed
+    line Theorem 1 with its constants, and arrows are the factor between the two.
 
     Args:
         table: columns placement, width, depth, tokens, vocab, norm, sem, predicted, bound; per placement one series,
             sorted.
         against: "width" or "depth".
-        axes: what to draw into, one entry for each placement in the order of the panels, under the style that is set;
-            None makes a figure.
+        axes: one entry to draw into, under the style that is set; None makes a figure.
 
     Raises:
-        ValueError: there are other than one of axes for each placement.
+        ValueError: axes have another number of entries.
     """
     ylabel = r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$  (rms over draws)"
     return _beside_theory(table, against, against, "norm", axes, ylabel, xlabel=SYMBOLS[against], yscale="log")
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
-    """What is fixed in a series, in the paper's letters, for a title."""
+    """Return the fixed sizes of a series in the paper's letters, for a title."""
     first, last = rows.iloc[0], rows.iloc[-1]
     other = f"$L = {first['depth']}$" if against == "width" else f"$d = {first['width']}$"
     ratio = first["vocab"] / first["width"]
@@ -90,7 +102,7 @@ def setting(rows: pd.DataFrame, against: str) -> str:
     claims=("T1",),
 )
 def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """The slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, one panel per placement.
+    """The slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, a colour for each placement.
 
     Points are samples with 2 standard errors (neighbours share a point, so their errors alternate), the line is
     large-width theory over the same pairs, the dashed line Theorem 1's bound.
@@ -99,11 +111,10 @@ def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] |
         table: a row per pair: columns placement, width, depth, tokens, vocab, at (geometric mean of the pair),
             exponent, sem, predicted, bound.
         against: "width" or "depth".
-        axes: what to draw into, one entry for each placement in the order of the panels, under the style that is set;
-            None makes a figure.
+        axes: one entry to draw into, under the style that is set; None makes a figure.
 
     Raises:
-        ValueError: there are other than one of axes for each placement.
+        ValueError: axes have another number of entries.
     """
     letter = "d" if against == "width" else "L"
     ylabel = rf"$\Delta\ln\|\partial\mathcal{{L}}/\partial W^{{2,L}}\|_F\,/\,\Delta\ln {letter}$"
@@ -114,20 +125,60 @@ def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] |
 def _beside_theory(
     table: pd.DataFrame, against: str, x: str, y: str, axes: Sequence[Axes] | None, ylabel: str, **settings: str
 ) -> Figure:
-    """The column `y` with its error, predicted and bound against the column `x`, a panel for each placement."""
+    """The column `y` with its error, predicted and bound against the column `x`, a colour for each placement."""
     chosen = list(table.groupby("placement", sort=False))
     with style(axes):
-        figure, drawn = panels(len(chosen), axes=axes)
-        for axis, (placement, rows) in zip(drawn, chosen, strict=True):
-            at = rows[x].to_numpy()
-            axis.plot(at, rows["bound"], label="Theorem 1, with constants", **BOUND)
-            color = of_placement(placement)["color"]
-            axis.plot(at, rows["predicted"], label="large-width theory", color=color, **PREDICTED)
-            axis.errorbar(
-                at, rows[y], yerr=2 * rows["sem"], label="samples (± 2 s.e.)", zorder=3, color=color, **MEASURED
-            )
-            axis.set(title=f"{TITLES[placement]}, {setting(rows, against)}", **settings)
-            value_ticks(axis, sorted(set(at)))
-        drawn[0].set_ylabel(ylabel)
-        legend_below(figure, axes=axes)
+        figure, (axis,) = panels(1, axes=axes)
+        if axes is None:
+            figure.set_size_inches(6.4, 3.9)
+        ends, values = [], set[float]()
+        for placement, rows in chosen:
+            at, color = rows[x].to_numpy(), of_placement(placement)["color"]
+            axis.plot(at, rows["bound"], **BOUND | {"color": color})
+            pale_line(axis, at, rows["predicted"], color)
+            axis.errorbar(at, rows[y], yerr=2 * rows["sem"], zorder=3, color=color, **MEASURED)
+            for column, name in (("bound", "Theorem 1"), ("predicted", "gradient")):
+                ends.append((float(at[-1]), float(rows[column].iloc[-1]), f"{TITLES[str(placement)]}, {name}", color))
+            values.update(at.tolist())
+        axis.set(**settings)
+        value_ticks(axis, sorted(values))
+        axis.set_ylabel(ylabel)
+        if y == "norm":
+            plain_decades(axis.yaxis, (1.0,))
+            _name_gaps(axis, chosen, x)
+        name_ends(axis, ends)
+        message(figure, _finding(chosen, against, y), axes=axes)
+        if axes is None:
+            about = setting(chosen[0][1], against)
+            figure.supxlabel(f"{about}; marks: random networks (± 2 s.e.); pale: theory; dashed: Theorem 1", fontsize=8)
     return figure
+
+
+def _gaps(rows: pd.DataFrame) -> list[float]:
+    """How many times the prediction the bound is, from the smallest size to the largest."""
+    return (rows["bound"] / rows["predicted"]).tolist()
+
+
+def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> None:
+    """Write that factor between theory and bound of the first placement, at both ends."""
+    _, rows = chosen[0]
+    for k in (0, -1):
+        at, low, high = (float(rows[name].iloc[k]) for name in (x, "predicted", "bound"))
+        axis.annotate("", (at, high), (at, low), arrowprops={"arrowstyle": "<->", "color": "#555555", "linewidth": 0.8})
+        axis.annotate(
+            f"×{_gaps(rows)[k]:,.0f}", (at, (low * high) ** 0.5), (-4 if k else 4, 0), textcoords="offset points",
+            ha="right" if k else "left", va="center", fontweight="bold",
+        )  # fmt: skip
+
+
+def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> str:
+    """What the figure shows, from its numbers."""
+    if y == "exponent":
+        letter = "d" if against == "width" else "L"
+        ends = [rows.iloc[-1] for _, rows in chosen]
+        said = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
+        return f"The last gradient goes like {' and '.join(said)} at the largest {against}"
+    gaps = [_gaps(rows) for _, rows in chosen]
+    whole = f"Theorem 1 is {min(map(min, gaps)):,.0f} to {max(map(max, gaps)):,.0f} times too large"
+    grows = all(each[-1] > 1.5 * each[0] for each in gaps)
+    return f"{whole}, growing with ${'d' if against == 'width' else 'L'}$" if grows else whole

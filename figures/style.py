@@ -91,7 +91,37 @@ def panels(
 
 def pale_line(axis: Axes, x: Any, predicted: Any, color: str, label: str | None = None) -> None:
     """Theory as a wide pale line, on which marks with error bars stay readable."""
-    axis.plot(x, predicted, color=color, linewidth=3, alpha=0.3, label=label)
+    axis.plot(x, predicted, color=color, linewidth=4, alpha=0.35, label=label, solid_capstyle="round")
+
+
+def message(figure: Figure, text: str, *, axes: Sequence[Axes] | None = None) -> None:
+    """The finding as the figure's title, or as that of the first of the axes that were given."""
+    if axes is None:
+        figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    else:
+        axes[0].set_title(text)
+
+
+def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write a name where each line ends, in its colour; names of lines that meet are pushed apart.
+
+    Args:
+        axis: whose limits are final.
+        ends: of each line the last x and y, its name and its colour.
+    """
+    to_axes = (axis.transData + axis.transAxes.inverted()).transform
+    placed = sorted((float(to_axes((x, y))[1]), (x, y), name, color) for x, y, name, color in ends)
+    gap, at, heights = 1 / 17, -math.inf, list[float]()
+    for height, *_ in placed:
+        at = max(height, at + gap)
+        heights.append(at)
+    over = max(0.0, at - 1.0)
+    for height, (_, end, name, color) in zip(heights, placed, strict=True):
+        axis.annotate(
+            name, end, (1.04, height - over), fontsize=8, va="center", textcoords="axes fraction", color=color,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "relpos": (0, 0.5)},
+        )  # fmt: skip
 
 
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
@@ -112,7 +142,7 @@ def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Seq
             if _look(before) == _look(handle):
                 continue
             if _uncoloured(_look(before)) != _uncoloured(_look(handle)):
-                raise ValueError(f"label {label!r} must have one look in all panels, got {_look(handle)} beside it.")
+                raise ValueError(f"label {label!r} must have one look in all panels, got {_look(handle)} as well.")
             _, line, mark = _look(handle)
             handles[label] = Line2D([], [], color=_NEUTRAL, linestyle=line, marker=mark, markersize=4, linewidth=1.4)
     if handles:

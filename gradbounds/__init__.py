@@ -15,13 +15,14 @@ from gradbounds.shadowing import allow_names_of_programs as _allow_names_of_prog
 
 _allow_names_of_programs()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from checks import Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.first_step import FirstStep, first_step
     from checks.models.judge import probe
     from checks.models.report import ProbeReport
+    from gradbounds.actions.statements import verify_claims
     from gradbounds.actions.sweep_tables import compare, relax
     from gradbounds.actions.verify import check
     from gradbounds.result import Result
@@ -86,6 +87,7 @@ else:
         "check": "gradbounds.actions.verify",
         "compare": "gradbounds.actions.sweep_tables",
         "relax": "gradbounds.actions.sweep_tables",
+        "verify_claims": "gradbounds.actions.statements",
         "Result": "gradbounds.result",
         "probe": "checks.models.judge",
         "ProbeReport": "checks.models.report",
@@ -177,4 +179,5 @@ __all__ = [
     "stack_from_config",
     "sweep",
     "verdicts",
+    "verify_claims",
 ]

@@ -27,7 +27,7 @@ BY_CLOCK = "Seconds are those of a least batch, which was predicted, times how m
 
 _FEWEST = 2
 
-_GROUPED = "a few tokens stand for groups of their neighbours (docs/queries.md)"
+_GROUPED = "a few tokens stand for groups of their neighbours (docs/attention.md)"
 
 
 class OverBudgetError(ValueError):
@@ -63,7 +63,7 @@ def by_estimates() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], Made]) -> Made:
-    """What is made, or what was before for the same key within `each_once`."""
+    """Return `make()`, or the value made before for the same key within `each_once`."""
     by_key = _made.get()
     if by_key is None:
         return make()
@@ -75,7 +75,7 @@ def once(key: Hashable, make: Callable[[], Made]) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one prediction may take.
+    """The limits of one prediction.
 
     Attributes:
         seconds: on one core.
@@ -138,7 +138,7 @@ class Way:
 
     @property
     def measured(self) -> Cost:
-        """What it takes on this machine, by a least batch that is clocked."""
+        """Measure the cost on this machine by timing a small batch."""
         return measured(self.stack, self.cost, **self.arguments)
 
     @property
@@ -158,7 +158,7 @@ class Way:
 
 
 def measured(stack: Stack, cost: Cost, **how: Any) -> Cost:
-    """What a prediction takes on one core of this machine, by a least batch that is clocked once."""
+    """Measure the time of a prediction on one core of this machine, by timing a small batch once."""
     return replace(cost, seconds=by_clock(lambda: _clocked(stack, **how), cost.seconds))
 
 
@@ -166,7 +166,7 @@ _clocked = lru_cache(maxsize=32)(predicted_seconds)
 
 
 def by_clock(clock: Callable[[], float], estimate: float) -> float:
-    """What a clock says of one thread; the estimate within `by_estimates`."""
+    """Return the time measured with one thread, or the estimate within `by_estimates`."""
     if _by_estimates.get():
         return estimate
     with one_numpy_thread():
@@ -251,7 +251,7 @@ def _halves(count: int) -> list[int]:
 
 
 def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
-    """What a prediction would take at least, what it may, and what to change."""
+    """Return the error for a prediction over the budget: its smallest cost, the limit, and what to change."""
     stack = way.stack
     price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
     how = f" with {way.arguments['patterns']} patterns" if "patterns" in way.arguments else ""

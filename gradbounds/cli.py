@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, *, commands: Any = Command, pro
 
 
 def _code(given: list[str], commands: Any, program: str) -> int:
-    """Run one command, and say what is wrong."""
+    """Run one command and print its error, if any; return the exit code."""
     command = None
     try:
         if given in (["--version"], ["version"]):
@@ -85,7 +85,7 @@ def _code(given: list[str], commands: Any, program: str) -> int:
         return code
     except KeyboardInterrupt as stop:
         folder = getattr(getattr(command, "what", command), "out", None)
-        kept = "; draws that had landed stay in the run folder" if folder is not None else ""
+        kept = "; draws that were saved stay in the run folder" if folder is not None else ""
         print(f"{program}: interrupted{kept}.", file=sys.stderr)
         # By Ctrl-C, or by the signal that gradbounds.__main__ names; a shell counts from 128.
         return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
@@ -102,7 +102,7 @@ def _code(given: list[str], commands: Any, program: str) -> int:
 
 
 def _failed_calculation(error: Exception, given: list[str]) -> str:
-    """What to say where a matrix could not be factorized or a number not be had; "" of other errors.
+    """Return the message for a failed factorization or a number that is not finite; "" for other errors.
 
     The error of numpy and scipy is a ValueError and torch's a RuntimeError, of one name: torch is not loaded for it.
     """
@@ -112,32 +112,32 @@ def _failed_calculation(error: Exception, given: list[str]) -> str:
     ours = [name for name in frames if name.partition(".")[0] in ("gradbounds", "theory", "simulate", "checks")]
     words = str(error).strip().rstrip(".") or type(error).__name__
     return (
-        f"the calculation failed for the network of `gradbounds {shlex.join(given)}`: in {ours[-1]}, {words}. Numbers "
-        "less extreme may avoid it; if yours are usual, please report this line."
+        f"the calculation failed for the network of `gradbounds {shlex.join(given)}`: in {ours[-1]}, {words}. Less "
+        "extreme numbers may avoid it; if your numbers are usual, please report this line."
     )
 
 
 def _complaint(error: Exception) -> str:
-    """What to say of an error that the user can do something about; "" of one of ours."""
+    """Return the message for an error that the user can correct; "" for an error of this program."""
     words = str(error) or type(error).__name__
     if isinstance(error, ValueError):
         return words
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(words)):
-        return f"memory must suffice for what is asked, but does not ({words}); ask for less."
+        return f"not enough memory ({words}); use a smaller network, fewer tokens or fewer draws."
     if isinstance(error, RecursionError):
-        return "input must be nested less deeply: Python gives up."
+        return "input is nested too deeply; reduce its nesting."
     if isinstance(error, OSError):
         what = "output" if error.filename is None else repr(error.filename)
-        return f"files must be ones that can be used here, but {what} cannot: {error.strerror or words}."
+        return f"{what} cannot be used: {error.strerror or words}."
     if isinstance(error, ArithmeticError):
-        return f"numbers must be less extreme: with these a calculation ends in {type(error).__name__}, {words}."
+        return f"numbers are too extreme: the calculation ends in {type(error).__name__}, {words}."
     return ""
 
 
 def _with_flags(message: str, arguments: Sequence[str], command: Any) -> str:
-    """A message about fields as one about flags: "output_scale must ..." as "--output-scale must ...".
+    """Replace field names in a message by flags: "output_scale must ..." becomes "--output-scale must ...".
 
-    Beside a file, whose keys are spelled as fields are, a field is meant as its flag only where that was given.
+    With a file, whose keys are spelled like fields, only flags that were given are replaced.
     """
     table = getattr(command, "what", command)
     given = {word.partition("=")[0][2:].replace("-", "_") for word in arguments if word.startswith("--")}
@@ -150,12 +150,12 @@ def _with_flags(message: str, arguments: Sequence[str], command: Any) -> str:
     # What stands in quotes is what somebody wrote.
     message = re.sub(r"(?<![\w./'\"-])[a-z_]+(?![\w./'\"=-])", lambda word: flags.get(word[0], word[0]), message)
     # The one that the message is about, of several values in the plural.
-    about = re.match(r"([a-z]+?)s? must ", message)
-    return f"--{about[1]}{message[about.end() - 6 :]}" if about and about[1] in given else message
+    about = re.match(r"([a-z]+?)s?(?= must | requires? | cannot be combined )", message)
+    return f"--{about[1]}{message[about.end() :]}" if about and about[1] in given else message
 
 
 def _imported(arguments: Sequence[str]) -> list[str]:
-    """The arguments without `--import MODULE`, of any command, whose modules are imported: they register names.
+    """Import the modules of `--import MODULE`, which register names, and return the other arguments.
 
     Raises:
         ValueError: a module cannot be imported, or none is named.
@@ -167,7 +167,7 @@ def _imported(arguments: Sequence[str]) -> list[str]:
             rest.append(word)
             continue
         if not (name := name if equals else next(words, "")) or name.startswith("-"):
-            raise ValueError("import must have the name of a module behind it, as in --import mine.")
+            raise ValueError("import must be followed by the name of a module, as in --import mine.")
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
         try:
@@ -181,7 +181,7 @@ def _imported(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(command: Any, name: str) -> int:
-    """Exit code of a command, which gives one itself or what it found, to be delivered here."""
+    """Run a command, deliver its result if it returns one, and return its exit code."""
     table = getattr(command, "what", command)  # `runs` and studies have their flags in `what`
     out = getattr(table, "out", None)
     if out is not None and not getattr(command, "dry_run", False):
@@ -197,10 +197,10 @@ def _run(command: Any, name: str) -> int:
 
 
 def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbounds") -> Any:
-    """The command that the arguments name; None after help was printed.
+    """Parse the arguments into a command; None if help was printed.
 
     Raises:
-        ValueError: they name none; tyro's box of several lines becomes one.
+        ValueError: the arguments are not valid; tyro's message of several lines becomes one line.
     """
     _check_flags(arguments, program)
     fields = _FIELDS_HELP in arguments
@@ -211,8 +211,8 @@ def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbo
             return tyro.cli(
                 commands,
                 prog=program,
-                description="Gradients of Transformers before their first step: by theory, by random networks, and by "
-                "papers. Any command takes --import MODULE, of a module of yours that registers names.",
+                description="Predict and measure gradients of Transformers before their first training step. "
+                "Every command accepts --import MODULE, which imports a module that registers names.",
                 args=arguments,
                 registry=_whole_numbers(),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
@@ -227,20 +227,19 @@ def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbo
 
 
 def _check_flags(arguments: Sequence[str], program: str) -> None:
-    """Refuse words of earlier versions, what tyro takes in silence, and what is too long for a flag.
+    """Check for removed commands and flags, and for arguments that tyro accepts by mistake.
 
-    In silence it takes `--compare` twice, of which the first would be dropped, and an empty name of what is written,
-    which would mean the folder that one is in.
+    tyro accepts `--compare` twice and drops the first; it accepts an empty path, which would mean the current folder.
 
     Raises:
-        ValueError: there is one.
+        ValueError: there is such an argument.
     """
     first, second, *_ = [*arguments, "", ""]
     for words in (f"{first} {second}", first) if program == "gradbounds" else ():
         if words in MOVED:
-            raise ValueError(f"command must be one that there is; {words} is gradbounds {MOVED[words]} now.")
+            raise ValueError(f"command {words} was renamed: use gradbounds {MOVED[words]}.")
         if words in REMOVED:
-            raise ValueError(f"command must be one that there is; {words} was removed: {REMOVED[words]}.")
+            raise ValueError(f"command {words} was removed: {REMOVED[words]}.")
     for word in arguments[1:]:
         if now := REMOVED_FLAGS.get(f"{first} {word.partition('=')[0]}"):
             raise ValueError(f"{word.partition('=')[0]} of {first} was removed: {now}.")
@@ -253,20 +252,20 @@ def _check_flags(arguments: Sequence[str], program: str) -> None:
         *(word.split("=", 1) for word in arguments if "=" in word),
     ]:
         if flag in _PLACES and not name:
-            raise ValueError(f"{flag} must be a name, got ''; of the folder in which you are it is '.'.")
+            raise ValueError(f"{flag} must be a path, got ''; write '.' for the current folder.")
     if (times := sum(word.partition("=")[0] == "--compare" for word in arguments)) > 1:
-        raise ValueError(f"--compare must be given once, with its values behind it, got it {times} times.")
+        raise ValueError(f"--compare must be given once, followed by all its values, got it {times} times.")
 
 
 def _print_examples(arguments: Sequence[str]) -> None:
-    """Below a command's help, two ways to call it."""
+    """Print two example calls below a command's help."""
     named = " ".join(arguments[:2]), *arguments[:1]
     if name := next((name for name in named if name in EXAMPLES), ""):
         print("\nexamples:", *EXAMPLES[name], sep="\n  ")
 
 
 def _whole_numbers() -> tyro.constructors.ConstructorRegistry:
-    """Integers as people write them: 1e6 and 1_000_000 too."""
+    """Return a registry that reads integers as people write them, including 1e6 and 1_000_000."""
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule
@@ -296,7 +295,7 @@ def _whole(word: str) -> int:
 
 @contextlib.contextmanager
 def _terminal_for_help() -> Iterator[None]:
-    """No colours where NO_COLOR is set (no-color.org), of which tyro does not know, and room for a word."""
+    """Set up the terminal for help: no colours if NO_COLOR is set (no-color.org), and a minimum width."""
     changed = {"TERM": "dumb"} if os.environ.get("NO_COLOR") else {}
     if shutil.get_terminal_size().columns < _NARROWEST:
         changed["COLUMNS"] = str(_NARROWEST)
@@ -311,7 +310,7 @@ def _terminal_for_help() -> Iterator[None]:
 
 
 def _print_what_can_be_encoded() -> None:
-    """Let no character that an encoding lacks end a command: it becomes a plain one, or a question mark."""
+    """Replace characters that the output encoding lacks by plain ones or question marks."""
 
     def plain(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
@@ -326,12 +325,12 @@ def _print_what_can_be_encoded() -> None:
 
 
 def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbounds") -> str:
-    """The message of a box, with lines or plain, between its title and its first rule, as one sentence.
+    """Extract the message of tyro's error box as one sentence.
 
     Args:
-        box: what tyro prints.
-        arguments: that were given, of which one may be a known word misspelled.
-        program: what is typed before them.
+        box: the text that tyro prints, with or without drawn lines.
+        arguments: the given arguments, one of which may be a misspelled word.
+        program: the program's name.
     """
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     lines = [line for line in lines if line]
@@ -348,7 +347,7 @@ def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbound
 
 
 def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
-    """The nearest word there is for one that there is not."""
+    """Suggest the nearest known word for an unknown one."""
     text = " ".join(lines)
     if "Perhaps you meant:" in lines:
         flag = next((line.split()[0] for line in lines[lines.index("Perhaps you meant:") :] if line[:2] == "--"), "")

@@ -15,7 +15,7 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What describes a network beside flags of single fields.
+    """A network's description apart from flags of single fields.
 
     Attributes:
         config: a file, or what is in it.
@@ -38,9 +38,9 @@ class Description:
         """
         if self.config is None and self.like is None:
             if self.ignore:
-                raise ValueError(f"ignore must stand with config or like, got {', '.join(self.ignore)} and neither.")
+                raise ValueError(f"ignore requires config or like, got {', '.join(self.ignore)} without them.")
             if self.drawn_by != HUGGING_FACE:
-                raise ValueError(f"drawn_by must stand with config or like, got {self.drawn_by!r} and neither.")
+                raise ValueError(f"drawn_by requires config or like, got {self.drawn_by!r} without them.")
             return Stack(**given), ()
         return stack_from_config(self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by, **given)
 

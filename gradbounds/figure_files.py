@@ -1,6 +1,7 @@
 """The files of a figure, written in the same way by every command."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -10,26 +11,31 @@ from figures.style import style
 from simulate.runs.files import write_whole
 
 
-def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> list[Path]:
-    """Write a figure as NAME.svg and NAME.png; equal figures are equal files.
+def save(
+    figure: Figure, folder: Path, name: str, *, drawn_from: str = "", suffixes: Sequence[str] = ("svg", "png")
+) -> list[Path]:
+    """Write a figure as a file of each kind; equal figures are equal files.
 
     Args:
         figure: the figure.
         folder: where its files go.
         name: their name without suffix.
         drawn_from: which networks it is of, which the files' metadata then say as their description.
+        suffixes: kinds of file, among svg, png and pdf.
 
     Raises:
         ValueError: the folder cannot be written.
     """
     paths = []
     _lay_out(figure)
-    for suffix in ("svg", "png"):
+    for suffix in suffixes:
         picture = io.BytesIO()
         with style():
             # Dates in the metadata would make equal figures differ.
-            metadata: dict[str, str | None] = {"Date": None} if suffix == "svg" else {}
-            metadata |= {"Description": drawn_from} if drawn_from else {}
+            dated: dict[str, dict[str, str | None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+            metadata = dated.get(suffix, {})
+            if drawn_from:
+                metadata |= {"Subject" if suffix == "pdf" else "Description": drawn_from}
             figure.savefig(picture, format=suffix, metadata=metadata)
         paths.append(folder / f"{name}.{suffix}")
         write_whole(paths[-1], picture.getvalue())

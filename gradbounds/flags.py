@@ -1,4 +1,4 @@
-"""How a flag is declared."""
+"""Declarations of command-line flags."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,25 +21,25 @@ Folder = Annotated[Path, Positional, Flag(name="run", help="run folder")]
 
 
 def optional(about: str, metavar: str | None, default: str = "") -> Any:
-    """A flag that may be left out; what happens then is said in words, not as None."""
+    """Declare an optional flag whose default is described in words instead of None."""
     return Flag(help=about, metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
 
 
 LOGGED_AS = optional(
-    "units of --logged",
+    "units of the logged numbers",
     "mean|sum|norm|square|unclipped|clipped:C [...]",
-    default="as its names say, else mean norm unclipped",
+    default="inferred from the column names, else mean norm unclipped",
 )
-"""The flag of commands that read a log."""
+"""The flag `--logged-as` of commands that read a log."""
 
 _TYPES = get_type_hints(Stack)
 
 
 def in_groups(flag: Callable[[Field], Any]) -> Any:
-    """A dataclass of a Stack's groups, each of a flag for every field, which help has a box for; None is not given.
+    """Return a dataclass with a flag for every field of a Stack, grouped for the help text; None means not given.
 
     Args:
-        flag: the annotation of a field's flag.
+        flag: function from a field to its flag's annotation.
     """
 
     def of(group: type) -> tuple[str, Any, Any]:
@@ -60,11 +60,11 @@ def in_groups(flag: Callable[[Field], Any]) -> Any:
 
 
 def network(defaults: Stack, several: Collection[str] = ()) -> Any:
-    """Flags for the fields of a Stack, one value each; the help of one has the default.
+    """Return flags for the fields of a Stack, one value each, with the defaults in the help text.
 
     Args:
-        defaults: of the fields.
-        several: fields of numbers that take several values as well, which are a tuple then.
+        defaults: the Stack with the default values.
+        several: names of number fields that may have several values, read as a tuple.
     """
 
     def flag(of: Field) -> Any:
@@ -72,14 +72,14 @@ def network(defaults: Stack, several: Collection[str] = ()) -> Any:
         choices = "|".join(of.metadata.get("choices", ()))
         many = name in several
         kind = Annotated[Any, _number(name, many)] if not isinstance(of.default, str) else _TYPES[name] | None
-        about = of.metadata["help"] + "; of several values a table over them" * many
+        about = of.metadata["help"] + "; several values give a table" * many
         return Annotated[kind, optional(about, choices or None, default)]
 
     return in_groups(flag)
 
 
 def _number(name: str, many: bool) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
-    """How a field of numbers is read: None, of one that is not given, is no word."""
+    """Return the rule that reads a number field from its arguments."""
     metavar = "INT" if FIELDS[name].type is int else "own|FLOAT" if name in OWN else "FLOAT"
 
     def read(words: list[str]) -> Any:
@@ -93,7 +93,7 @@ def _number(name: str, many: bool) -> tyro.constructors.PrimitiveConstructorSpec
 
 
 def given(flags: Any) -> dict[str, Any]:
-    """The fields of a Stack that flags give, as they were typed."""
+    """Return the fields of a Stack that were given as flags, as typed."""
     named = {name: value for group in vars(flags).values() for name, value in vars(group).items() if value is not None}
     return {name: None if value == OWN_WORD and name in OWN else value for name, value in named.items()}
 
@@ -105,16 +105,16 @@ def check_together(
     excludes: Mapping[str, tuple[Sequence[str], str]] = {},
     also: Mapping[str, bool] = {},
 ) -> None:
-    """Refuse flags that would be ignored beside others.
+    """Check that the given flags can be combined.
 
     Args:
-        command: the flags; those that are not at their defaults are given.
-        needs: by the name of a flag another one that it goes with.
-        excludes: by the name of a flag those that it does not go with, and why.
-        also: further names for the tables, and whether they are given.
+        command: the command; flags that differ from their defaults count as given.
+        needs: for a flag, the other flag that it requires.
+        excludes: for a flag, the flags that it cannot be combined with, and the reason.
+        also: further names in the tables, and whether they are given.
 
     Raises:
-        ValueError: some do not go together.
+        ValueError: a flag lacks one that it requires, or cannot be combined with another.
     """
     values = {each.name: getattr(command, each.name) for each in fields(command) if each.default is not MISSING}
     flags = {name: value for name, value in values.items() if value != getattr(type(command), name)}
@@ -123,31 +123,31 @@ def check_together(
         if name in flags and other not in flags:
             value = flags[name]
             shown = " ".join(value) if isinstance(value, tuple) else str(value)
-            raise ValueError(f"{name} must stand with {other}, got {shown!r} without.")
+            raise ValueError(f"{name} requires {other}, got {shown!r} without it.")
     for name, (others, why) in excludes.items():
         if name in flags and (beside := [other for other in others if other in flags]):
-            raise ValueError(f"{name} must stand without {', '.join(beside)}{why}")
+            raise ValueError(f"{name} cannot be combined with {', '.join(beside)}{why}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithJson:
-    """The flag of commands that print tables."""
+    """The flag `--json` of commands that print tables."""
 
     json: Annotated[bool, optional("one JSON object instead of text; docs/runs.md", None)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(WithJson):
-    """Flags of commands that take the network of a model."""
+    """The flags of commands that read a network from a model's configuration."""
 
     config: Annotated[Path | None, optional("config.json of a model (Hugging Face, nanoGPT)", "FILE")] = None
-    like: Annotated[str | None, optional("a published model; a wrong name lists them", "NAME")] = None
-    ignore: Annotated[tuple[str, ...], optional("keys of the file to leave out", "KEY [...]")] = ()
+    like: Annotated[str | None, optional("published model; an unknown name lists all", "NAME")] = None
+    ignore: Annotated[tuple[str, ...], optional("keys of the configuration to ignore", "KEY [...]")] = ()
 
     drawn_by: Annotated[
         str,
         optional(
-            "who draws the weights; a wrong name lists them",
+            "rule that initializes the weights; an unknown name lists all",
             "CODE",
             HUGGING_FACE,
         ),
@@ -155,29 +155,27 @@ class ModelFlags(WithJson):
 
     @property
     def description(self) -> Description:
-        """What describes the network."""
+        """The description of the network."""
         return Description(config=self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntoFolder(WithJson):
-    """Flags of commands that make networks and keep what they measure of them."""
+    """The flags of commands that sample networks and save their measurements."""
 
-    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
+    out: Annotated[Path, Flag(help="output folder; finished parts in it are not repeated")]
     seed: Annotated[int, Flag(help="seed of the first network")] = 0
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
+    dry_run: Annotated[bool, Flag(help="print the cost and stop")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnTexts(IntoFolder):
-    """Flags of commands that make translation models on two texts."""
+    """The flags of commands that train translation models on two texts."""
 
     source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
     target: Annotated[Path, Flag(help="text to translate to, line by line")]
     placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="placements of LayerNorm")] = ("post", "pre")
     heads: Annotated[int, Flag(help="heads of every attention")] = 4
     smoothing: Annotated[float, Flag(help="label smoothing")] = 0.1
-    units: Annotated[
-        Literal["words", "bpe"], Flag(help="units of the vocabulary: words, or pieces of them by sentencepiece")
-    ] = "words"
+    units: Annotated[Literal["words", "bpe"], Flag(help="vocabulary: words, or subwords by sentencepiece")] = "words"

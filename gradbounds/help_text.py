@@ -30,7 +30,7 @@ class Captured(io.StringIO):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of stdout, spelled as tyro looks for it."""
+        """The encoding of stdout, spelled as tyro expects it."""
         return (getattr(self._stdout, "encoding", None) or "utf-8").lower()
 
 

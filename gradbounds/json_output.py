@@ -1,4 +1,4 @@
-"""What `--json` prints: one object in place of text, of the tables and numbers that a command has.
+"""The output of `--json`: one object with the tables and numbers of a command instead of text.
 
 Every object has `schema`, the version of this page of agreements, and `command`; docs/runs.md says what else. What is
 added does not raise the version; a change of what is there does. A number that there is not is null.
@@ -26,7 +26,7 @@ def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Of what JSON has."""
+    """Convert a value to types that JSON has."""
     if isinstance(value, str | bool | int | None):
         return value
     if type(value) is float:

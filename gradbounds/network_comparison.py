@@ -25,7 +25,7 @@ from theory.stack.quantities import QUANTITIES
 def comparison_lines(
     changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
 ) -> list[str]:
-    """What some changed fields make of a network: ratios of first to last layer, and of the last layer's norms.
+    """Compare a network with changed fields: ratios of first to last layer, and norms in the last layer.
 
     Args:
         changes: FIELD=VALUE.

@@ -143,7 +143,7 @@ def _omitted(depth: int) -> str:
 
 
 def _legend(table: pd.DataFrame) -> list[str]:
-    """What the columns of a table are."""
+    """Explain the columns of a table."""
     plain = {name.removeprefix("encoder_").removeprefix("grad_") for name in matrices(table)}
     of = [
         f"{', '.join(role for role in roles if role in plain)} {whose}"
@@ -423,7 +423,7 @@ def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, 
 
 
 def profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
-    """What a `layer_table` has of every quantity of its layers, the first layer first."""
+    """Return every quantity of a `layer_table` as an array over its layers, the first layer first."""
     layers, numbers = table["layer"].to_numpy(), table[value].to_numpy(float)
     rows = np.flatnonzero((layers > 0) & ~np.isnan(numbers))
     rows = rows[np.argsort(layers[rows], kind="stable")]
@@ -470,7 +470,7 @@ def code_flags(notes: Sequence[Note]) -> list[str]:
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:
-    """What a configuration has that the network does not: what is left out in a line each, what is neutral in one.
+    """List the parts of a configuration that the network lacks, one line each, and the neutral ones in one line.
 
     And what it does not have, and is as the class of the model has it by default.
     """

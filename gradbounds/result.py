@@ -1,4 +1,4 @@
-"""What a command found, as one object, and its delivery: on the terminal, as JSON, into a folder."""
+"""Results of commands, and their delivery: on the terminal, as JSON, into a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ _INDENT = " " * 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """What was found, the same from Python as on the command line.
+    """The result of a command or function, the same from Python as on the command line.
 
     Attributes:
-        about: what it is of, in a line.
+        about: the subject, in one line.
         tables: data frames by name, the main one first.
-        values: what is no table, by name.
-        lines: what is found, in words.
-        verdicts: on claims of the paper and of one's own.
+        values: single values by name.
+        lines: the printed text.
+        verdicts: verdicts on the paper's claims and on registered claims.
         below: lines that a terminal shows below the verdicts.
-        figures: what draws each figure, by name.
-        differences: where theory and samples differ, or a verdict is not the committed one, a line each.
-        alarm: whether something else is wrong, which the lines say.
-        not_finite: whether numbers of a run are infinite or NaN, which is an error without being asked for.
+        figures: functions that draw the figures, by name.
+        differences: one line for every difference between theory and samples, or from a saved verdict.
+        alarm: whether something else is wrong, which the lines describe.
+        not_finite: whether numbers of a run are infinite or NaN, which is always an error.
     """
 
     about: str

@@ -16,10 +16,10 @@ _SHOWN = 30
 
 
 def show(folder: Path) -> Result:
-    """Look into a run, or list the runs that a folder holds.
+    """Show a run, or list the runs in a folder.
 
     Raises:
-        ValueError: the folder is no run and holds none, or a study wrote it.
+        ValueError: the folder is not a run and holds none, or a study wrote it.
     """
     check_no_study(folder)
     if (folder / MANIFEST).exists():
@@ -64,7 +64,7 @@ def _inspection(run: Run) -> Result:
     lines += run.without_checksums()
     tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
     if not tables:
-        return Result(about=f"run {run.folder}", values=values, lines=[*lines, "No draws have landed yet."])
+        return Result(about=f"run {run.folder}", values=values, lines=[*lines, "No draws have been saved yet."])
     rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and _is_one(rows[name])}
     varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
@@ -78,21 +78,22 @@ def _inspection(run: Run) -> Result:
     cells = cells.sort_values(varying, ignore_index=True)
     special = {name: value for name, value in constant.items() if not _is_default(name, value)}
     lines.append(
-        "all cells: " + (", ".join(f"{name} {said(name, value)}" for name, value in special.items()) or "as by default")
+        "all cells: "
+        + (", ".join(f"{name} {said(name, value)}" for name, value in special.items()) or "default fields")
     )
     lines += with_words(cells.head(_SHOWN)).to_string(index=False).splitlines()
     if len(cells) > _SHOWN:
-        lines.append(f"... and {len(cells) - _SHOWN} cells more: gradbounds runs {run.folder} --json has them all")
+        lines.append(f"... and {len(cells) - _SHOWN} more cells; gradbounds runs {run.folder} --json lists all")
     return Result(about=f"run {run.folder}", tables={"cells": cells}, values=values | {"same": constant}, lines=lines)
 
 
 def _is_one(values: pd.Series) -> bool:
-    """Whether all rows have one value, or none."""
+    """Return whether all rows have the same value, or none has a value."""
     return bool(values.nunique(dropna=False) == 1)
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Whether a value is not worth a word: a field's default, no text."""
+    """Return whether a value is a field's default, or empty."""
     default = FIELDS[name].default if name in FIELDS else ""
     return bool(pd.isna(value)) if default is None else bool(value == default)
 

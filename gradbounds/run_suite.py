@@ -1,4 +1,4 @@
-"""What `pytest --gradbounds-run RUN` asserts. What a run cannot decide is skipped with the reason, never passed."""
+"""Tests that `pytest --gradbounds-run RUN` runs. Claims that a run cannot decide are skipped with the reason."""
 
 from functools import cache
 from typing import Any

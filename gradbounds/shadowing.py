@@ -26,7 +26,7 @@ class ShadowedError(ImportError):
     """Somebody else's module stands before a package of ours; the message is one line, and all that is shown."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython and its notebooks show."""
+        """Return the lines that IPython and its notebooks show."""
         return [str(self)]
 
 
@@ -92,7 +92,7 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
 
 
 def stranger() -> str:
-    """What to say of a module in the first folder of Python's path that was loaded for a library's; "" if none was."""
+    """Describe a local module that was imported instead of a library of the same name; "" if there is none."""
     folder = Path(sys.path[0] or ".").resolve()
     for name, module in list(sys.modules.items()):
         origin = getattr(module, "__file__", None)

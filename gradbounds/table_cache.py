@@ -63,7 +63,7 @@ def read_frame(file: Path) -> pd.DataFrame:
 
 
 def _digest(frame: pd.DataFrame) -> str:
-    """Of names and values: the checksums of pages hold no names of columns."""
+    """Return a digest of column names and values; the checksums of pages do not cover column names."""
     return hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
 
 

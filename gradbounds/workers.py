@@ -1,4 +1,4 @@
-"""What the process that workers are forks of imports: what they need, whatever else has the names of our packages.
+"""Imports of the process that workers are forked from, independent of other modules with our packages' names.
 
 It looks into the folder where it is started first, and so would take somebody's `simulate.py` there for ours.
 """

@@ -1,4 +1,4 @@
-"""What random networks do: independent draws of a Stack, their quantities, and the folder they land in.
+"""Simulation of random networks: independent draws of a Stack, their quantities, and the folder that stores them.
 
 A name is loaded when it is first asked for: a run folder is read without torch.
 """

@@ -14,7 +14,7 @@ def free_memory() -> float:
 
 
 def _left_in_groups(membership: Path, root: Path) -> Iterator[float]:
-    """What limits of control groups, of version 2 and 1, leave; in containers and jobs they are below the machine's."""
+    """Yield the memory left by control groups (versions 1 and 2), which limit containers and jobs."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

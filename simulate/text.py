@@ -18,12 +18,12 @@ TEXTS = {"lighthouse": Path(__file__).parent / "lighthouse.txt"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextWindows:
-    """Consecutive windows of a text.
+    """Consecutive windows of a text, as token ids.
 
     Attributes:
-        ids: integers of shape (windows, n + 1); the first n columns are inputs, the last n labels.
-        digest: SHA-256 of the file, which is the text's name in cell keys.
-        source: the file's name, for people.
+        ids: token ids of shape (windows, n + 1); the first n columns are inputs, the last n labels.
+        digest: SHA-256 of the file, which identifies the text in cell keys.
+        source: the file's name.
     """
 
     ids: NDArray[np.int64]
@@ -42,14 +42,14 @@ class TextWindows:
 
 
 def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
-    """Consecutive windows of `tokens` whitespace-separated words, with the word after each as its label.
+    """Read a text as consecutive windows of whitespace-separated words; the label of a word is the next word.
 
     The vocab − 1 most frequent words have ids of their own, ties in order of appearance; all others share id 0.
-    Windows start every `tokens` words; words beyond the last whole window are not used.
+    A window starts every `tokens` words; words after the last whole window are not used.
 
     Args:
-        path: of a UTF-8 file, or "lighthouse" for a short story that comes along.
-        tokens: words of a window's input.
+        path: path of a UTF-8 file, or "lighthouse" for a built-in short story.
+        tokens: number of words in a window's input.
         vocab: size of the vocabulary.
 
     Raises:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.sources import statements, tree
+
 ROOT = Path(__file__).parent.parent
 STANDARD = set(sys.stdlib_module_names)
 
@@ -148,7 +150,7 @@ MODULES = {module_name(path) for path in FILES}
 def imports(path: Path) -> set[str]:
     """Dotted names of the modules that a file imports; of `from theory.paper import sharp` that one."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -229,7 +231,7 @@ def test_layouts_own_their_rules():
     calls = [
         node
         for path in (ROOT / "theory").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "hasattr")
     ]
     found = sum("Layout" in ast.unparse(call) or "AttendingMembers" in ast.unparse(call) for call in calls)

@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 
 from gradbounds.commands import Command
+from tests.helpers.sources import statements
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ("theory", "simulate", "checks", "figures", "gradbounds", "tools")
@@ -36,8 +37,8 @@ def counted() -> Counter:
         path = ROOT / name
         if not (kind := kind_of(path)) or not path.exists():
             continue
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        found[kind] += sum(isinstance(node, ast.stmt) for node in nodes)
+        nodes = statements(path)
+        found[kind] += len(nodes)
         if kind != "tests":
             functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
             found["functions over 60 lines"] += sum(f.end_lineno - f.lineno >= 60 for f in functions)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.sources import tree
 from tests.test_architecture import FILES, ROOT
 
 # Words that fit whatever a variable holds, and so say nothing of it.
@@ -33,19 +34,15 @@ def bound_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.name, node.lineno
 
 
-def vague(source: str) -> list[tuple[str, int]]:
-    return [(name, line) for name, line in bound_names(ast.parse(source)) if name in VAGUE]
+def vague(parsed: ast.Module) -> list[tuple[str, int]]:
+    return [(name, line) for name, line in bound_names(parsed) if name in VAGUE]
 
 
 def test_a_local_is_named_for_what_it_holds():
     seen = {}
     for path in FILES:
         name = str(path.relative_to(ROOT))
-        if (
-            not name.startswith("tests/")
-            and "/tests/" not in name
-            and (names := vague(path.read_text(encoding="utf-8")))
-        ):
+        if not name.startswith("tests/") and "/tests/" not in name and (names := vague(tree(path))):
             seen[name] = names
     assert not seen, "name a variable for what it holds: verdicts, rows, norms"
 
@@ -63,4 +60,4 @@ def test_a_local_is_named_for_what_it_holds():
     ],
 )
 def test_a_vague_name_is_seen(source, names):
-    assert sorted(name for name, _ in vague(source)) == names
+    assert sorted(name for name, _ in vague(ast.parse(source))) == names

@@ -33,9 +33,9 @@ def register_activation(
     slope_moment: Moment | None = None,
     version: str = "1",
 ) -> None:
-    """Make an activation φ known by a name, to `Stack`, theory, sampling, flags and keys.
+    """Register an activation φ under a name for `Stack`, theory, sampling, flags and cell keys.
 
-    A name stands for one thing in a process: the same call may come twice, another one under the name is refused.
+    A name has one meaning in a process: repeating the same call is allowed, another one with the name is an error.
 
     Args:
         name: the value of `Stack.activation` from now on.
@@ -46,7 +46,7 @@ def register_activation(
         moment: E[φ(u) φ(v)] of centred Gaussians as a function of Var u, Var v and Cov(u, v). Without it, by
             quadrature, for which φ and φ′ must be smooth on either side of 0, as the slope of u^1.5 is not.
         slope_moment: E[φ′(u) φ′(v)] likewise.
-        version: stands in the keys of cells; give another one when φ changes, so that old draws are not taken for new.
+        version: part of the cell keys; change it when φ changes, so that old draws are not used for the new φ.
 
     Raises:
         ValueError: the name or version cannot be one or is taken, a function returns something else than finite
@@ -82,7 +82,7 @@ def register_activation(
 
 
 def register_placement(name: str, composition: Composition, *, version: str = "1") -> None:
-    """Make a placement of LayerNorm known by a name, to `Stack`, theory, sampling, flags and keys.
+    """Register a placement of LayerNorm under a name for `Stack`, theory, sampling, flags and cell keys.
 
     Args:
         name: the value of `Stack.placement` from now on.
@@ -110,7 +110,7 @@ def register_placement(name: str, composition: Composition, *, version: str = "1
 
 
 def register_initialization(name: str, initialization: Initialization, *, version: str = "1") -> None:
-    """Make an initialization known by a name, to `Stack`, theory, sampling, flags and keys.
+    """Register an initialization under a name for `Stack`, theory, sampling, flags and cell keys.
 
     Args:
         name: the value of `Stack.initialization` from now on.

@@ -12,15 +12,17 @@ from pathlib import Path
 
 from checks import Verdict
 from checks.experiment import DRAWS, SEED
-from checks.results import COMMITTED, committed_results, load_results, results
+from checks.results import COMMITTED, FIELD, committed_results, load_results, results
 from checks.stacks.judge import verdicts
 from checks.stacks.own_claims import without_own
 from checks.theory_and_samples import comparison
 from gradbounds.actions.runs import judged_samples
+from gradbounds.actions.statements import CLAIMS_RUN
 from simulate import Run
 from simulate.runs.files import write_whole
 from simulate.runs.manifests import MANIFEST
-from tools.paper_page import PAGES
+from theory.paper.claims import sources
+from tools.paper_page import PAGE, page
 
 _DATA = Path("checks/data")
 
@@ -38,6 +40,8 @@ def accept(folder: Path) -> list[str]:
     if not _DATA.is_dir():
         raise ValueError("accept must be called in a checkout of gradbounds, but there is no checks/data here.")
     name = f"{folder.resolve().name}.json"
+    if (folder / MANIFEST).exists() and Run.open(folder).request.get("command") == CLAIMS_RUN:
+        return _of_statements(folder)
     if (folder / MANIFEST).exists():
         name, content = _of_run(folder, name)
     else:
@@ -56,11 +60,8 @@ def accept(folder: Path) -> list[str]:
 def accept_verdicts(name: str, content: str) -> list[str]:
     """Commit a results file, and write the pages of all of them again; the files that were written."""
     write_whole(_DATA / name, content.encode())
-    committed = committed_results(folder=_DATA)
-    for page, render in PAGES.items():
-        Path(page).parent.mkdir(exist_ok=True)
-        write_whole(Path(page), render(committed).encode())
-    return [str(_DATA / name), *PAGES]
+    write_whole(Path(PAGE), page(committed_results(folder=_DATA)).encode())
+    return [str(_DATA / name), PAGE]
 
 
 def _of_run(folder: Path, name: str) -> tuple[str, str]:
@@ -84,6 +85,21 @@ def _of_run(folder: Path, name: str) -> tuple[str, str]:
     about = [v for v in judged if v.relaxed] or judged
     command = run.manifest["sessions"][0]["command"]
     return name, results([v for v in about if v.cells], sampled, command)
+
+
+def _of_statements(folder: Path) -> list[str]:
+    """Commit verdicts on statements of other papers, a file for each source; the files that were written.
+
+    Raises:
+        ValueError: there are none, or one differs from theory.
+    """
+    written, files = load_results(folder / "verdicts.json").verdicts, []
+    _check(written)
+    for name, claims in sources().items():
+        if about := [v for v in written if v.claim in claims]:
+            files.append(FIELD / f"{name}.json")
+            write_whole(files[-1], results(about, [], f"gradbounds verify --source {name}").encode())
+    return [str(file) for file in files]
 
 
 def _check(judged: Sequence[Verdict]) -> None:

@@ -1,137 +1,99 @@
-"""`paper_checks.md` and the two pages of its rows: verdicts as data for the templates in `tools/pages`.
+"""`paper_checks.md`: one line for each claim, from the committed verdicts and the template in `tools/pages`.
 
-`paper_checks.md` has every claim in one line, and of the rows that say the same the largest; `docs/claim_rows.md` has
-every row, and `docs/relaxed_claims.md` those without one of the paper's assumptions.
+`gradbounds claims ID --all` prints the rows of a claim.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 
 from checks.experiment import PAPER_WIDTH
 from checks.results import Results
-from checks.verdict import DECIDING, Verdict, Word, at_size, deciding, significant
-from theory import CLAIMS, Claim
+from checks.verdict import DECIDING, Subject, Verdict, at_size, deciding, significant
+from theory import CLAIMS, Stack, predict
+from theory.paper.theorem1 import bound_value
 from theory.stack import PAPER, TITLES
-from tools.paper_sections import (
-    bound_by_width,
-    bound_stack,
-    capital,
-    every_row,
-    interval_text,
-    largest_first,
-    largest_rows,
-    looseness,
-    row,
-    section,
-    shown_command,
-    with_links,
-)
 
-# Significant digits of numbers, here and on the page of every row.
-_DIGITS, _ALL_DIGITS = 3, 4
+PAGE = "paper_checks.md"
 
-# So many parts of a claim that fail or are corrected are named in the summary; others are counted.
-_NAMED = 2
+_DIGITS = 3
 
 
-def page(name: str, committed: Sequence[Results]) -> str:
-    """A page by its path in a checkout, from all results that are committed."""
-    rows = [(v, results.made_by) for results in committed for v in results.verdicts]
-    settings, commands = dict[str, int](), dict[str, int]()
-    # The default experiment's command is the first one, whichever claim comes first.
-    for results in committed:
-        if any(not v.relaxed for v in results.verdicts):
-            commands.setdefault(shown_command(results.made_by), len(commands) + 1)
-    claims = [_of_claim(claim, rows, settings, commands) for key, claim in CLAIMS.items() if key not in CLAIMS.versions]
-    of_paper_size = {each["claim"].id: [v for v in each["of_paper"] if not v.size] for each in claims}
-    sizes = dict.fromkeys(v.size for each in claims for v in each["verdicts"] if v.size)
-    at_sizes = {
-        size: {each["claim"].id: [v for v in each["of_paper"] if v.size == size] for each in claims} for size in sizes
-    }
+def page(committed: Sequence[Results]) -> str:
+    """Return the text of `paper_checks.md` for all committed results."""
+    rows = [v for results in committed for v in results.verdicts]
+    claims: list[dict[str, Any]] = []
+    for claim in (claim for key, claim in CLAIMS.items() if key not in CLAIMS.versions):
+        of_claim = _largest_first([v for v in rows if v.claim == claim.id])
+        of_paper = [v for v in of_claim if not v.relaxed]
+        untested = f" {claim.untested}" * bool(claim.untested) if of_claim else f", {claim.source}: {claim.statement}"
+        claims.append({"claim": claim, "verdicts": of_claim, "of_paper": of_paper, "untested": untested})
+    sizes = dict.fromkeys(v.size for each in claims for v in each["of_paper"])
+    by_size = {size: {c["claim"].id: [v for v in c["of_paper"] if v.size == size] for c in claims} for size in sizes}
     return (
-        _PAGES.get_template(f"{Path(name).name}.jinja")
+        _PAGES.get_template(f"{PAGE}.jinja")
         .render(
-            claims=claims, committed=committed, settings=settings, commands=commands,
-            in_short={word: _with_word(word, of_paper_size, most=_NAMED) for word in DECIDING},
-            at_sizes={
-                size: {word: _with_word(word, there, most=0) for word in DECIDING} for size, there in at_sizes.items()
-            },
+            claims=claims,
+            commands=list(dict.fromkeys(shown_command(results.made_by) for results in committed)),
+            in_short={size: _by_word(by_claim) for size, by_claim in sorted(by_size.items(), key=itemgetter(0))},
+            factors=_factors([v for v in rows if v.claim == "T1" and not v.relaxed]),
+            at_paper_width={TITLES[name]: significant(looseness(bound_stack(name, PAPER_WIDTH))) for name in PAPER},
         )
         .replace("||", "‖")
-    )  # fmt: skip
+    )
 
 
-def _of_claim(
-    claim: Claim, rows: Sequence[tuple[Verdict, str]], settings: dict[str, int], commands: dict[str, int]
-) -> dict[str, Any]:
-    """A claim with its verdicts and sections; settings and commands are numbered as the page of every row needs them.
-
-    Both pages then have one number for a setting.
-    """
-    pairs = largest_first([(v, command) for v, command in rows if v.claim == claim.id])
-    on_paper = [(v, command) for v, command in pairs if not v.relaxed]
-    listed = {"settings": settings, "commands": commands}
-    return {
-        "claim": claim,
-        "verdicts": [v for v, _ in pairs],
-        "of_paper": [v for v, _ in on_paper],
-        "relaxed": [v for v, _ in pairs if v.relaxed],
-        "all_rows": section(every_row(on_paper), digits=_ALL_DIGITS, **listed),
-        "largest_rows": section(largest_rows(on_paper), digits=_DIGITS, **listed),
-        "untested": f" {claim.untested}" * bool(claim.untested) if pairs else f", {claim.source}: {claim.statement}",
-    }
+def bound_stack(placement: str, width: int) -> Stack:
+    """Return the paper's network of six layers, eight tokens and as many classes as coordinates."""
+    return Stack(placement=placement, width=width, depth=6, tokens=8, vocab=width)
 
 
-def _with_word(word: Word, by_claim: Mapping[str, Sequence[Verdict]], *, most: int) -> list[str]:
-    """The claims that have a word in a row; of those that have others too with the parts, where these are `most`."""
-    names = []
+def looseness(stack: Stack) -> float:
+    """Return Theorem 1's bound, with its tail bound of ‖W_emb‖₂, divided by the norm of large-width theory."""
+    return float(bound_value(stack).value) / float(np.sqrt(predict(stack)["grad_sq_W2"][-1]))
+
+
+def shown_command(command: str) -> str:
+    """Return a command without the folders of texts, which belong to another machine."""
+    return f"`{re.sub(r'(?<= )(?:[.]{0,2}/)[^ ]*/(?=[^ /]+)', '', command)}`"
+
+
+def _largest_first(rows: Sequence[Verdict]) -> list[Verdict]:
+    """Return rows of one kind together, in the order of the kinds, with the widest and deepest of each first."""
+    kinds = list(dict.fromkeys(map(_kind, rows)))
+    return sorted(rows, key=lambda v: (kinds.index(_kind(v)), -v.setting.largest("d"), -v.setting.largest("L")))
+
+
+def _kind(v: Verdict) -> tuple[Subject, str]:
+    """Return the subject of a row without its width and depth."""
+    subject = v.subject.without(v.setting.held())
+    return replace(subject, held=tuple(pair for pair in subject.held if pair[0] not in "dL")), v.relaxed
+
+
+def _by_word(by_claim: Mapping[str, Sequence[Verdict]]) -> dict[str, list[str]]:
+    """Return the claims of each verdict; a claim with several is listed at the one that decides."""
+    claims: dict[str, list[str]] = {word: [] for word in DECIDING}
     for name, verdicts in by_claim.items():
-        these = [v for v in verdicts if v.verdict == word]
-        if not these or (word == "holds" and most and len(these) < len(verdicts)):
-            continue  # what holds in some rows stands with its other word
-        named = word in ("fails", "holds with a correction") and len(these) <= most
-        which = (
-            "; ".join(dict.fromkeys(v.short_part for v in these)) if named else f"{len(these)} of {len(verdicts)} rows"
-        )
-        if word == "holds, loose":
-            names.append(f"{name} by {_factors(these)}" + _at_paper_width(name))
-        else:
-            names.append(name if len(these) == len(verdicts) else f"{name} ({which})")
-    return names
-
-
-def _at_paper_width(name: str) -> str:
-    """By how much Theorem 1's bound is loose in the paper's width by theory, for T1 alone."""
-    if name != "T1":
-        return ""
-    each = [
-        f"x{significant(looseness(bound_stack(placement, PAPER_WIDTH)))} in {TITLES[placement]}" for placement in PAPER
-    ]
-    return f" (at d = V = {PAPER_WIDTH}, L = 6, n = 8, by theory: {' and '.join(each)})"
-
-
-def _sizes_of(loose: Verdict) -> str:
-    """The width and the vocabulary at which a bound is so loose: of the cell that its note names, or the widest."""
-    if named := re.search(r"cell \(d = (\d+), L = \d+, V = (\d+)", str(loose.note)):
-        return f" (d = {named[1]}, V = {named[2]})"
-    vocab = dict(loose.subject.held).get("V", "d")
-    return f" (d = {loose.setting.largest('d')}, V = {vocab})"
+        if verdicts:
+            claims[deciding(verdicts).verdict].append(name)
+    return {word: names for word, names in claims.items() if names}
 
 
 def _factors(loose: Sequence[Verdict]) -> str:
-    """The range of what bounds are loose by, or nothing."""
+    """Return the range of the factors by which bounds are loose, or nothing."""
     factors = [v.loose for v in loose if v.loose is not None]
     ends = dict.fromkeys(f"x{significant(end)}" for end in (min(factors), max(factors))) if factors else {}
     return " to ".join(ends)
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
-    """The words of several verdicts with how many there are of each; of bounds the range of what they are loose by."""
+    """Return the words of several verdicts with their counts, and the range of factors for bounds that are loose."""
     sizes = list(dict.fromkeys(at_size(v) for v in verdicts))
     if len(sizes) > 1:
         return "; ".join(_counted([v for v in verdicts if at_size(v) == size]) for size in sizes)
@@ -143,6 +105,21 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(parts) + (f" of {len(verdicts)} rows" if len(parts) > 1 else "") + sizes[0]
 
 
+def _links(text: str) -> str:
+    """Return the text with a link for each page that it names by its path."""
+    return re.sub(r"docs/\w+\.md", r"[\g<0>](\g<0>)", text)
+
+
+def _row(cells: Sequence[str]) -> str:
+    """Return a row of a table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    """Return both ends of an interval."""
+    return f"[{significant(ends[0], _DIGITS)}, {significant(ends[1], _DIGITS)}]"
+
+
 _PAGES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
     autoescape=False,  # noqa: S701
@@ -152,13 +129,6 @@ _PAGES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
 )
 _PAGES.filters |= {
-    "capital": capital, "counted": _counted, "deciding": deciding, "links": with_links, "row": row,
-    "command": shown_command, "number": significant, "sizes": _sizes_of,
-    "at_size": at_size, "interval": partial(interval_text, digits=_DIGITS),
+    "counted": _counted, "deciding": deciding, "links": _links, "row": _row, "number": significant,
+    "at_size": at_size, "interval": _interval,
 }  # fmt: skip
-_PAGES.globals["bound_by_width"] = bound_by_width
-
-PAGES: dict[str, Callable[[Sequence[Results]], str]] = {
-    name: partial(page, name) for name in ("paper_checks.md", "docs/claim_rows.md", "docs/relaxed_claims.md")
-}
-"""What renders each generated page of results, by its path in a checkout."""

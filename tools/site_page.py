@@ -1,22 +1,19 @@
-"""The page of `explore` as a file of the site, with answers for GPT-2 and for networks around the paper's.
+"""The page of `explore` as a file of the site, with the answers that ship with the package.
 
-    python -m tools.site_page FILE
-
-`gradbounds explore --out` has more networks, which take minutes; the site's are made while Sphinx reads the pages.
+python -m tools.site_page FILE
 """
 
 import sys
 from pathlib import Path
 
 from gradbounds.explore.page import page
-from gradbounds.explore.precomputed import DEPTHS, WIDTHS, answers
+from gradbounds.explore.prepared import prepared
 from simulate.runs.files import write_whole
 
 
 def main() -> None:
     """Write the file that is named."""
-    given = answers(models=("gpt2",), depths=DEPTHS, widths=WIDTHS[:2], choices=False)
-    write_whole(Path(sys.argv[1]), page(given).encode())
+    write_whole(Path(sys.argv[1]), page(prepared(), links=True).encode())
 
 
 if __name__ == "__main__":

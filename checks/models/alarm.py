@@ -1,10 +1,10 @@
-"""What is wrong with a probed module, in words, each thing once."""
+"""Alarms of a probed module: one sentence for each fault."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 WHOLE_MODEL = 0
-"""Stands for the number of a layer where something is wrong with all of them, or with none alone."""
+"""The layer number of a statement about all layers of a list, or about the whole model."""
 
 # What comes first is most likely the cause of what comes after.
 _ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight", "structure", "depth", "theory",
@@ -16,17 +16,17 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True, order=True)
 class Alarm:
-    """Something that is wrong with a layer, or with the whole.
+    """A fault of a layer, a list of layers, or the whole model.
 
     Attributes:
-        part: the list that it stands in; "" for what stands in none.
-        layer: its number, from 1; `WHOLE_MODEL` of the whole list, or model.
+        part: the list that contains the layer; "" for a fault outside of all lists.
+        layer: the layer's number, from 1; `WHOLE_MODEL` for the whole list or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
-            "detached", "depth", "theory" or "reference"; of exact tests "leak", "norm", "copies", "bias",
-            "attention" or "units"; of one module "loss", "growth", "dtype" or "optimizer"; of steps "optimizer",
-            "non-finite" and those of `checks.models.coordinate_causes.Cause`.
-        what: in words, with its numbers, or their range over the configurations.
-        where: the widths and depths at which it was seen; none of one module.
+            "detached", "depth", "theory" or "reference"; from exact tests "leak", "norm", "copies", "bias",
+            "attention" or "units"; for one module "loss", "growth", "dtype" or "optimizer"; for steps "optimizer",
+            "non-finite" and the kinds of `checks.models.coordinate_causes.Cause`.
+        what: the fault in words, with its numbers or their range over the configurations.
+        where: the widths and depths at which it was seen; empty for one module.
     """
 
     part: str
@@ -44,14 +44,15 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one configuration says against a layer.
+    """A fault of a layer in one configuration of width and depth.
 
     Attributes:
-        layer: its number, or `WHOLE_MODEL`.
-        kind: of the alarm.
-        what: in words, with a place {} for every number: findings that differ in numbers alone are one alarm.
-        numbers: for these places.
-        digits: how many significant ones are shown.
+        layer: the layer's number, or `WHOLE_MODEL`.
+        kind: the kind of alarm.
+        what: the fault in words, with a placeholder {} for every number; findings that differ only in numbers become
+            one alarm.
+        numbers: the numbers for the placeholders.
+        digits: the number of significant digits shown.
     """
 
     layer: int
@@ -62,13 +63,13 @@ class Finding:
 
 
 def of_weights(kind: str, names: Sequence[str], what: str, where: tuple[tuple[int, int], ...] = ()) -> Alarm:
-    """What is wrong with weights, whose names stand for a list of layers."""
+    """Return an alarm about weights, named by their parameter names."""
     few = ", ".join(names[:_FOLDED]) + (f", ... ({len(names)} in all)" if len(names) > _FOLDED else "")
     return Alarm(few, WHOLE_MODEL, kind, what, where)
 
 
 def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Alarm]:
-    """Alarms of findings, which come with their (width, depth) and list; numbers become ranges.
+    """Merge findings into alarms; numbers that differ between configurations become ranges.
 
     >>> wide = ((64, 4), "h", Finding(2, "weight", "{} times", (980.0,)))
     >>> print(*merged([wide, ((128, 4), "h", Finding(2, "weight", "{} times", (1030.0,)))]))
@@ -89,7 +90,7 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
 
 
 def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
-    """Alarms, the most likely cause first; what else is said of its layer, or of layers of its list, is in its words.
+    """Order alarms by the most likely cause; append further alarms about the same layer or list to its text.
 
     >>> wide, late = ((64, 4),), ((64, 4), (64, 8))
     >>> print(*one_a_cause([Alarm("h", 2, "energy", "rises", late), Alarm("h", 2, "weight", "is large", wide)]))
@@ -115,13 +116,13 @@ def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
 
 
 def _likely(alarm: Alarm) -> tuple[int, str, int]:
-    """What is held against a reference stays in the order in which it comes."""
+    """Return the sort key of an alarm; differences from a reference keep their order."""
     at = ("", WHOLE_MODEL) if alarm.kind == "reference" else (alarm.part, alarm.layer)
     return (_ORDER.index(alarm.kind), *at)
 
 
 def escaped(name: str) -> str:
-    """A name among words that have places for numbers."""
+    """Escape the braces of a name that becomes part of a format string."""
     return name.replace("{", "{{").replace("}", "}}")
 
 
@@ -135,16 +136,16 @@ def _ends(values: list[float]) -> tuple[float, float]:
 
 
 def alarm_lines(raised: Sequence[Alarm]) -> list[str]:
-    """All alarms as lines of a report, but of those against a reference the first."""
+    """Return the alarms as lines of a report, with only the first differences from a reference."""
     first = [alarm for alarm in raised if alarm.kind != "reference"]
     others = [alarm for alarm in raised if alarm.kind == "reference"]
     lines = [f"ALARM {alarm}" for alarm in first + others[:_SHOWN]]
     if len(others) > _SHOWN:
-        lines.append(f"... and {len(others) - _SHOWN} differences from the reference more")
+        lines.append(f"... and {len(others) - _SHOWN} more differences from the reference")
     return lines
 
 
 def folded(notes: Sequence[str]) -> list[str]:
-    """The first notes as lines of a report, and how many more there are."""
+    """Return the first notes as lines of a report, and the number of further ones."""
     lines = [f"note: {note}" for note in notes[:_FOLDED]]
-    return [*lines, f"... and {len(notes) - _FOLDED} notes more (`notes` has them)"] if len(notes) > _FOLDED else lines
+    return [*lines, f"... and {len(notes) - _FOLDED} more notes (see `notes`)"] if len(notes) > _FOLDED else lines

@@ -1,4 +1,4 @@
-"""Which weight, multiplier, rate or scale makes an exponent other than what is asked, and the power that mends it."""
+"""Causes of exponents outside the expected range: weight, multiplier, learning rate or scale, and its correction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ _HELD_BACK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong with some weights alike.
+    """A fault that some weights share.
 
     Attributes:
         kind: "initial scale", "multiplier", "learning rate", "epsilon", "tied readout", "attention" or "unexplained".
-        names: of the weights, or of the modules.
-        what: in words, with what mends it.
+        names: the names of the weights or modules.
+        what: the fault in words, with its correction.
     """
 
     kind: str
@@ -35,20 +35,20 @@ class Cause:
 
 
 def causes(sizes: Sizes, rows: Sequence[Exponent], parametrization: Parametrization) -> list[Cause]:
-    """Causes, what acts first before what may follow from it; weights with one fault are one cause.
+    """Find the causes of wrong exponents, earlier ones first; weights with the same fault are one cause.
 
     Args:
-        sizes: the modules.
-        rows: `checks.models.coordinate_exponents.exponents` of them.
-        parametrization: that was asked for.
+        sizes: the measured modules.
+        rows: the result of `checks.models.coordinate_exponents.exponents` for these modules.
+        parametrization: the expected parametrization.
     """
     one_by_one = list(_Judge(sizes, rows, parametrization).causes())
     breaches = [row for row in rows if row.word == "breach"]
     if not one_by_one and breaches:
         first = min(breaches, key=lambda row: row.step)
         what = (
-            f"{first.quantity} of step {first.step} go like {sizes.against}^{first.exponent:.2f}, and no "
-            "initial scale, scalar, rate or epsilon explains it"
+            f"{first.quantity} in step {first.step} scale like {sizes.against}^{first.exponent:.2f}, and no "
+            "initial scale, multiplier, learning rate or epsilon explains it"
         )
         one_by_one.append(Cause("unexplained", (f"{first.place}.{first.parameter}".rstrip("."),), what))
     alike: dict[tuple[str, str], list[str]] = {}
@@ -112,14 +112,14 @@ class _Judge:
         return self._sizes.power("multiplier", place) + self._sizes.power("input_multiplier", place)
 
     def _times(self, off: float) -> str:
-        """How far the largest size is off, beside the least one."""
+        """Describe by how much the largest size is wrong relative to the smallest."""
         low, high = self._sizes.values[0], self._sizes.values[-1]
         times = (high / low) ** abs(off)
         size = "large" if off > 0 else "small"
         return f"at {self._letter} {high} it is {times:.1f} times too {size} relative to {self._letter} {low}"
 
     def _inputs_off(self, inputs: Mapping[str, Sequence[tuple[float, int]]]) -> dict[str, float]:
-        """Powers of modules' inputs before the first step, but for scalars before them, where these are not order 1."""
+        """Return the exponents of modules' inputs before the first step that are wrong, apart from multipliers."""
         places, rows = list[str](), list[tuple[Array, Array, Range | None]]()
         for place, of in inputs.items():
             values, sizes = np.array(of).T
@@ -144,34 +144,34 @@ class _Judge:
                 size = "large" if power > asked else "small"
                 yield Cause(
                     "attention", (place,),
-                    f"logits are q.k times {scale:.3g}, which goes like d_k^{power:.2f} and must go like d_k^{asked:g}"
-                    f": at d_k = {high:.0f} it is {times:.1f} times too {size} relative to d_k = {low:.0f}",
+                    f"logits are q.k times {scale:.3g}, which scales like d_k^{power:.2f} and must scale like d_k^"
+                    f"{asked:g}: at d_k = {high:.0f} it is {times:.1f} times too {size} relative to d_k = {low:.0f}",
                 )  # fmt: skip
 
     def _branches(self) -> Iterator[Cause]:
-        """Scalars of layers that follow the depth, which CompleteP asks to be 1/depth, or that are missing."""
+        """Find multipliers of branches that are missing or do not scale like 1/depth, as CompleteP requires."""
         places = self._places.get("multiplier", {})
         powers = {place: self._sizes.power("multiplier", place) for place in places if "*" in place}
         breaches = [row for row in self._rows if row.word == "breach" and "*" in row.place and row.off > 0]
         growing = [row for row in breaches if row.quantity != "own"]
         if growing and not any(abs(power) > _EXACT for power in powers.values()):
             row = growing[0]
-            what = {"coordinates": "mean |y|", "passed": "what is passed on"}[row.quantity]
+            what = {"coordinates": "mean |y|", "passed": "the passed-on change"}[row.quantity]
             yield Cause(
                 "multiplier", (row.place,),
-                f"no scalar of layers falls with the depth, and {what} goes like depth^{row.exponent:.2f}: branches "
+                f"no multiplier falls with the depth, and {what} scales like depth^{row.exponent:.2f}: branches "
                 f"must be multiplied by depth^-1: {self._times(1)}",
             )  # fmt: skip
         for place, power in powers.items():
             if abs(power) > _EXACT and abs(power + 1) > _EXACT:
                 yield Cause(
                     "multiplier", (place,),
-                    f"branches are multiplied by depth^{power:.2f}, and must be by depth^-1: "
+                    f"branches are multiplied by depth^{power:.2f} and must be multiplied by depth^-1: "
                     f"{self._times(_rounded(power + 1))}",
                 )  # fmt: skip
 
     def _readouts(self) -> Iterator[Cause]:
-        """Output matrices without the multiplier that mu-P asks for."""
+        """Find output matrices without the multiplier that mu-P requires."""
         if self._parametrization == "sp" or self._letter == "depth":
             return
         off = {row.place: row.off for row in reversed(self._updates) if row.role == "output"}
@@ -180,9 +180,9 @@ class _Judge:
                 yield from self._without_multiplier(place, matrices)
 
     def _without_multiplier(self, place: str, matrices: list[tuple[Owner, Role]]) -> Iterator[Cause]:
-        """An output matrix that no power of the width multiplies, and the power that its rate asks for.
+        """Find an output matrix without a width-dependent multiplier, and the power that its learning rate requires.
 
-        What its update makes of logits goes like n times the rate times the multiplier, and by steps along the gradient
+        Its update changes logits like n times the learning rate times the multiplier; if steps follow the gradient,
         times the multiplier once more.
         """
         owner, role = matrices[0]
@@ -193,14 +193,14 @@ class _Judge:
         if _rounded(times) <= 0:
             return
         tied = owner.weight in self._tied
-        text = "it is the output matrix, too, and" if tied else "it is the output matrix, and"
+        text = "it is also the output matrix, and" if tied else "it is the output matrix, and"
         what = (
             f"{text} logits must be multiplied by {_powers('width', -_rounded(times))}: {self._times(_rounded(times))}"
         )
         yield Cause("tied readout" if tied else "multiplier", (owner.weight,), what)
 
     def _beginnings(self) -> Iterator[Cause]:
-        """Matrices whose output is off at the start, and whose input is not."""
+        """Find matrices whose output has the wrong exponent at the start although their input is right."""
         any_matrix = False
         for row in self._starts:
             matrices = self._matrices.get(row.place, [])
@@ -215,10 +215,10 @@ class _Judge:
         breaches = [row for row in self._starts if row.word == "breach"]
         if breaches and not any_matrix and self._letter == "width":
             power = f"width^{breaches[0].exponent:.2f}"
-            yield Cause("unexplained", (breaches[0].place,), f"coordinates go like {power} at the start")
+            yield Cause("unexplained", (breaches[0].place,), f"outputs scale like {power} at the start")
 
     def _beginning(self, place: str, matrices: list[tuple[Owner, Role]], off: float) -> tuple[Cause, bool]:
-        """The cause, and whether what is exact, entries or scalars, is off as far as the output is."""
+        """Return the cause, and whether entries or multipliers, which are exact, explain the output's exponent."""
         letter, scalar = self._letter, self._power(place)
         missing = list(self._without_multiplier(place, matrices)) if off > 0 else []
         deviations = []
@@ -238,12 +238,13 @@ class _Judge:
         fits = self._divides(weight)
         fits &= not any((place, owner.parameter) in self._off_updates for owner, _ in matrices)
         if abs(scalar) > _EXACT and not fits and abs(scalar - off) < abs(excess - scalar - off) + _EXACT:
-            what = f"it is multiplied by {letter}^{scalar:.2f} and must be by {_powers(letter, _rounded(scalar - off))}"
+            asked = _powers(letter, _rounded(scalar - off))
+            what = f"it is multiplied by {letter}^{scalar:.2f} and must be multiplied by {asked}"
             return Cause("multiplier", (name,), f"{what}: {self._times(_rounded(off))}"), exact
         asked = _powers(letter, _rounded(power - off))
-        what = f"its entries go like {letter}^{round(power, 1) + 0.0:g} and must go like {asked}"
+        what = f"its entries scale like {letter}^{round(power, 1) + 0.0:g} and must scale like {asked}"
         if distance <= _EXACT and abs(scalar) <= _EXACT:
-            what = f"its output goes like {letter}^{off:.2f} at the start"
+            what = f"its output scales like {letter}^{off:.2f} at the start"
         return Cause("initial scale", (name,), f"{what}: {self._times(_rounded(off))}"), exact
 
     def _weight_power(self, owner: Owner) -> float:
@@ -253,11 +254,11 @@ class _Judge:
         return self._sizes.power("weight", ".".join(starred[0])) if starred else 0.0
 
     def _rates(self, started: set[str]) -> Iterator[Cause]:
-        """Weights whose own update makes too much or too little of their output.
+        """Find weights whose own update changes their output too much or too little.
 
         Args:
-            started: names of weights that are causes already: what stands at their places follows, and so does what is
-                measured through other modules.
+            started: names of weights that are causes already; other weights at the same places follow from them, and so
+                does what is measured through other modules.
         """
         letter, rows = self._letter, self._updates
         names = {
@@ -283,11 +284,12 @@ class _Judge:
                 continue
             power = self._sizes.power("rate", name)
             clear = self._clear_power(place, role, name, power, off, (row.high - row.low) / 2)
-            what = f"its rate goes like {letter}^{power:.2f} and must {'fall' if off > 0 else 'rise'} faster"
+            what = f"its learning rate scales like {letter}^{power:.2f} and must {'fall' if off > 0 else 'rise'} faster"
             what += f" with the {letter}, by a power that is not clear"
             if clear is not None:
                 off = clear
-                what = f"its rate goes like {letter}^{power:.2f} and must go like {_powers(letter, power - off)}: "
+                asked = _powers(letter, power - off)
+                what = f"its learning rate scales like {letter}^{power:.2f} and must scale like {asked}: "
                 what += self._times(off)
             yield Cause("learning rate", (name,), what)
 
@@ -298,17 +300,17 @@ class _Judge:
             yield Cause(
                 "epsilon", tuple(held_back),
                 f"epsilon takes up to {most[0]:.0%} of the step at {letter} {ends[0]} and {most[1]:.0%} at {letter} "
-                f"{ends[1]}: it must be far below {least:.1g}, the size of the least gradient",
+                f"{ends[1]}: it must be far below {least:.1g}, the size of the smallest gradient",
             )  # fmt: skip
 
     def _exact_rates(self, named: set[str]) -> Iterator[Cause]:
-        """Matrices whose rate has another power than mu-P asks, also where an update falls behind many vectors.
+        """Find matrices whose learning rate has another power than mu-P requires, from exact numbers.
 
-        A step that divides by the gradient's size adds up as many entries of a matrix's input as there are. What is
-        measured must be this power, or up to a half below it as behind many vectors: else a scalar was not seen.
+        A step that divides by the gradient's size adds up all entries of a matrix's input. The measured power must be
+        this one, or up to 1/2 below it if the batch has many vectors; otherwise a multiplier was not seen.
 
         Args:
-            named: weights that are causes already: what stands at their places follows.
+            named: weights that are causes already; other weights at the same places follow from them.
         """
         if self._letter == "depth" or self._parametrization == "sp":
             return
@@ -329,13 +331,14 @@ class _Judge:
             off = _rounded(power + (role != "input") + self._power(place))
             seen = off - _NEAR - MARGIN <= self._own[at] <= off + MARGIN
             if off and seen and self._sizes.at("damping", weight, largest) <= _HELD_BACK:
-                what = f"its rate goes like width^{power:.2f} and must go like {_powers('width', power - off)}: "
+                asked = _powers("width", power - off)
+                what = f"its learning rate scales like width^{power:.2f} and must scale like {asked}: "
                 yield Cause("learning rate", (weight,), what + self._times(off))
 
     def _clear_power(self, place: str, role: Role, name: str, power: float, off: float, error: float) -> float | None:
-        """How far a rate's power is off: from what its role asks, or else from the one multiple of 1/2 within error.
+        """Return the error of a learning rate's power, relative to its role's or the one multiple of 1/2 within error.
 
-        A step that divides by the gradient's size adds up n entries of a hidden matrix's input, of order 1.
+        A step that divides by the gradient's size adds up n entries of a hidden matrix's input, each of order 1.
         """
         if role == "hidden" and self._letter == "width" and self._parametrization != "sp" and self._divides(name):
             asked = power + 1 + self._power(place)
@@ -350,7 +353,7 @@ class _Judge:
 
 
 def _rounded(power: float) -> float:
-    """To the nearest half."""
+    """Round to the nearest multiple of 1/2."""
     return round(2 * power) / 2
 
 

@@ -1,4 +1,4 @@
-"""Exponents of coordinates, of updates and of what is passed on, in width or depth, held against what is asked."""
+"""Exponents of module outputs, updates and passed-on changes in width or depth, and their expected ranges."""
 
 import re
 from collections.abc import Sequence
@@ -17,43 +17,43 @@ from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
 
 MARGIN = 0.25
-"""How far an exponent may be from what is asked: half of the least that a wrong power of a root makes."""
+"""The allowed distance of an exponent from its expected range: half of the smallest wrong power, 1/2."""
 LEVEL = 0.999
-"""Of the interval that must lie beyond the margin for a breach."""
+"""The level of the interval that must lie outside the margin for a breach."""
 
 BEND = 0.1
-"""A change of the power that is said: from the two least sizes to the two largest, where it is beyond its interval; or
-from those that there are to `FARTHER`."""
+"""A note is given if an exponent changes by this much: from the two smallest to the two largest sizes, beyond its
+interval; or from the measured sizes to sizes `FARTHER` times as large."""
 FARTHER = 4.0
-"""How many times as large the sizes are for which a power is said beside that of those that there are."""
+"""The factor by which sizes are extrapolated."""
 
 Against = Literal["width", "depth"]
 JUDGED = ("coordinates", "own", "passed")
 
 Row = tuple[str, str, str, int, int, int, float]
-"""Quantity, place, parameter, step, size, seed and value: of so few rows pandas takes longer to choose."""
+"""Quantity, place, parameter, step, size, seed and value; tuples are faster than pandas for so few rows."""
 
 
 class Exponent(NamedTuple):
-    """How a quantity goes with the size.
+    """The exponent with which a quantity scales with the size.
 
     Attributes:
         against: "width" or "depth".
-        place: a module.
-        parameter: in it, or "".
-        role: of that; "" of a module.
+        place: the module's name.
+        parameter: the parameter's name in the module, or "".
+        role: the parameter's role; "" for a module.
         quantity: "coordinates", "own" or "passed", as in `Stepped`.
-        step: after which.
-        exponent: of the size.
-        low: end of its 95% interval.
-        high: the other.
-        asked_low: the least that it may be; NaN where nothing is asked.
-        asked_high: the most.
-        word: "agrees", "undecided", "breach", "zero" (at a size), "not asked".
-        off: how far the exponent is from what is asked.
-        ahead: the power at sizes `FARTHER` times as large (the function `exponent_lead`; NaN where nothing is asked).
-        bend: how far the power of the two largest sizes is above that of the two least.
-        bend_half: half of its interval of `LEVEL`.
+        step: the step after which it was measured.
+        exponent: the exponent of the size.
+        low: lower end of its 95% interval.
+        high: upper end of its 95% interval.
+        asked_low: lower end of the expected range; NaN if nothing is expected.
+        asked_high: upper end of the expected range.
+        word: "agrees", "undecided", "breach", "zero" (at some size) or "not asked".
+        off: distance of the exponent from the expected range.
+        ahead: the exponent at sizes `FARTHER` times as large, by `exponent_lead`; NaN if nothing is expected.
+        bend: exponent of the two largest sizes minus exponent of the two smallest.
+        bend_half: half of the interval of `bend` at `LEVEL`.
     """
 
     against: Against
@@ -76,17 +76,16 @@ class Exponent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sizes:
-    """The modules of one exponent: widths at the greatest depth, or depths at the greatest width.
+    """The modules used for one exponent: widths at the greatest depth, or depths at the greatest width.
 
     Attributes:
-        against: which.
-        values: of it, in order.
-        rows: what was measured of them, where sizes are values of `against`; names of layers of depths have stars for
-            their numbers.
-        owners: weights where they are used, of the greatest size, with their roles.
-        grows: modules, by whether their output grows with the width.
+        against: "width" or "depth".
+        values: the sizes, in ascending order.
+        rows: the measured numbers with their sizes; for depths, layer numbers in names become stars.
+        owners: the uses of weights at the greatest size, with their roles.
+        grows: whether a module's output grows with the width, by module name.
         first: means over seeds by quantity, place and size, in the first step in which they are above 0.
-        attention: whether some was seen.
+        attention: whether the modules have attention.
     """
 
     against: Against
@@ -98,12 +97,12 @@ class Sizes:
     attention: bool
 
     def power(self, quantity: str, place: str, base: str = "") -> float:
-        """The exponent of what is exact, from its ends: 0 of a scalar that is not there.
+        """Return the exponent of an exact quantity from its smallest and largest size; 0 for a missing multiplier.
 
         Args:
-            quantity: one of `Stepped.rows` before the first step.
-            place: of it.
-            base: what it is an exponent in: another quantity; the size itself if left out.
+            quantity: a quantity of `Stepped.rows` before the first step.
+            place: the module's name.
+            base: the quantity whose power is returned; the size itself if left out.
         """
         ends = [self.at(quantity, place, value) for value in (self.values[0], self.values[-1])]
         sizes = [self.at(base, place, value) if base else value for value in (self.values[0], self.values[-1])]
@@ -112,13 +111,13 @@ class Sizes:
         return float(np.log(ends[1] / ends[0]) / np.log(sizes[1] / sizes[0]))
 
     def at(self, quantity: str, place: str, size: int) -> float:
-        """The mean of a quantity at a size, in the first step in which it is above 0; 1 of a scalar that is missing."""
+        """Return the mean of a quantity at a size, in the first step in which it is above 0; 1 if no multiplier."""
         missing = 1.0 if quantity.endswith("multiplier") else float("nan")
         return self.first.get((quantity, place, size), missing)
 
 
 def probe_grid(stepped: Stepped, against: Against) -> Sizes:
-    """The modules that an exponent is of."""
+    """Select the modules that are used for exponents in width or depth."""
     most_wide, deepest = (max(of) for of in zip(*stepped.owners, strict=True))
     rows = list[Row]()
     for width, depth, seed, step, place, parameter, quantity, value in stepped.rows:
@@ -153,7 +152,7 @@ def probe_grid(stepped: Stepped, against: Against) -> Sizes:
 
 
 def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
-    """Of scalars, scales, rates, gradients and entries."""
+    """Average multipliers, scales, learning rates, gradients and entries over seeds in their first step above 0."""
     steps, values = dict[tuple[str, str, int], int](), dict[tuple[str, str, int], list[float]]()
     for quantity, place, _, step, size, _, value in rows:
         if quantity in JUDGED or quantity == "inputs" or not value > 0:
@@ -167,13 +166,14 @@ def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
 
 
 def exponent_excess(exponent: float, asked: Range) -> float:
-    """The power at sizes `FARTHER` times as large, if parts with the two powers that are asked add up in squares.
+    """Extrapolate an exponent to sizes `FARTHER` times as large.
 
-    As in mu-P: of a product with random weights or inputs n^-1/2 is left, and what was learned is of order 1.
+    The squared quantity is taken as a sum of two terms, with the two powers at the ends of the expected range. In mu-P,
+    a product with random weights or inputs contributes n^-1/2, and the learned part is of order 1.
 
     Args:
-        exponent: at the sizes that there are; above the range by less than that is long.
-        asked: the range that it may be in.
+        exponent: the exponent at the measured sizes, inside the expected range.
+        asked: the expected range.
 
     >>> round(exponent_excess(-0.25, (-0.5, 0.0)), 3)
     -0.1
@@ -185,17 +185,17 @@ def exponent_excess(exponent: float, asked: Range) -> float:
 
 
 def exponent_lead(exponent: float, half: float, asked: Range, wider: float) -> tuple[float, float]:
-    """The power that is said of sizes `FARTHER` times as large, with half of its 95% interval.
+    """Return the expected exponent at sizes `FARTHER` times as large, with half of its 95% interval.
 
-    It is that of a sum where the exponent is inside the range and its interval of `LEVEL` leaves out the lower end.
-    There what may be one power alone would be stretched, and its error, up to `FARTHER` times; towards the upper end
-    both shrink, so that nothing is to be ruled out. A range longer than 1/2 has more than two powers.
+    The exponent is extrapolated if it lies inside the range and its interval of `LEVEL` excludes the lower end: near
+    that end a single power would be distorted, and its error would grow up to `FARTHER` times. Near the upper end both
+    shrink. A range longer than 1/2 has more than two powers and is not extrapolated.
 
     Args:
-        exponent: at the sizes that there are.
-        half: of its 95% interval.
-        asked: the range that it may be in; of one number every power stays.
-        wider: the interval of `LEVEL` over the 95% one.
+        exponent: the exponent at the measured sizes.
+        half: half of its 95% interval.
+        asked: the expected range; if it is a single number, the exponent is returned unchanged.
+        wider: the length of the interval of `LEVEL` divided by the 95% interval's.
     """
     if not asked[0] < exponent - wider * half < exponent < asked[1] or asked[1] - asked[0] > HALF:
         return exponent, half
@@ -205,7 +205,7 @@ def exponent_lead(exponent: float, half: float, asked: Range, wider: float) -> t
 
 
 def _star(name: str) -> str:
-    """A name with stars for numbers of layers.
+    """Replace layer numbers in a name by stars.
 
     >>> _star("layers.3.up"), _star("norm1")
     ('layers.*.up', 'norm1')
@@ -214,7 +214,7 @@ def _star(name: str) -> str:
 
 
 def _starred(rows: Sequence[Row]) -> list[Row]:
-    """Root mean squares over the layers."""
+    """Return root mean squares over the layers."""
     squares: dict[tuple[str, str, str, int, int, int], list[float]] = {}
     for quantity, place, parameter, step, size, seed, value in rows:
         squares.setdefault((quantity, _star(place), parameter, step, size, seed), []).append(value**2)
@@ -222,10 +222,10 @@ def _starred(rows: Sequence[Row]) -> list[Row]:
 
 
 def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) -> list[Exponent]:
-    """Every exponent with its 95% interval and what is asked of it.
+    """Fit every exponent with its 95% interval, and compare it with the expected range.
 
-    Outputs and changes of them are taken with the scalars that multiply them at once (of widths; of depths these are
-    judged by themselves). Values are fitted as geometric means over seeds.
+    For widths, outputs and their changes include the multiplier that follows at once; for depths, multipliers are
+    judged separately. Fits use geometric means over seeds.
     """
     factors = dict[tuple[str, int, int], float]()
     if sizes.against == "width":
@@ -257,7 +257,7 @@ def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) 
 
 
 def _first_moves(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
-    """The first step after which a weight has moved, in all modules."""
+    """Return the first step after which a weight has moved in all modules."""
     still, moved = set[tuple[str, str, int]](), dict[tuple[str, str], set[int]]()
     for quantity, place, parameter, step, _, _, value in rows:
         if quantity == "own":
@@ -269,7 +269,7 @@ def _first_moves(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
 
 
 def _common_rate(sizes: Sizes) -> float:
-    """The exponent of the rate that most weights have."""
+    """Return the median exponent of the weights' learning rates."""
     powers = [sizes.power("rate", owner.weight) for owner, _ in sizes.owners.values()]
     return float(np.median(powers)) if powers else 0.0
 
@@ -300,17 +300,17 @@ def _asked(
 
 
 def wider_by(freedom: int) -> float:
-    """The interval of `LEVEL` over the 95% one."""
+    """Return the length of the interval of `LEVEL` divided by the 95% interval's."""
     return float(stdtrit(freedom, 0.5 + LEVEL / 2) / stdtrit(freedom, 0.975))
 
 
 OFF: Final = 6
-"""Where it stands in a row that is judged."""
+"""The index of `off` in a judged row."""
 Judged = tuple[float, float, float, float, float, str, float, float, float, float]
 
 
 def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judged]:
-    """What `judged` says of rows of values, their sizes and what is asked; those with the same sizes are one call."""
+    """Judge rows of values, sizes and expected ranges; rows with the same sizes share one call of `judged`."""
     alike: dict[bytes, list[int]] = {}
     for k, (_, sizes, _) in enumerate(rows):
         alike.setdefault(sizes.tobytes(), []).append(k)
@@ -322,7 +322,7 @@ def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judge
 
 
 def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[Judged]:
-    """Exponent, interval, what is asked, word, off, ahead and bend, of rows of values with the same sizes."""
+    """Return exponent, interval, expected range, word, off, ahead and bend for rows with the same sizes."""
     missing = float("nan")
     x, at = np.unique(sizes, return_inverse=True)
     count = np.bincount(at).astype(float)
@@ -351,7 +351,7 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
 def _held(
     exponent: float, half: float, asked: Range | None, wider: float
 ) -> tuple[float, float, float, float, float, str, float, float]:
-    """An exponent and its interval against what is asked."""
+    """Compare an exponent and its interval with the expected range."""
     low, high, missing = exponent - half, exponent + half, float("nan")
     if asked is None:
         return exponent, low, high, missing, missing, "not asked", missing, missing

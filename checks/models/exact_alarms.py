@@ -1,4 +1,4 @@
-"""What exact tests of a module say against it: facts, each with the layers that it is true of."""
+"""Alarms and notes from the exact tests of a module, each with the layers it concerns."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,30 +9,31 @@ from checks.models.alarm import WHOLE_MODEL, Alarm, escaped
 from simulate.modules.exact_tests import ExactTests
 
 NORM = 0.5
-"""The response to the scale of its input from which a norm is none: 0 of a norm, 1 of no norm."""
+"""A module called a norm does not normalize if it responds this much to the scale of its input (a norm: 0)."""
 NORM_FAR, BACKWARD = 0.01, 0.1
-"""Where a norm answers by less than the first, its gradient g at its input x has g·x = 0 but for rounding: from the
-second on, over that of a random direction, its backward pass is another function's."""
+"""A norm that responds by less than the first number has g·x = 0, except for rounding, for the gradient g at its
+input x. If g·x divided by its value for a random direction exceeds the second, the backward pass is wrong."""
 EPSILON = 1.0
-"""A norm's epsilon over what it divides, from which it divides by its epsilon."""
+"""The ratio of a norm's epsilon to its input's mean square above which the norm divides by its epsilon."""
 BIAS = 1.0
-"""A bias whose entries are larger than its matrix's times the root of a row's length is no initialization."""
+"""The limit of a bias entry divided by (matrix entry times sqrt(row length)): no initialization exceeds it."""
 REPEATED = 0.1
-"""The share of rows of a matrix that repeat others from which that is an alarm."""
+"""The share of a matrix's rows that repeat other rows above which an alarm is raised."""
 LOGITS = 4.0
-"""The standard deviation of attention's logits from which softmax is one key's."""
+"""The standard deviation of attention logits above which softmax selects a single key."""
 ONE_KEY = 0.5
-"""The largest weight of a query, in the mean over queries, from which attention is to one key."""
+"""The largest attention weight of a query, averaged over queries, above which attention selects a single key."""
 LOGITS_BESIDE = 3.0
-"""The factor to the median of the other layers from which a layer's logits differ."""
+"""The factor by which a layer's logits may differ from the median of the other layers."""
 SCALE_BESIDE = 1.5
-"""The factor of q·k over 1/sqrt(d_k) from which it is too large, where logits deviate by more than `SCALED`."""
+"""The factor of q·k times sqrt(d_k) above which it is too large, if logits have a standard deviation above `SCALED`."""
 SCALED = 2.0
-"""T5 draws queries sqrt(d_k) smaller in place of a factor: in 16 healthy ones logits deviate by up to 1.2."""
+"""T5 initializes queries sqrt(d_k) times smaller instead of scaling logits: their standard deviation is up to 1.2 in 16
+healthy T5 models."""
 KEY_SUM = 0.005
-"""How far the weights of a query may be from 1, in sum over its keys: rounding each to bfloat16 makes 2^-9 at most."""
+"""The allowed error of a query's total attention weight, 1: rounding to bfloat16 changes it by at most 2^-9."""
 UNITS = 0.75
-"""The share of units that are 0 at all tokens, or saturated, from which a layer is."""
+"""The share of a layer's hidden units that may be 0 at all tokens, or saturated, without an alarm."""
 
 # What is called a norm by its name alone may be something else with that name; none multiplies its input, though.
 _MORE_THAN_LINEAR = 1.1
@@ -49,16 +50,16 @@ Place = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is true of a layer; those that differ in the layer, and in numbers, alone are one alarm.
+    """A statement about a layer; statements that differ only in the layer and the number become one alarm.
 
     Attributes:
-        part: list of the layer.
-        layer: its number, or `WHOLE_MODEL`.
-        kind: of the alarm.
-        what: in words, with a place {} for a number, where there is one.
-        number: for that place.
-        alarm: whether it is one, and not a note.
-        digits: how many significant ones the number has.
+        part: the list that contains the layer.
+        layer: the layer's number, or `WHOLE_MODEL`.
+        kind: the kind of alarm.
+        what: the statement, with a placeholder {} for its number if it has one.
+        number: the number for the placeholder.
+        alarm: whether it is an alarm; otherwise it is a note.
+        digits: the number of significant digits shown.
     """
 
     part: str
@@ -71,11 +72,11 @@ class Fact:
 
 
 def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alarm], list[str]]:
-    """Alarms, one a cause, and notes.
+    """Return the alarms, one per cause, and the notes of a module's exact tests.
 
     Args:
-        tests: as `simulate.modules.exact_tests` gives them.
-        trained: whether weights have been trained; then biases, logits and copies may be as they are.
+        tests: the results of `simulate.modules.exact_tests`.
+        trained: whether the weights are trained; then biases, logits and copies raise no alarm.
     """
     facts = [*_leaks(tests), *_norms(tests), *_copies(tests, trained), *_attention(tests, trained), *_units(tests)]
     facts += _unregistered(tests)
@@ -86,17 +87,17 @@ def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alar
 
 
 def said(alarm: Alarm) -> str:
-    """As a note."""
+    """Return an alarm's text as a note, without its kind."""
     return str(alarm).split(": ", 1)[1]
 
 
 def values(tests: ExactTests, quantity: str) -> dict[Place, float]:
-    """A quantity by part, layer and name."""
+    """Return a quantity by list, layer and parameter name."""
     return {(part, layer, name): value for part, layer, name, what, value in tests.rows if what == quantity}
 
 
 def whole(tests: ExactTests, quantity: str) -> float:
-    """A quantity of the whole; NaN where there is none."""
+    """Return a quantity of the whole module, or NaN if it was not measured."""
     return values(tests, quantity).get(("", 0, ""), float("nan"))
 
 
@@ -137,24 +138,27 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         seeing = [at for at in mixing if later[at] > 0]
         if seeing and len(seeing) < len(mixing):
             odd, what = (
-                (seeing, "sees later positions ({} of the gradient), which other layers do not")
+                (seeing, "sees later positions ({} of the gradient), unlike other layers: check its mask")
                 if 2 * len(seeing) <= len(mixing)
-                else ([at for at in mixing if at not in seeing], "does not see later positions, which other layers do")
+                else (
+                    [at for at in mixing if at not in seeing],
+                    "does not see later positions, unlike other layers: check its mask",
+                )
             )
             odd_layers = True
             for at in odd:
                 yield Fact(part, at[1], "leak", what, later[at] if "{}" in what else None)
         for at in seeing:
             if earlier[at] == 0:
-                yield Fact(part, at[1], "leak", "sees later positions and no earlier one: is its mask turned round?")
+                yield Fact(part, at[1], "leak", "sees later positions and no earlier ones: is its mask transposed?")
     others = {at: value for at, value in values(tests, "sees_samples").items() if value > 0}
     inside = [at for at in others if at[1]]
     for at in inside or others:
         what = "sees other samples of the batch ({} of the gradient)"
         if tests.positions_first and whole(tests, "label_is_next_below") != 1:
-            what += ": batch_first=False takes the batch's first axis for positions"
+            what += ": batch_first=False treats the batch's first axis as positions"
         if tests.batch_norm:
-            what += ", as a batch norm in training does"
+            what += ", as expected from a batch norm in training mode"
         yield Fact(at[0], at[1] or WHOLE_MODEL, "leak", what, others[at], alarm=not tests.batch_norm)
     ahead = whole(tests, "sees_later") > 0 and not odd_layers
     told = whole(tests, "label_is_next") == 1 or whole(tests, "label_is_next_below") == 1
@@ -162,52 +166,54 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
     first = whole(tests, "next_words") == 0
     sees_label = values(tests, "sees_label").get(("", 0, ""), whole(tests, "sees_later") if first else 0.0)
     if told and sees_label > 0 and not odd_layers:
-        yield Fact("", WHOLE_MODEL, "leak", "every position sees its own label, which is the next input")
+        yield Fact(
+            "", WHOLE_MODEL, "leak", "every position sees its own label (the next input): is the causal mask missing?"
+        )
     elif (
         ahead
         and later
         and not any(value > 0 for at, value in later.items() if at[1])
         and any(value > 0 for at, value in earlier.items() if at[1])
     ):
-        yield Fact("", WHOLE_MODEL, "leak", "positions see later ones outside of the layers, and in no layer")
+        yield Fact("", WHOLE_MODEL, "leak", "positions see later positions outside of the layers, not inside any layer")
     begins, documents = (set(values(tests, what).values()) for what in ("block_begins", "document_begins"))
     if mixed := sorted(documents - begins):
         places = ", ".join(f"{place:.0f}" for place in mixed)
-        what = f"inputs say that documents begin at {places}, and positions behind see those before: is that meant?"
+        what = f"inputs mark document starts at {places}, but later positions see earlier documents: is that intended?"
         yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
     if whole(tests, "label_is_own") == 1:
-        yield Fact("", WHOLE_MODEL, "leak", "the label of every position is its own input: are labels shifted?")
+        yield Fact("", WHOLE_MODEL, "leak", "the label of every position is its own input: shift the labels by one")
     yield from _labels(tests)
 
 
 def _labels(tests: ExactTests) -> Iterator[Fact]:
-    """Where in the inputs labels are, if not at the next position."""
+    """Note where labels are in the inputs, if they are not at the next position."""
     distance = whole(tests, "label_distance")
     if np.isfinite(distance):
-        what = f"the label of every position is the input {abs(distance):.0f} places "
+        what = f"the label of every position is the input {abs(distance):.0f} positions "
         what += (
-            "on: are labels shifted more than once?" if distance > 0 else "before it: are they shifted the other way?"
+            "later: are labels shifted more than once?"
+            if distance > 0
+            else "earlier: are labels shifted in the wrong direction?"
         )
         yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
     for fact, whose in (("next_sample", "next sample"), ("own_start", "same sample")):
         if whole(tests, f"ends_in_{fact}") == 1:
-            what = (
-                f"labels at the end of a sample are the first words of the {whose}: are they shifted sample by sample?"
-            )
+            what = f"labels at the end of a sample are the first tokens of the {whose}: shift labels within each sample"
             yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
 
 
 def _unregistered(tests: ExactTests) -> Iterator[Fact]:
-    """One fact a layer, with the first of its tensors."""
+    """Report the tensors that each layer uses without registering them, one fact per layer."""
     owners: dict[tuple[str, int], list[str]] = {}
     for (part, layer, name), shape in tests.unregistered:
-        tensor = f"{name or 'a tensor that no attribute holds'} {shape}".replace(",)", ")")
+        tensor = f"{name or 'an unnamed tensor'} {shape}".replace(",)", ")")
         owners.setdefault((part, layer), []).append(tensor)
     for (part, layer), tensors in owners.items():
         names = escaped(", ".join(tensors[:_NAMED]))
         rest = f" and {len(tensors) - _NAMED} more" if len(tensors) > _NAMED else ""
         whom = "them" if len(tensors) > 1 else "it"
-        what = f"uses {names}{rest}, not registered as parameters: the optimizer will not see {whom}"
+        what = f"uses {names}{rest}, not registered as parameters: the optimizer will not train {whom}"
         yield Fact(part, layer, "structure", what)
 
 
@@ -229,20 +235,20 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
             by_far[at] = response
         elif response >= NORM:
             (none if says[at] == 1 or response > _MORE_THAN_LINEAR else perhaps)[at] = response
-    what = "the epsilon of {} is larger than what it divides, {{}}"
+    what = "the epsilon of {} is larger than the mean square of its input, {{}}"
     yield from _in_one(large, "norm", what)
-    yield from _in_one(rather, "norm", "the epsilon of {} is {{}} of what it divides", alarm=False)
-    what = "{} is no norm: it answers with {{}} to the scale of its input, and a norm with 0"
+    yield from _in_one(rather, "norm", "the epsilon of {} is {{}} times the mean square of its input", alarm=False)
+    what = "{} does not normalize: its output grows as input^{{}}, and a norm's output as input^0"
     yield from _in_one(none, "norm", what)
     yield from _in_one(perhaps, "norm", what, alarm=False)
-    what = "backward of {} disagrees with its forward: g.x is {{}} of a random direction's, and must be 0 behind a norm"
+    what = "backward pass of {} does not match its forward pass: g.x is {{}} of a random direction's, and must be 0"
     yield from _in_one(disagreeing, "norm", what)
-    what = "{} divides by its epsilon: it answers with {{}} to the scale of its input, and as a norm to 10^4 times that"
+    what = "{} divides by its epsilon: its output grows as input^{{}}; only inputs 10^4 times as large are normalized"
     yield from _in_one(by_far, "norm", what)
 
 
 def _in_one(named: dict[Place, float], kind: str, what: str, *, alarm: bool = True) -> Iterator[Fact]:
-    """One fact of everything in a layer, with the largest number."""
+    """Report all names in a layer as one fact, with the largest number."""
     layers: dict[tuple[str, int], list[Place]] = {}
     for at in named:
         layers.setdefault(at[:2], []).append(at)
@@ -272,19 +278,19 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             continue
         names = ", ".join(dict.fromkeys(name for places in copied for *_, name in places))
         rest = [layer for layer in layers if layer != first]
-        what = f"layers {', '.join(map(str, layers))} hold the same numbers, not draws of their own, in {names}"
+        what = f"layers {', '.join(map(str, layers))} have the same numbers in {names}, not independent random ones"
         if by_torch:
-            what += ": copies of one that was given, or frozen ones"
+            what += " (copies of one layer, or frozen)"
         what += _beside_draws(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
         for at, share in values(tests, "repeated_rows").items():
             if share > REPEATED:
-                yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {escaped(at[2])} repeat others", share)
+                yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {escaped(at[2])} repeat other rows", share)
 
 
 def _beside_draws(tests: ExactTests, part: str) -> str:
-    """What copies in a list's layers change, in words."""
+    """Describe how copies in a list's layers change activations and the first step."""
     numbers = [
         values(tests, what).get((part, 0, ""), float("nan"))
         for what in ("copied_growth", "redrawn_growth", "redrawn_gradient")
@@ -293,18 +299,18 @@ def _beside_draws(tests: ExactTests, part: str) -> str:
         return ""
     copied, redrawn, gradient = numbers
     return (
-        f"; over the layers the energy of the stream becomes {copied:.3g} times as large, with draws of their own "
-        f"{redrawn:.3g} times, and a first step of SGD on them would lower the loss {gradient:.2g} times as much"
+        f"; the mean squared activation grows {copied:.3g} times over the layers (independent weights: {redrawn:.3g} "
+        f"times); a first step of SGD on independent weights would lower the loss {gradient:.2g} times as much"
     )
 
 
 def _biases(tests: ExactTests) -> Iterator[Fact]:
     constant = values(tests, "bias_constant")
     large = {at: ratio for at, ratio in values(tests, "bias_over_matrix").items() if ratio > BIAS}
-    what = "entries of {} are {{}} times their matrix's, times the root of a row's length"
+    what = "entries of {} are {{}} times (matrix entry x sqrt(row length))"
     yield from _in_one({at: ratio for at, ratio in large.items() if not constant[at]}, "bias", what)
     equal = {at: ratio for at, ratio in large.items() if constant[at]}
-    yield from _in_one(equal, "bias", what + "; all are equal, which may be meant", alarm=False)
+    yield from _in_one(equal, "bias", what + "; all are equal, which may be intended", alarm=False)
 
 
 def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
@@ -312,7 +318,7 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
     for at in low:
         furthest = max((low[at], high[at]), key=lambda total: abs(total - 1))
         if abs(furthest - 1) > KEY_SUM:
-            what = "attention weights of a query do not add up to 1 over its keys, but to {}: is softmax over the keys?"
+            what = "attention weights of a query add up to {} over its keys, not to 1: is softmax over the keys?"
             yield Fact(at[0], at[1], "attention", what, furthest, digits=4)
     if trained:
         return
@@ -323,33 +329,34 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         usual = float(np.median(others)) if len(others) > 1 else float("nan")
         # Slopes over positions make logits large, and none of them a key's alone.
         if size > LOGITS and peaks.get(at, 1.0) > ONE_KEY:
-            yield Fact(at[0], at[1], "attention", "logits have the standard deviation {}: softmax is one key's", size)
+            what = "attention logits have standard deviation {}: softmax selects a single key"
+            yield Fact(at[0], at[1], "attention", what, size)
         elif usual > 0 and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE:
             what = "{} times" if size > usual else "1/{} of"
             # The first layer may be given a weaker stream than the others give.
             alarm = at[1] > 1 or size > usual
-            yield Fact(at[0], at[1], "attention", f"logits of attention are {what} the other layers'", factor, alarm)
+            yield Fact(at[0], at[1], "attention", f"attention logits are {what} the other layers'", factor, alarm)
 
 
 def _scales(tests: ExactTests, deviations: dict[Place, float]) -> Iterator[Fact]:
-    """Logits that are neither q·k/sqrt(d_k) nor q·k/d_k: too large ones are an alarm where softmax feels it."""
+    """Report logits that are neither q·k/sqrt(d_k) nor q·k/d_k: an alarm if they are large enough to change softmax."""
     keys = values(tests, "key_size")
     for at, scale in values(tests, "logit_scale").items():
         root = keys[at] ** -0.5
         if min(abs(scale / root - 1), abs(scale / root**2 - 1)) < _SAME_SCALE:
             continue
         alarm = scale > SCALE_BESIDE * root and deviations.get((*at[:2], ""), 0.0) > SCALED
-        what = f"logits are q.k times {{}}; 1/sqrt(d_k) would be {root:.3g}, as d_k = {keys[at]:.0f}"
+        what = f"attention logits are q.k times {{}}, usual is 1/sqrt(d_k) = {root:.3g} for d_k = {keys[at]:.0f}"
         yield Fact(at[0], at[1], "attention", what, scale, alarm)
-    what = "what q.k is multiplied by is not seen: something is added to logits, or done with them, before softmax"
+    what = "the factor of q.k was not measured, because logits are changed between q.k and softmax"
     for at in [place for place in values(tests, "logits_unseen") if place in deviations]:
         yield Fact(at[0], at[1], "attention", what, alarm=False)
 
 
 def _units(tests: ExactTests) -> Iterator[Fact]:
     for quantity, what in (
-        ("dead_units", "{} of its units are 0 at all tokens"),
-        ("saturated_units", "{} of its units are saturated"),
+        ("dead_units", "{} of its hidden units are 0 at all tokens"),
+        ("saturated_units", "{} of its hidden units are saturated"),
     ):
         for at, share in values(tests, quantity).items():
             if share > UNITS:

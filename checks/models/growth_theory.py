@@ -1,4 +1,4 @@
-"""How stream and gradient of one module grow over its layers by large-width theory, beside what was measured."""
+"""Large-width theory for the growth of one module's residual stream and gradient over its layers."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,21 +13,21 @@ from theory.configurations import stack_from_config
 from theory.mean_field.prediction import Prediction
 
 _SECONDS, _PATTERNS = 0.5, 16
-"""What a prediction may take; networks of many tokens are predicted at fewer."""
+"""The time limit of a prediction and its attention samples; networks with many tokens are predicted with fewer."""
 _SAME = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthTheory:
-    """Ratios of the last layer and the first.
+    """Predicted growth between the first and the last layer of a list.
 
     Attributes:
         part: the list of layers.
-        of: whose theory it is, in words.
-        energy: mean square of the last layer's output over the first one's.
-        matrix: name of the matrix whose gradients are compared; "" where the stream's are.
-        gradient: norm in the first layer over that in the last; NaN where the loss is not on all positions.
-        measured: the module's own such ratio of gradients.
+        of: the network that the theory describes, in words.
+        energy: mean square of the last layer's output / first layer's output.
+        matrix: the matrix whose gradients are compared; "" for the gradient of the residual stream.
+        gradient: gradient norm in the first layer / last layer; NaN if the loss does not cover all positions.
+        measured: the same ratio of gradient norms, measured in the module.
     """
 
     part: str
@@ -38,36 +38,38 @@ class GrowthTheory:
     measured: float
 
     def line(self) -> str:
-        """In words."""
-        line = f"Theory of {self.of}: the energy {times(self.energy)}"
+        """Return the prediction as a line of a report."""
+        line = f"Theory for {self.of}: mean squared activation {times(self.energy)}"
         if not np.isfinite(self.gradient):
             return f"{line}."
-        whose = f"gradient of {self.matrix}" if self.matrix else "gradient"
-        here = f" ({self.measured:.3g} here)" if self.matrix else ""
-        return f"{line}, and the {whose} {times(self.gradient)}{here} towards the input."
+        whose = f"gradient norm of {self.matrix}" if self.matrix else "gradient norm"
+        here = f" (measured: {self.measured:.3g} times)" if self.matrix else ""
+        return f"{line}; {whose} {times(self.gradient)} towards the input{here}."
 
 
 def growth_theory(
     measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray, given: Stack | None = None
 ) -> GrowthTheory | None:
-    """Theory's growth over a list of layers.
+    """Predict the growth over a list of layers.
 
-    Where the network is known, it is that of a Stack of the same shape and initialization, at the same tokens or as
-    many as take half a second: energies of the stream, and gradients of the matrix that ends the feed-forward branch.
-    Where it is not, that of a placement: behind norms stream and gradient stay as they are (Post-LN); where every layer
-    adds a branch behind a norm, of the energy that the second layer adds, that of the stream rises by as much in each,
-    and the squared gradient towards the input in the same proportion (Pre-LN; of branches like ReLU's, whose derivative
-    has their own energy).
+    If the network is known, the prediction is for a Stack of the same shape and initialization, with the same number of
+    tokens or as many as half a second allows. It covers the mean squared activation of the residual stream and the
+    gradient of the matrix that ends the feed-forward branch.
+
+    Otherwise the prediction is for the LayerNorm placement. In Post-LN, activations and gradients stay the same. In
+    Pre-LN, every layer adds as much as the second layer does, and the squared gradient grows towards the input in the
+    same proportion (for branches like ReLU's, whose derivative has the same mean square as the branch).
 
     Args:
-        measured: the module.
-        part: the list.
-        energies: of its layers' outputs, (L,).
-        gradients: norms at these, (L,).
-        given: the network that it is to be; read from its configuration or its layers, if None.
+        measured: the probed module.
+        part: the list of layers.
+        energies: mean squared activation of its layers' outputs, (L,).
+        gradients: gradient norms at these outputs, (L,).
+        given: the network to compare with; None reads it from the module's configuration or layers.
 
     Returns:
-        None where neither is known: without residual connections, or if the second layer adds nothing.
+        The prediction, or None if neither network nor placement is known: without residual connections, or if the
+        second layer adds nothing.
     """
     stack, words = _network(measured, len(energies), given)
     known = None if stack is None else _of_stack(measured, part, stack, words)
@@ -76,12 +78,12 @@ def growth_theory(
 
 
 def _network(measured: Probed, depth: int, given: Stack | None) -> tuple[Stack | None, str]:
-    """The network of theory, and where it is from, in words; of another depth it is not this list's.
+    """Return the Stack to predict, or None if its depth is not the list's, and its source in words.
 
-    A configuration of several lists, as of an encoder and a decoder, does not say which is meant.
+    The configuration of a model with several lists, such as an encoder and a decoder, does not say which is meant.
     """
     if given is not None:
-        return (given if given.depth == depth else None), "the Stack given"
+        return (given if given.depth == depth else None), "the given Stack"
     lists = measured.frame.loc[measured.frame["layer"] > 0, "part"].nunique()
     described = described_stack(measured) if measured.words and lists == 1 else None
     if described is not None:
@@ -90,7 +92,7 @@ def _network(measured: Probed, depth: int, given: Stack | None) -> tuple[Stack |
 
 
 def described_stack(measured: Probed) -> Stack | None:
-    """The network that a module's own configuration describes; None where it has none that is read."""
+    """Return the network that a module's own configuration describes, or None if it has none that can be read."""
     with suppress(ValueError):
         return stack_from_config(measured.config, tokens=max(measured.words, 2))[0] if measured.config else None
     return None
@@ -109,11 +111,11 @@ def _of_placement(measured: Probed, part: str, energies: np.ndarray, gradients: 
     if not step > 0:
         return None
     energy = 1 + (len(energies) - 1) * step
-    return GrowthTheory(part, "Pre-LN whose layers all add what the second does", energy, "", energy**0.5, ratio)
+    return GrowthTheory(part, "Pre-LN with layers that all add as much as layer 2", energy, "", energy**0.5, ratio)
 
 
 def _on_all_positions(measured: Probed, part: str) -> bool:
-    """Whether labels stand at half of the tokens at least, where the loss has labels."""
+    """Return whether at least half of the tokens have labels, or the loss has no labels at all."""
     frame = measured.frame
     tokens = frame.loc[(frame["part"] == part) & (frame["quantity"] == "input_tokens"), "value"]
     labels = whole(measured.tests, "labels")
@@ -121,7 +123,7 @@ def _on_all_positions(measured: Probed, part: str) -> bool:
 
 
 def times(growth: float) -> str:
-    """What something does that grows so many times."""
+    """Describe a growth factor in words."""
     if abs(growth - 1) < _SAME:
         return "stays the same"
     return f"grows {growth:.3g} times" if growth >= 1 else f"falls {1 / growth:.3g} times"
@@ -151,7 +153,7 @@ def _of_stack(measured: Probed, part: str, stack: Stack, words: str) -> GrowthTh
 
 
 def _predicted(stack: Stack) -> tuple[Prediction | None, int]:
-    """At its tokens, or at half of them so often as it takes too long, and how many; None where there is no rule."""
+    """Predict a Stack, halving its tokens until the time limit is met; None if theory has no rule for it."""
     tokens = stack.tokens
     while tokens:
         try:

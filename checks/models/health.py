@@ -1,11 +1,13 @@
-"""What is wrong with single layers of a probed module: each is held against its neighbours in the same list.
+"""Alarms about single layers of a probed module: each layer is compared with the nearest layers of its list.
 
-The rules are factors, not tests: at initialization the layers of one list differ by a few percent, and smoothly.
+The limits are factors, not statistical tests: at initialization the layers of one list differ by a few percent, and
+smoothly.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,11 +44,11 @@ _VANISHED, _EXPLODED = 1e-3, 1e6
 
 
 def alarms(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[Alarm]:
-    """What is wrong in a probed module, each once, with the configurations in which it was seen.
+    """Return the alarms of a probed module, one for each fault, with the configurations in which it was seen.
 
     Args:
-        frame: as `simulate.Probed` has it.
-        config: of the module, which may say of what kind its layers are.
+        frame: the measured numbers, as in `simulate.Probed.frame`.
+        config: the module's configuration, which may name the kind of each layer.
     """
     return merged([*_findings(frame, config or {}), *wrong_depth(frame)])
 
@@ -57,7 +59,7 @@ def _findings(frame: pd.DataFrame, config: Mapping[str, Any]) -> Iterator[tuple[
         lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
         for part, finding in _garbage(here):
             yield (int(width), int(depth)), part, finding
-        outside = [replace(of, what=f"{of.what}{'; ' * bool(lost)}{lost}") for of in _outside(here)]
+        outside = [replace(finding, what=f"{finding.what}{'; ' * bool(lost)}{lost}") for finding in _outside(here)]
         for finding in outside:
             yield (int(width), int(depth)), "", finding
         broken = bool(outside)
@@ -70,20 +72,20 @@ def _findings(frame: pd.DataFrame, config: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def _garbage(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
-    """Parameters with entries that no initialization draws, as of memory that nobody wrote to; one finding a layer."""
+    """Find parameters with entries that no initialization gives, such as unwritten memory; one finding per layer."""
     rows = here[here["quantity"] == "far_entry"]
     for (part, layer), of in rows.groupby(["part", "layer"], sort=False):
         names = escaped(", ".join(of["parameter"].unique()[:_NAMED]))
-        what = f"{names}: the largest entry is {{}} times the median one, which is no draw: was it initialized?"
+        what = f"the largest entry of {names} is {{}} times its median entry: was it initialized?"
         yield str(part), Finding(int(layer), "weight", what, (float(of["value"].max()),), digits=2)
 
 
 def _outside(here: pd.DataFrame) -> list[Finding]:
-    """Weights outside of layers that hold no numbers; or else the module there that is the first to give none."""
+    """Find weights outside of layers that are not finite, or else the first module there with such an output."""
     rows = here[here["layer"] == 0]
     weights = rows[(rows["quantity"] == "weight") & ~np.isfinite(rows["value"])]["parameter"].unique()
     if len(weights):
-        what = f"{escaped(', '.join(weights[:_NAMED]))} {'holds' if len(weights) == 1 else 'hold'} numbers that are not"
+        what = f"{escaped(', '.join(weights[:_NAMED]))} {'has' if len(weights) == 1 else 'have'} entries that are not"
         return [Finding(WHOLE_MODEL, "non-finite", f"{what} finite")]
     if not np.isfinite(here.loc[here["quantity"] == "weight", "value"]).all():
         return []
@@ -96,17 +98,14 @@ def _outside(here: pd.DataFrame) -> list[Finding]:
 
 
 def _first(name: str, given: float) -> str:
-    which = escaped(name) if name else "the whole"
+    which = escaped(name) if name else "the whole model"
     if given:
-        return f"what goes into {which} is not finite, and no module's output before it"
-    return f"the output of {which} is not finite, and no module's before it"
+        return f"the input of {which} is not finite, although all earlier outputs are"
+    return f"the output of {which} is the first that is not finite"
 
 
 def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outside: bool) -> Iterator[Finding]:
-    """What is wrong in a list; behind a loss that is not finite, `lost` in words, no gradient says anything.
-
-    What is not finite outside of layers makes what they give, and their gradients, no numbers.
-    """
+    """Find the faults of one list; only non-finite numbers if the loss (`lost`) or something outside is not finite."""
     layers = sorted(rows["layer"].unique())
     broken = list(_non_finite(rows, lost=bool(lost) or outside, outside=outside))
     if broken or lost or outside:
@@ -126,7 +125,7 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
         for layer, factor in _weights_apart(middle, name, layers):
             what, number = _times(factor)
             causes.add(layer)
-            yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} its neighbours'", (number,))
+            yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} the nearest layers'", (number,))
     for finding in _lone_matrices(rows):
         causes.add(finding.layer)
         yield finding
@@ -136,7 +135,7 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     above = energies - min(energies[np.isfinite(energies)], default=0.0)
     for layer, height in zip(layers, above, strict=True):
         if height > np.log(_EXPLODED):
-            what = "its energy is {} times the least layer's"
+            what = "the mean squared activation of its output is {} times the smallest layer's"
             yield Finding(int(layer), "exploding", what, (float(np.exp(height)),), digits=1)
     if behind_norms(rows):
         yield from _without_norm(energies, layers)
@@ -144,14 +143,16 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     if alone := independent(rows, layers):
         for layer, factor in _outliers(energies, layers, np.log(_ENERGY), kinds):
             what, number = _times(factor)
-            yield Finding(layer, "energy", f"the energy of its output is {what} its neighbours'", (number,))
+            what = f"the mean squared activation of its output is {what} the nearest layers'"
+            yield Finding(layer, "energy", what, (number,))
     steps = np.concatenate([[np.nan], np.diff(energies)])
     apart = () if alone else _steps_apart(steps, layers, [finding.layer for finding in residual], kinds)
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = _times(factor)
-        behind = f"layer {layer} behind it " if culprit != layer else ""
-        yield Finding(culprit, "energy", f"{behind}multiplies the energy by {what} what its neighbours do", (number,))
+        after = f"layer {layer} after it " if culprit != layer else ""
+        what = f"{after}multiplies the mean squared activation by {what} the nearest layers' factor"
+        yield Finding(culprit, "energy", what, (number,))
     yield from residual
     yield from detached(rows, layers)
     gradients = rows[rows["quantity"] == "gradient"]
@@ -160,40 +161,43 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
     largest = max(norms[np.isfinite(norms)], default=0.0)
     for layer, norm in zip(layers, norms, strict=True):
         if norm < _VANISHED * largest and layer not in silent:
-            what = "its gradient is {} of the largest layer's"
+            what = "its gradient norm is {} of the largest layer's"
             yield Finding(int(layer), "vanishing", what, (float(norm / largest),), digits=1)
 
 
 def _copies_to_stay(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Parameters of most layers whose entries are equal along an axis and get equal gradients there."""
+    """Find parameters of most layers whose entries are equal along an axis and get equal gradients there."""
     alike = rows[rows["quantity"] == "alike"]
     if len(layers) > 1 and 2 * alike["layer"].nunique() > len(layers):
         names = escaped(", ".join(alike["parameter"].unique()[:_NAMED]))
-        what = f"entries of {names} along an axis are equal and get equal gradients: no step tells them apart"
+        what = f"entries of {names} along an axis are equal and get equal gradients, so no step makes them different"
         yield Finding(WHOLE_MODEL, "copies", what)
 
 
 def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Finding]:
-    """The first layer whose output is not finite; or else the last whose gradient is not."""
+    """Find the first layer whose output is not finite, or else the last layer whose gradient is not finite."""
     bad = rows[~np.isfinite(rows["value"])]
     forward = bad[bad["quantity"] == "hidden_energy"]["layer"]
     weights = bad[bad["quantity"] == "weight"]
     for row in weights.drop_duplicates(["layer", "parameter"]).itertuples():
-        what = f"{escaped(row.parameter)} holds numbers that are not finite"
+        what = f"{escaped(row.parameter)} has entries that are not finite"
         yield Finding(int(row.layer), "non-finite", what)
     if not weights.empty or outside:
         return
     if not forward.empty:
-        what, layer = "its output is not finite, and no layer's before it", int(forward.min())
+        layer = int(forward.min())
         first = rows[(rows["quantity"] == "not_finite") & (rows["layer"] == layer) & (rows["parameter"] != "")]
-        what += f": {_first(first['parameter'].iloc[0], first['value'].iloc[0])}" if len(first) else ""
+        what = "its output is the first layer output that is not finite"
+        if len(first):
+            what = f"its output is not finite: {_first(first['parameter'].iloc[0], first['value'].iloc[0])}"
         yield Finding(layer, "non-finite", what)
     elif not bad.empty and not lost:
-        yield Finding(int(bad["layer"].max()), "non-finite", "its gradient is not finite, and no layer's after it")
+        what = "its gradient is not finite, although the gradients of all later layers are"
+        yield Finding(int(bad["layer"].max()), "non-finite", what)
 
 
 def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Parameters without a gradient in a layer, or a zero one, with one in most; frozen and idle ones are noted."""
+    """Find parameters whose gradient is missing or 0 in a layer but not in most layers; skip frozen and idle ones."""
     gradients = rows[(rows["quantity"] == "gradient") & (rows["value"] > 0)]
     weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"].isin(["frozen", "idle"])]
     place = ["layer", "parameter"]
@@ -203,7 +207,8 @@ def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding
     for layer in layers:
         missing = [name for name in owns[layer] - has[layer] if 2 * learned[name] > owned[name]]
         if missing:
-            yield Finding(int(layer), "no gradient", f"gets no gradient in {escaped(', '.join(sorted(missing)))}")
+            what = f"gets no gradient in {escaped(', '.join(sorted(missing)))}, unlike most layers"
+            yield Finding(int(layer), "no gradient", what)
 
 
 def _names(rows: pd.DataFrame, layers: list[int]) -> dict[int, set[str]]:
@@ -239,7 +244,7 @@ def _said_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
 
 
 def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[str]:
-    """A line for every list whose layers are of several kinds, with what is in each kind alone."""
+    """Return a line for every list with several kinds of layers, with the parameters that only one kind has."""
     lines: dict[str, None] = {}
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
         layers = sorted(rows["layer"].unique())
@@ -251,12 +256,13 @@ def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None
             own_names = sorted(set().union(*(has[layer] for layer in members)) - others)
             texts.append(f"{', '.join(map(str, members))}" + f" (with {', '.join(own_names[:2])})" * bool(own_names))
         if len(texts) > 1:
-            lines[f"layers of {part} are of {len(texts)} kinds, and compared within each: {'; '.join(texts)}"] = None
+            kinds = f"layers of {part} are of {len(texts)} kinds"
+            lines[f"{kinds}; each layer is compared with its own kind: {'; '.join(texts)}"] = None
     return list(lines)
 
 
 def _structure(rows: pd.DataFrame, layers: list[int], kinds: NDArray[np.int64]) -> Iterator[Finding]:
-    """Parameters that a layer lacks and most of its kind have, and whether an Identity stands there."""
+    """Find parameters that a layer lacks and most layers of its kind have, and the Identity in their place."""
     identities, has = rows[rows["quantity"] == "identity"], _names(rows[rows["quantity"] == "weight"], layers)
     for label, layer in zip(kinds, layers, strict=True):
         family = [has[other] for other, kind in zip(layers, kinds, strict=True) if kind == label]
@@ -265,14 +271,15 @@ def _structure(rows: pd.DataFrame, layers: list[int], kinds: NDArray[np.int64]) 
         if missing:
             names = identities.loc[identities["layer"] == layer, "parameter"].unique()
             there = [escaped(name) for name in names if any(lost.startswith(f"{name}.") for lost in missing)]
-            where = f": {', '.join(there)} is an Identity there" if there else ""
+            where = f": {', '.join(there)} is an Identity in this layer" if there else ""
             yield Finding(int(layer), "structure", f"lacks {escaped(', '.join(missing))}{where}")
 
 
 def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[tuple[int, float]]:
-    """Layers in which a parameter's norm is unlike that of as many entries in their neighbours, and by how much.
+    """Find layers in which a parameter's norm differs from the nearest layers', with the logarithm of the ratio.
 
-    The norm of few entries scatters like the root of chi-squared, unless its neighbours' are all the same.
+    Only parameters with the same number of entries are compared. The norm of few entries varies like the square root
+    of a chi-squared variable, unless the nearest layers all have the same norm.
     """
     weights = middle["weight", name].reindex(layers).to_numpy(float)
     entries = middle.get(("entries", name), pd.Series(_MANY, layers)).reindex(layers).to_numpy(float)
@@ -281,12 +288,18 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
         alike = entries == count
         if (weights[alike] > 0).all():
             values = np.log(weights, where=alike, out=np.full(len(layers), np.nan))
-            ends = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], count)
-            yield from _outliers(values, layers, np.log(_WEIGHT), scatter=float(np.log(ends[0] / ends[1])) / 2)
+            yield from _outliers(values, layers, np.log(_WEIGHT), scatter=_norm_scatter(float(count)))
+
+
+@cache
+def _norm_scatter(entries: float) -> float:
+    """The most that ln of the norms of two draws of so many entries differ, but by chance."""
+    high, low = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], entries)
+    return float(np.log(high / low)) / 2
 
 
 def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
-    """Matrices that fewer than three layers have, and whose entries are far larger than those of the list's others."""
+    """Find matrices that fewer than three layers have and whose entries are far larger than in the other matrices."""
     table = rows[rows["parameter"] != ""].pivot_table("value", ["layer", "parameter"], "quantity")
     if not {"shortest", "weight", "entries"} <= {*table.columns}:
         return
@@ -294,14 +307,12 @@ def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
     sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
     for (layer, name), size in (sizes / sizes.median()).items():
         if size > _LONE and (table.index.get_level_values("parameter") == name).sum() < 3:
-            what = (
-                f"entries of {escaped(name)} are {{}} times those of the list's other matrices, times the root of a row"
-            )
+            what = f"entries of {escaped(name)} times sqrt(row length) are {{}} times the median of the list's matrices"
             yield Finding(int(layer), "weight", what, (float(size),))
 
 
 def _nearest(values: NDArray[np.float64], k: int, kinds: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-    """The finite values of the layers that are nearest to one: of its kind, where there are two more, or of all."""
+    """Return the finite values of the layers nearest to layer k: of its kind if there are two, or else of any kind."""
     known = [j for j in range(len(values)) if j != k and np.isfinite(values[j])]
     if kinds is not None and len(alike := [j for j in known if kinds[j] == kinds[k]]) > 1:
         known = alike
@@ -312,7 +323,7 @@ def _outliers(
     values: NDArray[np.float64], layers: list[int], limit: float, kinds: NDArray[np.int64] | None = None,
     scatter: float = 0.0,
 ) -> Iterator[tuple[int, float]]:  # fmt: skip
-    """Layers that differ from the median of their neighbours by more than a limit, and by how much."""
+    """Find layers whose value differs from the median of the nearest layers by more than a limit, and by how much."""
     for k, value in enumerate(values):
         near = _nearest(values, k, kinds)
         if len(near) < 2 or not np.isfinite(value):
@@ -326,10 +337,11 @@ def _outliers(
 def _steps_apart(
     steps: NDArray[np.float64], layers: list[int], residual: list[int], kinds: NDArray[np.int64]
 ) -> Iterator[tuple[int, int, float]]:
-    """Layers that multiply the energy otherwise than their neighbours, with the layer to blame, and by how much.
+    """Find layers that multiply the mean squared activation by another factor than the nearest layers.
 
-    A stream that begins anew behind a layer without residual connection grows faster there: that is to blame for layers
-    behind it, and those before it are held against one another.
+    After a layer without a residual connection the residual stream starts again and grows faster. Such a layer is to
+    blame for the layers after it; the layers before it are compared with one another. Each item is the layer, the layer
+    to blame, and the logarithm of the ratio of factors.
     """
     first = min(residual, default=max(layers, default=0) + 1)
     numbers = np.array(layers)
@@ -342,12 +354,12 @@ def _steps_apart(
 
 
 def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:
-    """Layers whose output has another energy than their neighbours', which have the same."""
+    """Find layers whose mean squared activation differs from that of the nearest layers, which all agree."""
     for k, energy in enumerate(energies):
         near = _nearest(energies, k)
         even = len(near) >= 2 and near.max() - near.min() < np.log(_EVEN)
         if even and abs(energy - np.median(near)) > np.log(_NORMED):
-            what = "its output has the energy {}, and its neighbours' {}: is its norm there?"
+            what = "the mean squared activation of its output is {}, the nearest layers' is {}: is its norm missing?"
             yield Finding(int(layers[k]), "energy", what, (float(np.exp(energy)), float(np.exp(np.median(near)))))
 
 
@@ -358,5 +370,5 @@ def _profile(middle: pd.Series, quantity: str, layers: list[int]) -> NDArray[np.
 
 
 def _times(log_factor: float) -> tuple[str, float]:
-    """Words with a place for a number, and the number."""
+    """Return the words for a ratio, with a placeholder for its number, and that number."""
     return ("{} times", float(np.exp(log_factor))) if log_factor >= 0 else ("1/{} of", float(np.exp(-log_factor)))

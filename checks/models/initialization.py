@@ -1,7 +1,7 @@
-"""A probed module beside the Stack that it is to be: its matrices first, then what they make of stream and gradients.
+"""Comparison of a probed module with its expected Stack: first its matrices, then activations and gradients.
 
-The deviation of a matrix is known from one draw to a part 1/sqrt(2 d m) of it, and at fault itself; energies and
-gradients scatter more, and follow from it. So where matrices differ nothing else is judged.
+One sample gives the standard deviation of a d x m matrix with relative error 1/sqrt(2 d m), and a wrong one is a cause.
+Activations and gradients vary more and follow from the matrices, so they are judged only if all matrices agree.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ from theory.stack.stack import BY_LAYER
 from theory.stack.weights import copies, gain, weight_shapes
 
 WEIGHT_RATE = 1e-4
-"""How often a healthy module of a width and depth has a matrix that differs, at most, over all its matrices."""
+"""The false-alarm rate: how often at most a healthy module of one width and depth has a matrix that differs."""
 # What differs by less is the same for practical purposes: of deviations, and of energies and squared gradients of
 # theory, which is not exact at finite width.
 _SAME = 0.02
@@ -50,15 +50,15 @@ Places = tuple[tuple[int, int], str, Finding]
 
 
 class _Matrix(NamedTuple):
-    """A parameter of a list's layers beside the matrices of a Stack that it is.
+    """A parameter in a list's layers, with the matrices of the Stack that it corresponds to.
 
     Attributes:
-        name: of it.
-        roles: of these matrices.
-        layers: in which it is.
-        ratios: its deviation over the Stack's, in every layer.
-        low: what this is at least by chance; a number a layer, likewise high.
-        high: at most.
+        name: the parameter's name.
+        roles: the names of the matrices in the Stack.
+        layers: the layers that have the parameter.
+        ratios: its standard deviation divided by the Stack's, one number per layer.
+        low: the smallest ratio that chance explains, one number per layer.
+        high: the largest such ratio, one number per layer.
     """
 
     name: str
@@ -69,7 +69,7 @@ class _Matrix(NamedTuple):
     high: NDArray[np.float64]
 
     def off(self, from_ratios: NDArray[np.float64] | float = 1.0) -> NDArray[np.bool_]:
-        """In which layers its deviation is beyond chance another one than so many times the Stack's."""
+        """Return, per layer, whether the ratio of standard deviations differs from `from_ratios` beyond chance."""
         relative = self.ratios / from_ratios
         return ~((relative >= np.minimum(self.low, 1 - _SAME)) & (relative <= np.maximum(self.high, 1 + _SAME)))
 
@@ -77,18 +77,18 @@ class _Matrix(NamedTuple):
 def against_initialization(
     frame: pd.DataFrame, table: pd.DataFrame, stack: Callable[[int, int], Stack], roles: Mapping[str, tuple[str, ...]]
 ) -> list[Alarm]:
-    """Where a module is not the Stack that it is to be: its matrices, or else its stream, its energies and gradients.
+    """Report where a module differs from its expected Stack: in its matrices, or else in activations and gradients.
 
-    A matrix differs by 2% at least and by more than chance allows at `WEIGHT_RATE`, of squares of normal numbers. An
-    energy or a squared gradient differs by four standard errors, and by a factor of four in a layer or of two in all of
-    them to one side, of networks with eight times as many coordinates as layers; the layer that is furthest off is
-    named.
+    A matrix differs if its standard deviation is off by at least 2% and by more than chance allows at `WEIGHT_RATE`,
+    for normal entries. A mean squared activation or squared gradient differs if it is off by four standard errors and
+    by a factor of four in one layer, or of two in all layers in the same direction. This needs networks whose width is
+    at least eight times the depth. The layer with the largest deviation is named.
 
     Args:
-        frame: as `simulate.Probed` has it.
-        table: of `layer_tables.against_theory`, whose Stack has the factory's inputs, loss and initialization.
-        stack: of a width and a depth.
-        roles: what the parameters of a layer are called in the Stack.
+        frame: the measured numbers, as in `simulate.Probed.frame`.
+        table: the result of `layer_tables.against_theory` for the same inputs, loss and initialization.
+        stack: a function of a width and a depth that returns the Stack.
+        roles: the Stack's names of a layer's parameters.
     """
     findings: list[Places] = []
     for (width, depth, part), rows in frame[frame["layer"] > 0].groupby(["width", "depth", "part"], sort=False):
@@ -96,7 +96,7 @@ def against_initialization(
         here = list(_matrices_differ(rows, network, roles))
         layers = sorted(rows["layer"].unique())
         if not here and not network.composition.stream_norm and residual_of_normed(rows, layers):
-            what = "residual connections hold the normed stream, and the Stack's the stream itself"
+            what = "residual connections carry the normalized stream; the Stack's carry the stream itself"
             here = [Finding(WHOLE_MODEL, "theory", what)]
         if not here:
             chosen = (table["width"] == width) & (table["depth"] == depth) & (table["part"] == part)
@@ -106,17 +106,18 @@ def against_initialization(
 
 
 def against_description(probed: Probed, given: Stack | None, *, trained: bool) -> tuple[list[Alarm], list[str]]:
-    """Where one module is not the network that it is to be: alarms and notes.
+    """Report where one module differs from the network that it should be: alarms and notes.
 
-    Held against it are the number of layers and whether both ends are one matrix; and, unless they are trained, the
-    deviations of matrices, of embeddings and of an output matrix, and the gains of norms. A matrix is those of the
-    network that have as many entries, ends of branches by their names; where several fit, the nearest.
+    Compared are the number of layers, whether embedding and output matrix are tied, and, unless weights are trained,
+    the standard deviations of all matrices and the gains of norms. A parameter is matched with matrices of the network
+    that have as many entries; the matrices that end a branch are known by their names. If several fit, the one with the
+    nearest standard deviation is used.
 
     Args:
-        probed: the module.
-        given: the network; that of the module's own configuration if None, which is a note where that does not say of
-            which family it is.
-        trained: whether its weights are.
+        probed: the measured module.
+        given: the expected network. If None, it is read from the module's own configuration; differences are then only
+            notes if the configuration does not name its model family.
+        trained: whether the weights are trained.
     """
     network = given or described_stack(probed)
     if network is None:
@@ -137,7 +138,7 @@ def against_description(probed: Probed, given: Stack | None, *, trained: bool) -
     alarms = [replace(alarm, where=(), what=alarm.what.replace("the Stack's", words)) for alarm in alarms]
     if given or "model_type" in probed.config:
         return alarms, []
-    return [], [f"its configuration, read as one of nanoGPT, is another: {alarm.what}" for alarm in alarms]
+    return [], [f"the module differs from its configuration, read as nanoGPT's: {alarm.what}" for alarm in alarms]
 
 
 def _depths(frame: pd.DataFrame) -> dict[str, int]:
@@ -145,17 +146,17 @@ def _depths(frame: pd.DataFrame) -> dict[str, int]:
 
 
 def _of_lists(frame: pd.DataFrame, network: Stack, *, several: bool) -> Iterator[Places]:
-    """The number of layers, where there is one list of them."""
+    """Compare the number of layers, if there is one list of layers."""
     depths = _depths(frame)
     if len(depths) == 1 and not several:
         ((part, depth),) = depths.items()
         if depth != network.depth:
-            what = "has {} layers, and the Stack's number is {}"
+            what = "has {} layers; the Stack's number of layers is {}"
             yield ALONE, part, Finding(WHOLE_MODEL, "structure", what, (depth, network.depth))
 
 
 def roles_by_size(rows: pd.DataFrame, network: Stack) -> dict[str, tuple[str, ...]]:
-    """Which matrices of a network the parameters of a list's layers are, by how many entries these have."""
+    """Match the parameters of a list's layers with matrices of a network by their numbers of entries."""
     one_each = {role: shape for role, shape in weight_shapes(network).items() if copies(network, role) == 1}
     sizes = {role: int(np.prod(shape)) for role, shape in one_each.items()}
     first = rows.drop_duplicates(["parameter", "quantity"]).pivot_table("value", "parameter", "quantity")
@@ -180,7 +181,7 @@ def _log(value: float) -> float:
 
 
 def _of_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Deviations of embeddings and the output matrix; a row may be 0 that stands for padding."""
+    """Compare the standard deviations of embeddings and output matrix; one row, for padding, may be 0."""
     std = next((float(config[name]) for name in DEVIATION if isinstance(config.get(name), float)), None)
     root, vocab = network.width**0.5, network.vocab
     scales = {network.embedding_scale, network.embedding_scale / root, network.output_scale / root}
@@ -191,13 +192,12 @@ def _of_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> 
             ratio = min(ratios, key=lambda value: abs(_log(value)))
             tail = stats.chi2.ppf(1 - WEIGHT_RATE / 2, entries) / entries
             if not (1 - 1 / vocab) ** 0.5 * min(1 - _SAME, (2 - tail) ** 0.5) <= ratio <= max(1 + _SAME, tail**0.5):
-                yield of_weights(
-                    "theory", [name], f"has a deviation {rows['weight'] / entries**0.5 / std:.3g} times the Stack's"
-                )
+                times = rows["weight"] / entries**0.5 / std
+                yield of_weights("theory", [name], f"has {times:.3g} times the Stack's standard deviation")
 
 
 def _of_words(frame: pd.DataFrame, network: Stack) -> list[tuple[str, pd.Series]]:
-    """Parameters outside of layers that have a row for every word, by name, with what was measured of each."""
+    """Return the parameters outside of layers that have a row for every token id, with their measured numbers."""
     outside = frame[(frame["layer"] == 0) & (frame["parameter"] != "")]
     table = outside.pivot_table("value", "parameter", "quantity", sort=False)
     table = table.reindex(columns=["weight", "entries", "shared", "embedding"])
@@ -205,7 +205,7 @@ def _of_words(frame: pd.DataFrame, network: Stack) -> list[tuple[str, pd.Series]
 
 
 def _of_both_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Whether the output matrix is the embeddings', as the model's class has it."""
+    """Check whether the output matrix is tied to the embeddings as in the model's class."""
     known, asked = CLASSES.get(str(config.get("model_type"))), config.get("tie_word_embeddings")
     tied = network.embeddings == "tied" if known is None or not isinstance(asked, bool) else known.tied[asked]
     rows = dict(_of_words(frame, network))
@@ -214,15 +214,15 @@ def _of_both_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]
     both = [name for name in words if rows[name]["shared"] == 1]
     # Positions may be as many as words, which come first.
     if tied and words and others:
-        what = f"is another matrix than {words[0]}, and its configuration has one for both (tie_word_embeddings)"
+        what = f"is not the same matrix as {words[0]}, but its configuration ties them (tie_word_embeddings)"
         yield of_weights("structure", others, what)
     if not tied and both and not others and not network.source_tokens:
-        what = "is the output matrix, too, and its configuration has two (tie_word_embeddings)"
+        what = "is also the output matrix, but its configuration does not tie them (tie_word_embeddings)"
         yield of_weights("structure", both, what)
 
 
 def _of_norms(probed: Probed) -> Iterator[Alarm]:
-    """Alarms of norms whose factor is not 1, as it is before training."""
+    """Report norms whose gain is not 1, the value before training."""
     factors: dict[str, list[float]] = {}
     tests = probed.tests
     response, says = (values(tests, f"norm_{what}") for what in ("response", "says"))
@@ -232,12 +232,12 @@ def _of_norms(probed: Probed) -> Iterator[Alarm]:
     if factors:
         gains = [size for of in factors.values() for size in of]
         ends = " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(gains), max(gains))))
-        what = f"multiply by {ends}, and the Stack's norms by 1 before training"
+        what = f"have gain {ends}; the Stack's norms have gain 1 before training"
         yield of_weights("norm", list(factors), what)
 
 
 def _matrices_differ(rows: pd.DataFrame, network: Stack, roles: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
-    """What is wrong with matrices, by its cause where that is known: one finding a cause."""
+    """Report matrices with wrong standard deviations, grouped by cause where it is known."""
     matrices, findings = _compared(rows, network, roles)
     yield from findings
     left = [matrix for matrix in matrices if matrix.off().any()]
@@ -261,16 +261,17 @@ def _matrices_differ(rows: pd.DataFrame, network: Stack, roles: Mapping[str, tup
             yield from _deviations(_names(group), group)
     for matrix in left:
         for k in np.flatnonzero(matrix.off()) if all(matrix is not m for m in everywhere) else ():
-            words = f"{escaped(matrix.name)} has a deviation {{}} times the Stack's"
+            words = f"{escaped(matrix.name)} has {{}} times the Stack's standard deviation"
             yield Finding(int(matrix.layers[k]), "theory", words, (float(matrix.ratios[k]),))
 
 
 def _deviations(words: str, group: list[_Matrix]) -> Iterator[Finding]:
-    """One finding of all layers, which shows the range of ratios."""
+    """Report one finding about all layers, with the range of ratios."""
     ratios = np.concatenate([matrix.ratios for matrix in group])
-    have = "has a deviation" if len(group) == 1 else "have deviations"
+    have = "has" if len(group) == 1 else "have"
     for ratio in (ratios.min(), ratios.max()):
-        end = f"{have} {{}} times the Stack's" if words == _names(group) else "(deviation {} times the Stack's)"
+        times = "{} times the Stack's standard deviation"
+        end = f"{have} {times}" if words == _names(group) else f"({times})"
         yield Finding(WHOLE_MODEL, "theory", f"{words} {end}", (float(ratio),))
 
 
@@ -283,13 +284,13 @@ def _names(group: list[_Matrix]) -> str:
     return escaped(", ".join(matrix.name for matrix in group))
 
 
-_FACTOR = "the factor 1/sqrt(2 L) of matrices that end a branch"
+_FACTOR = "the factor 1/sqrt(2 L) for matrices that end a branch"
 _MISSING = f"{_FACTOR} is missing in"
-_ADDED = f"{_FACTOR} stands on"
+_ADDED = f"{_FACTOR} is applied to"
 
 
 def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64] | float]]:
-    """Known causes, and what each makes of the deviation of a matrix over the Stack's: nan where it is none."""
+    """Return known causes, each with the ratio of standard deviations that it gives a matrix: nan if it has none."""
     by_layer = network.depth_scaling in BY_LAYER
     # Of which matrices the Stack's factor is.
     ends = _ENDS | ({"W1"} if network.depth_scaling == "layer_up" else set())
@@ -305,32 +306,32 @@ def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64]
         _ADDED: lambda m: np.nan if scaled(m) else 1 / factor(m),
     }
     if (beta := network.composition.gain(network.depth)) != 1.0:
-        factor_name = f"{network.composition.title}'s factor of weights"
+        factor_name = f"the weight factor of {network.composition.title}"
         causes[f"{factor_name} is missing in"] = lambda m: _changed(
             network, m, lambda role: 1 if role in _QUERIES else 1 / beta
         )
-        causes[f"{factor_name} stands on"] = lambda m: _changed(
+        causes[f"{factor_name} is applied to"] = lambda m: _changed(
             network, m, lambda role: beta if role in _QUERIES else 1
         )
-    causes["as normal numbers cut at two deviations:"] = lambda _: _CUT
+    causes["initialized from a normal distribution cut at two standard deviations:"] = lambda _: _CUT
     for shards in _SHARDS:
-        causes[f"as drawn with the fan of one of {shards} shards:"] = partial(_of_shard, network, shards)
+        causes[f"initialized with the fan of one of {shards} shards:"] = partial(_of_shard, network, shards)
     return causes
 
 
 def _changed(network: Stack, matrix: _Matrix, factor: Callable[[str], float]) -> float:
-    """The deviation over the Stack's, of one of whose matrices each has so many times its own."""
+    """Return the ratio of standard deviations if every matrix of a parameter is multiplied by its factor."""
     squares = {role: _square(network, role) for role in matrix.roles}
     return float((sum(factor(role) ** 2 * square for role, square in squares.items()) / sum(squares.values())) ** 0.5)
 
 
 def _square(network: Stack, role: str) -> float:
-    """E||W||_F^2 of a matrix."""
+    """Return the expected squared norm E||W||_F^2 of a matrix."""
     return gain(network, role) * weight_shapes(network)[role][1]
 
 
 def _of_shard(network: Stack, shards: int, matrix: _Matrix) -> float:
-    """The deviation over the whole's of what was drawn for a part: of rows, if it ends a branch, or of columns."""
+    """Return the ratio of standard deviations if a shard's fan was used: rows for ends of branches, else columns."""
     if network.init_std is not None or len(matrix.roles) != 1:
         return np.nan
     (role,) = matrix.roles
@@ -345,7 +346,7 @@ def _of_shard(network: Stack, shards: int, matrix: _Matrix) -> float:
 def _compared(
     rows: pd.DataFrame, network: Stack, roles: Mapping[str, tuple[str, ...]]
 ) -> tuple[list[_Matrix], list[Finding]]:
-    """Parameters that the Stack knows, and the findings of those that have other shapes, or are 0 there alone."""
+    """Return the parameters that the Stack knows, and findings about wrong shapes or matrices that should be 0."""
     shapes = weight_shapes(network)
     known = {name: tuple(chosen) for name, chosen in roles.items() if {*chosen} <= {*shapes}}
     norms = rows[(rows["quantity"] == "weight") & rows["parameter"].isin(known)]
@@ -360,11 +361,11 @@ def _compared(
         theirs = sum(float(np.prod(shapes[role])) for role in known[name])
         expected = np.array([sum(_square(network.of_layer(int(k)), r) for r in known[name]) for k in squares.index])
         if (entries != theirs).any():
-            words = f"{escaped(name)} has {{}} entries, and the Stack's {{}}"
+            words = f"{escaped(name)} has {{}} entries; the Stack's matrix has {{}}"
             findings.append(Finding(WHOLE_MODEL, "theory", words, (float(entries.max()), theirs), digits=10))
         elif not (expected > 0).all():
             if (squares["mean"] > 0).all():
-                findings.append(Finding(WHOLE_MODEL, "theory", f"{escaped(name)} is not 0, and the Stack's is"))
+                findings.append(Finding(WHOLE_MODEL, "theory", f"{escaped(name)} is not 0; the Stack's matrix is 0"))
         elif np.isfinite(squares["mean"]).all():
             freedom = entries * squares["count"].to_numpy()
             low, high = (np.sqrt(stats.chi2.ppf(tail, freedom) / freedom) for tail in tails)
@@ -374,7 +375,7 @@ def _compared(
 
 
 def _numbers_differ(table: pd.DataFrame) -> Iterator[Finding]:
-    """The energy and the gradient that are furthest from theory's, each with its layer, and what else is far."""
+    """Report the activation and the gradient furthest from theory, each with its layer, and name the others."""
     rows = table[(table["noise"] > 0) & (table["ratio"] > 0)]
     if rows.empty:
         return
@@ -390,11 +391,11 @@ def _numbers_differ(table: pd.DataFrame) -> Iterator[Finding]:
         far = rows[(rows["quantity"] == "hidden_energy") == forward]
         if not far.empty:
             (row,) = far.nlargest(1, "size").itertuples()
-            name = "energy of the stream" if forward else f"|gradient|^2 of {escaped(row.quantity)}"
+            name = "mean squared activation" if forward else f"|gradient|^2 of {escaped(row.quantity)}"
             words.append(f"{name} is {'{} times' if row.ratio > 1 else '1/{} of'} theory's in layer {{}}")
             numbers += [float(np.exp(row.size)), row.layer]
             named.add(row.quantity)
     if words:
         rest = escaped(", ".join(name for name in rows["quantity"].unique() if name not in named))
-        further = [f"gradients of {rest} are far from it too"] if rest else []
+        further = [f"gradients of {rest} are also far from theory"] if rest else []
         yield Finding(WHOLE_MODEL, "theory", "; ".join([*words, *further]), tuple(numbers))

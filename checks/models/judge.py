@@ -1,4 +1,4 @@
-"""What `probe` measures and judges: one module, a factory's modules over sizes, or steps of an optimizer from them."""
+"""The function `probe`: measure and judge one module, a factory's modules over sizes, or optimizer steps."""
 
 import re
 import sys
@@ -60,35 +60,36 @@ def probe(
     learning_rate: float | None = None, parametrization: Parametrization = "mup",
     on_module: Callable[[int, int], None] | None = None,
 ) -> ProbeReport:  # fmt: skip
-    """Measure and judge one module with its weights, `probe(module, batch)`, or a factory's over widths and depths.
+    """Check the initialization of one module, `probe(module, batch)`, or of a factory's modules over widths and depths.
 
     Args:
-        factory: a module, with its batch; a factory as `simulate.probe` has it; a function without arguments that gives
-            (module, batch) or (module, batch, loss); or the name of one: a built-in, or MODULE:FACTORY.
-        batch: a module's: a tensor, a tuple of arguments or a dict of keyword arguments.
-        loss: a module's, from its output to a scalar; the output's own `.loss` if left out.
-        trained: whether a module's weights are trained: thresholds of an initialization do not apply then.
-        widths: given to the factory.
-        depths: given to the factory.
-        seeds: modules per width and depth; of one module against another, of each.
+        factory: a module, with its batch; a factory as in `simulate.probe`; a function without arguments that returns
+            (module, batch) or (module, batch, loss); or a name: a built-in model, or MODULE:FACTORY.
+        batch: the module's input: a tensor, a tuple of arguments or a dict of keyword arguments.
+        loss: function of the module's output that returns a scalar; the default is the output's own `.loss`.
+        trained: whether the module's weights are trained; thresholds for an initialization are then skipped.
+        widths: widths that the factory is called with.
+        depths: depths that the factory is called with.
+        seeds: number of random modules per width and depth, or of each module in a comparison of two functions.
         seed: root seed.
-        layers: globs that name the layers.
-        device: where; one module stays where it is.
-        stack: the network that one module is to be, or that of a width and a depth; if left out the factory's
-            attribute `stack` (`roles` name parameters as `layer_tables.ROLES` does), or read from one module.
-        against: what it is to be like: another factory or its name, probed with seeds of its own; a `Reference`; or the
-            file or folder that `--out` wrote. For a function without arguments another one, or its name.
-        steps: how many steps an optimizer takes: how coordinates and updates go with sizes is judged.
-        optimizer: for steps, or for one module, whose first step is judged: "sgd", "adam", "adamw" (of steps that name
-            none), "muon", or a function (or its name) of the module, and of its `width` and `depth` if it has such
-            parameters, that gives a torch.optim.Optimizer, several, or (optimizer, schedule), or what it gives.
-        learning_rate: of an `optimizer` by name.
-        parametrization: held against steps: "sp", "mup", "mean-field" or "completep".
-        on_module: called with how many modules are done, and of how many, after each; of one module with its parts.
+        layers: globs that name the layers; found automatically if left out.
+        device: device of a factory's modules; a given module stays on its own device.
+        stack: the expected network of one module, or a function of width and depth that returns it. The default is the
+            factory's attribute `stack` (its attribute `roles` names parameters as `layer_tables.ROLES` does), or the
+            network read from one module.
+        against: the reference: another factory or its name, which is probed with seeds of its own; a `Reference`; or
+            the file or folder that `--out` wrote. For a function without arguments: another such function, or its name.
+        steps: number of optimizer steps; the scaling of outputs and updates with the size is judged.
+        optimizer: optimizer of `steps` (default "adamw"), or of one module's first step: "sgd", "adam", "adamw",
+            "muon", an optimizer, or a function of the module (and its `width` and `depth`), or its name, that
+            returns a torch.optim.Optimizer, several of them, or (optimizer, schedule).
+        learning_rate: learning rate of an `optimizer` given by name.
+        parametrization: the expected scaling for `steps`: "sp", "mup", "mean-field" or "completep".
+        on_module: progress callback, called as on_module(done, total) after every module, or every part of one module.
 
     Raises:
-        ValueError: an argument belongs to another question (`checks.models.questions`), is outside its range, or
-            something cannot be found.
+        ValueError: an argument belongs to another use (`checks.models.questions`), is outside its range, or names
+            something that cannot be found.
     """
     alone = batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory))
     question: Question = "one" if alone else "grid" if steps is None else "steps"
@@ -117,7 +118,7 @@ def probe(
 def _judged_alone(
     factory: Any, batch: Any, loss: Any, against: Any, sampling: dict[str, Any], *, seed: int, stack: Any, **rest: Any
 ) -> ProbeReport:
-    """Measure and judge one module, or what a function without arguments makes, and hold it against another's."""
+    """Measure and judge one module, given or made by a function without arguments, and compare it with a reference."""
     differences, notes, name = list[Alarm](), list[str](), ""
     if against is not None:
         differences, notes = one_against_one(factory, against, seed=seed, **sampling)
@@ -137,34 +138,34 @@ def judged_module(
     learning_rate: float | None = None, stack: Stack | None = None,
     on_part: Callable[[int, int], None] | None = None,
 ) -> ProbeReport:  # fmt: skip
-    """Measure a module that there is, and judge it; it stays as it was.
+    """Measure and judge an existing module, which is left unchanged.
 
     Args:
         module: a `torch.nn.Module`.
-        batch: as `simulate.modules.one_module.one_module` takes it.
-        loss: likewise.
-        seed: of what module and loss draw.
+        batch: the input, as in `simulate.modules.one_module.one_module`.
+        loss: the loss function, as in `simulate.modules.one_module.one_module`.
+        seed: random seed of whatever module and loss sample.
         layers: globs that name the layers.
-        trained: whether its weights have been trained: thresholds of an initialization do not apply.
-        name: how it is called; its class if left out.
-        optimizer: whose first step is judged too, as `simulate.modules.one_step.one_step` takes it; none if left out.
-        learning_rate: of an optimizer by name.
-        stack: the network of theory that it is to be; read from layers of `torch.nn.TransformerEncoder` or a model's
-            configuration if left out.
-        on_part: called with how many parts are done, and of how many, after each.
+        trained: whether the weights are trained; thresholds for an initialization are then skipped.
+        name: the name in the report; the module's class if left out.
+        optimizer: optimizer whose first step is judged, as in `simulate.modules.one_step.one_step`; none if left out.
+        learning_rate: learning rate of an optimizer given by name.
+        stack: the expected network; read from layers of `torch.nn.TransformerEncoder` or from a model's configuration
+            if left out.
+        on_part: progress callback, called as on_part(done, total).
 
     Raises:
-        ValueError: as `one_module` and `one_step`, or the Stack is none, or of another depth.
+        ValueError: as in `one_module` and `one_step`; or the Stack is not a Stack, or has another depth.
     """
     if stack is not None and not isinstance(stack, Stack):
-        raise ValueError(f"stack must be a Stack, of one module, got {stack!r}.")
+        raise ValueError(f"stack must be a Stack for one module, got {stack!r}.")
     if optimizer is None and learning_rate is not None:
-        raise ValueError(f"learning_rate must stand with an optimizer, got {learning_rate!r} and none.")
+        raise ValueError(f"learning_rate requires an optimizer, got learning_rate = {learning_rate!r} without one.")
     measured = one_module(module, batch, loss, seed=seed, layers=layers, on_part=on_part)
     frame = measured.frame
     depths = [len(profile(frame, part, "hidden_energy")) for part in parts_of(frame)]
     if stack is not None and stack.depth not in depths:
-        raise ValueError(f"stack must be as deep as a list of layers, {depths}, got depth {stack.depth}.")
+        raise ValueError(f"stack must have the depth of a list of layers, {depths}, got depth {stack.depth}.")
     exact, notes = exact_alarms(measured.tests, trained=trained)
     others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)), *of_the_whole(measured)]
     if trained:
@@ -180,7 +181,7 @@ def judged_module(
     wrong = exact + others
     if drawn := _drawn_alike(module, batch, loss, wrong, seed=seed, layers=layers):
         wrong = [alarm for alarm in wrong if alarm not in drawn]
-        notes[:0] = [f"{said(alarm)}, as {type(module).__name__} draws it" for alarm in drawn]
+        notes[:0] = [f"{said(alarm)} (a new {type(module).__name__} has this too)" for alarm in drawn]
     alarms, step, moves = one_a_cause(wrong), None, pd.DataFrame()
     if optimizer is not None:
         inputs, own_loss = batch_and_loss(module, batch, loss)
@@ -194,10 +195,10 @@ def judged_module(
 
 
 def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
-    """Refuse a batch of another shape than a Stack's.
+    """Check that a batch has the shape of a Stack's.
 
     Raises:
-        ValueError: it has.
+        ValueError: the shapes differ.
     """
     first = frame.drop_duplicates("quantity").set_index("quantity")["value"]
     if {"input_tokens", "input_positions"} <= {*first.index}:
@@ -213,7 +214,7 @@ def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
 def _drawn_alike(
     module: Any, batch: Any, loss: Any, wrong: Sequence[Alarm], *, seed: int, layers: Sequence[str]
 ) -> list[Alarm]:
-    """The alarms that a new module of the same installed class and configuration raises, too."""
+    """Return the alarms that a new module of the same installed class and configuration also raises."""
     asked = [alarm for alarm in wrong if alarm.kind in _OF_CLASS]
     config, source = getattr(module, "config", None), getattr(sys.modules.get(type(module).__module__), "__file__", "")
     if not asked or config is None or "-packages" not in str(source):
@@ -244,15 +245,15 @@ def _judged_sizes(
     factory: Any, sizes: dict[str, Any], seed: int, stack: Any, against: Any,
     on_module: Callable[[int, int], None] | None,
 ) -> ProbeReport:  # fmt: skip
-    """Measure a factory's modules of several sizes, and what they are to be like, and judge them.
+    """Measure a factory's modules of several sizes and their reference, and judge them.
 
     Raises:
-        ValueError: stack is no function, or a factory, a reference or a role cannot be found.
+        ValueError: stack is not a function, or a factory, a reference or a role cannot be found.
     """
     name, built = name_of(factory), known(factory)
     stack, about = stack or built.stack, built.note()
     if stack is not None and not callable(stack):
-        raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
+        raise ValueError(f"stack must be a function of a width and a depth that returns a Stack, got {stack!r}.")
     roles = {**ROLES, **checked_roles(built.roles)}
     reference, other = _held_against(against)
     rounds = 1 + (other is not None)
@@ -279,12 +280,12 @@ def _judged_sizes(
 
 
 def _round(on_module: Callable[[int, int], None] | None, place: int, rounds: int) -> Callable[[int, int], None] | None:
-    """What counts the modules of one round of several."""
+    """Return a progress callback for one of several rounds."""
     return None if on_module is None else lambda done, of: on_module(place * of + done, rounds * of)
 
 
 def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Reference | None, Factory | None]:
-    """What was kept, or the factory to probe.
+    """Return the stored reference, or the factory to probe as a reference.
 
     Raises:
         ValueError: it cannot be found.
@@ -301,13 +302,13 @@ def _judged_steps(
     factory: Any, optimizer: Any, learning_rate: float | None, parametrization: Parametrization, *,
     widths: Sequence[int], depths: Sequence[int], steps: int, seeds: int, **rest: Any,
 ) -> ProbeReport:  # fmt: skip
-    """Take steps from a factory's modules, and hold how they go with the width against a parametrization.
+    """Take optimizer steps with a factory's modules, and compare their scaling with a parametrization.
 
-    Three widths or more count at the greatest depth; for CompleteP also three depths or more at the greatest width.
+    This needs at least three widths at the greatest depth; for CompleteP also three depths at the greatest width.
 
     Raises:
         ValueError: an argument is outside its range.
-        ProbeError: something of the user's fails.
+        ProbeError: the user's code fails.
     """
     if parametrization not in PARAMETRIZATIONS:
         raise ValueError(f"parametrization must be one of {', '.join(PARAMETRIZATIONS)}, got {parametrization!r}.")
@@ -315,11 +316,11 @@ def _judged_steps(
     for what, values in needed.items():
         if len(set(values)) < LEAST_POINTS:
             raise ValueError(
-                f"{what} must have {LEAST_POINTS} different values or more for an exponent of {parametrization}, got "
+                f"{what} must have at least {LEAST_POINTS} different values for exponents of {parametrization}, got "
                 f"{' '.join(map(str, values)) or 'none'}."
             )
     if seeds < 2:
-        raise ValueError(f"seeds must be at least 2 for an interval of an exponent, got {seeds!r}.")
+        raise ValueError(f"seeds must be at least 2 for intervals of exponents, got {seeds!r}.")
     title, make = optimizer_factory(optimizer, learning_rate)
     depths = depths if parametrization == "completep" else [max(depths, default=0)]
     stepped = coordinate_steps(
@@ -329,7 +330,7 @@ def _judged_steps(
 
 
 def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> ProbeReport:
-    """The report on what was measured."""
+    """Judge measured optimizer steps."""
     rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
     alarms = _gathered(alarms)
     dead = any(alarm.kind == "non-finite" for alarm in alarms)
@@ -351,7 +352,7 @@ def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, 
 
 
 def _gathered(alarms: list[Alarm]) -> list[Alarm]:
-    """One of what was seen at several sizes."""
+    """Merge equal alarms from several sizes."""
     alike: dict[Any, list[Alarm]] = {}
     for alarm in alarms:
         alike.setdefault((alarm.part, alarm.kind, alarm.what), []).append(alarm)

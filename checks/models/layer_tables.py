@@ -1,4 +1,4 @@
-"""Tables of probed modules: layers, exponents with intervals, profiles over the layers, updates, theory beside them."""
+"""Tables of probed modules: layers, exponents with intervals, profiles over layers, updates, comparison with theory."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,9 +14,9 @@ from theory import QUANTITIES, Stack, predict
 from theory.mean_field.cost import quick_patterns
 
 WORDS = ("agrees", "undecided", "differs", "not judged")
-"""Of theory's table."""
+"""The possible results in the column `agreement` of the comparison with theory."""
 TOTAL = "all"
-"""Stands for all parameters of a layer together."""
+"""The parameter name of rows about all parameters of a layer together."""
 
 # Attention patterns that a prediction is averaged over; its error is part of the noise.
 _PATTERNS = 512
@@ -29,14 +29,14 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "self_attn.out_proj.weight": ("WO",),
     "self_attn.in_proj_weight": ("WQ", "WK", "WV"),
 }
-"""What the parameters of a layer of `torch.nn.TransformerEncoder` are called in a `theory.Stack`."""
+"""The names in a `theory.Stack` of the parameters of a layer of `torch.nn.TransformerEncoder`."""
 
 
 def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
-    """What parameters are called in a Stack, as a user says it.
+    """Check a user's mapping of parameter names to matrices of a Stack.
 
     Raises:
-        ValueError: it is no dict of names to tuples of matrices that there are.
+        ValueError: it is not a dict of names to tuples of known matrices.
     """
     if not isinstance(roles, Mapping):
         raise ValueError(f"roles must be a dict such as {{'up.weight': ('W1',)}}, got {roles!r}.")
@@ -48,10 +48,10 @@ def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
 
 
 def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
-    """Squared gradient norms of every layer and seed, by parameter and of all together.
+    """Return the squared gradient norms of every layer and seed, per parameter and in total.
 
     Returns:
-        Columns width, depth, seed, part, layer, parameter (`TOTAL` for all), value.
+        Columns width, depth, seed, part, layer, parameter (`TOTAL` for the total), value.
     """
     rows = frame[(frame["quantity"] == "gradient") & (frame["layer"] > 0)]
     keys = ["width", "depth", "seed", "part", "layer"]
@@ -61,14 +61,14 @@ def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
-    """Exponents of the last layers' gradient norms: in the depth at the largest width, and the other way round.
+    """Fit exponents of the last layer's gradient norm in depth (at the largest width) and width (at the largest depth).
 
-    And, against "layer", what ln of the norm gains from layer to layer of the deepest modules at the largest width.
-    Errors come from the scatter over seeds, pooled over the configurations of a fit, and intervals from Student's t:
-    few seeds tell a variance badly.
+    Rows against "layer" hold the slope of ln(gradient norm) over the layers of the deepest modules at the largest
+    width. Errors come from the scatter over seeds, pooled over the configurations of a fit. Intervals use Student's t,
+    because few seeds estimate a variance badly.
 
     Returns:
-        Columns part, parameter, against, exponent, low, high (95%); a row where there are three values.
+        Columns part, parameter, against, exponent, low, high (95%); rows need at least three values.
     """
     gradients = layer_gradients(frame)
     rows = []
@@ -93,13 +93,13 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _followed(gradients: pd.DataFrame) -> set[str]:
-    """The lists that are longer where the modules are deeper."""
+    """Return the lists that have more layers in deeper modules."""
     lengths = gradients.groupby(["part", "depth"])["layer"].max().groupby("part")
     return {str(part) for part, by_depth in lengths if by_depth.is_monotonic_increasing and by_depth.is_unique}
 
 
 def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, float]]:
-    """Slopes of ln of the norm over the layers of the deepest and widest modules; each seed has its own."""
+    """Fit slopes of ln(gradient norm) over the layers of the deepest and widest modules, one for each seed."""
     here = gradients[gradients["depth"] == gradients["depth"].max()]
     here = here[here["width"] == here["width"].max()]
     rows = []
@@ -115,7 +115,7 @@ def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, 
 
 
 def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Over seeds, for every configuration and layer: the energy of the stream and the norm of the layer's gradient.
+    """Average the mean squared activation and the gradient norm over seeds, for every configuration and layer.
 
     Returns:
         Columns width, depth, part, layer, energy, energy_sem, gradient (root mean square), gradient_sem.
@@ -133,12 +133,12 @@ def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
 def against_theory(
     frame: pd.DataFrame, stack: Callable[[int, int], Stack], roles: Mapping[str, tuple[str, ...]] = ROLES
 ) -> pd.DataFrame:
-    """Large-width theory for the nearest Stack beside what was measured.
+    """Compare measured numbers with large-width theory for a Stack.
 
     Args:
-        frame: as `simulate.Probed` has it.
-        stack: of a width and a depth.
-        roles: what the parameters of a layer are called in the Stack; several make the parameter together.
+        frame: the measured numbers, as in `simulate.Probed.frame`.
+        stack: a function of a width and a depth that returns the Stack.
+        roles: the Stack's names of a layer's parameters; one parameter may hold several matrices.
 
     Returns:
         Columns width, depth, part, layer, quantity, predicted, measured, sem, ratio, noise (of the ratio: one standard
@@ -148,7 +148,7 @@ def against_theory(
         squared gradients of parameters that have a role in the Stack.
 
     Raises:
-        ValueError: what the stack gives is none, or has fewer layers than the module.
+        ValueError: the function does not return a Stack, or the Stack has fewer layers than the module.
     """
     rows = []
     for (width, depth), here in frame[frame["layer"] > 0].groupby(["width", "depth"]):
@@ -196,10 +196,18 @@ def _word(ratio: float, noise: float, seeds: int, *, judged: bool) -> str:
 
 
 def not_compared(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Parameters of layers that theory's table has no row of."""
+    """Return the parameters of layers that are missing in the comparison with theory."""
     there = frame[(frame["quantity"] == "gradient") & (frame["layer"] > 0)]["parameter"].unique()
     return sorted(set(there) - set(table["quantity"]))
 
+
+LEGEND = {
+    "energy": "mean squared activation of the output", "keeps": "coefficient of the input in the output",
+    "gradient": "norm of the loss gradient at the output", "logits": "standard deviation of attention logits",
+    "entropy": "attention entropy / uniform entropy", "peak": "mean largest attention weight",
+    "dead": "share of hidden units that are 0", "saturated": "share of saturated hidden units",
+}  # fmt: skip
+"""Meaning of every column of the layers' table."""
 
 LAYER_COLUMNS = {
     "hidden_energy": "energy", "stream_coefficient": "keeps", "gradient_sq": "gradient", "logit_std": "logits",
@@ -209,13 +217,14 @@ LAYER_COLUMNS = {
 
 
 def layers_table(probed: Probed) -> pd.DataFrame:
-    """A row for every layer, of modules of several sizes at the greatest width and depth; means over seeds.
+    """Return a row for every layer at the greatest width and depth; means over seeds.
 
     Returns:
-        Columns part, layer, energy (mean square of its output), keeps (the part of its input in it), gradient (norm of
-        the loss's gradient at its output; of several modules the root mean square), and of one module, or of several
-        of one size, logits (standard deviation), entropy of attention over a uniform one's, peak (the mean over
-        queries of the largest weight), dead and saturated (shares of its units).
+        Columns part, layer, energy (mean squared activation of its output), keeps (coefficient of its input in its
+        output), gradient (norm of the loss gradient at its output; for several modules the root mean square). For one
+        module, or several of one size, also logits (standard deviation of attention logits), entropy (of attention,
+        divided by the entropy of uniform attention), peak (mean over queries of the largest attention weight), dead
+        and saturated (shares of hidden units).
     """
     frame = probed.frame[(probed.frame["layer"] > 0) & (probed.frame["parameter"] == "")]
     sizes = frame[["width", "depth"]].max()
@@ -235,11 +244,11 @@ def layers_table(probed: Probed) -> pd.DataFrame:
 
 
 def updates_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Norms of a first step at rate 1 over the norms of matrices, a row for every matrix of a layer of one module.
+    """Return relative updates of a first step at learning rate 1, a row for every matrix in a layer of one module.
 
     Returns:
-        Columns part, layer, parameter, sgd (of the gradient), adam (the root of the number of entries), muon (of the
-        shorter side, which is the most).
+        Columns part, layer, parameter, and the norm of the update divided by the norm of the matrix: sgd (the norm of
+        the gradient), adam (sqrt(number of entries)), muon (sqrt(shorter side), an upper bound).
     """
     matrices = frame[frame["quantity"].isin(["weight", "gradient", "entries", "shortest"])]
     table = matrices.pivot_table("value", ["part", "layer", "parameter"], "quantity", sort=False).reset_index()

@@ -1,4 +1,4 @@
-"""What a parametrization asks of coordinates, updates and attention, as exponents in the width or the depth.
+"""The exponents that a parametrization requires of outputs, updates and attention, in the width or the depth.
 
 With the width n, matrices W of hidden layers (n x n), of the input (n x fixed) and of the output (fixed x n):
 
@@ -30,8 +30,8 @@ from typing import Literal
 from theory.stack.parametrizations import Parametrization
 
 Role = Literal["input", "hidden", "output", "vector", "fixed", "inner"]
-"""Of a weight: matrices by which of their lengths grow with the width (of `hidden` both); vectors that grow; what does
-not; and what belongs to a module without a matrix product of its own, whose output does not grow."""
+"""The role of a weight. Matrices are named by the lengths that grow with the width (both for `hidden`). A `vector`
+grows, a `fixed` weight does not. An `inner` weight belongs to a module whose output does not grow."""
 
 Range = tuple[float, float]
 
@@ -46,13 +46,13 @@ _FIRST_STEP: dict[str, dict[Role, float]] = {
 
 
 def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool) -> Role:
-    """What a weight is.
+    """Return the role of a weight.
 
     Args:
-        growing: how many of its lengths grow with the width.
-        lengths: how many it has.
-        input_grows: whether the input of its module does.
-        output_grows: whether its output does.
+        growing: number of its lengths that grow with the width.
+        lengths: number of its lengths.
+        input_grows: whether the input of its module grows with the width.
+        output_grows: whether the output of its module grows with the width.
 
     >>> role_of(2, 2, input_grows=True, output_grows=True), role_of(1, 2, input_grows=True, output_grows=False)
     ('hidden', 'output')
@@ -67,18 +67,18 @@ def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool
 
 
 def start_asked(parametrization: Parametrization, *, grows: bool) -> Range:
-    """Exponent of coordinates at the start, as a range: of outputs that grow, or of logits."""
+    """Return the expected range of a module output's exponent at the start: for growing outputs, or for logits."""
     if grows or parametrization == "sp":
         return 0.0, 0.0
     return (-HALF, -HALF) if parametrization == "mean-field" else (-HALF, 0.0)
 
 
 def crowded(vectors: int, inputs: float) -> bool:
-    """Whether a matrix's update makes of a vector more by the other vectors than by that one, by a sign of gradients.
+    """Return whether a sign update changes a vector's output more through the other vectors than through itself.
 
     Args:
-        vectors: that the matrix is given.
-        inputs: their length.
+        vectors: number of vectors that the matrix multiplies.
+        inputs: length of these vectors.
 
     >>> crowded(100, 64), crowded(32, 64)
     (True, False)
@@ -90,15 +90,15 @@ def own_asked(
     parametrization: Parametrization, role: Role, optimizer: str, rate: float, *, crowd: bool = False,
     attention: bool = False,
 ) -> Range | None:  # fmt: skip
-    """Exponent of what a weight's first update makes of its output; None where nothing is asked.
+    """Return the expected exponent of the output change by a weight's first update, or None if nothing is expected.
 
     Args:
-        parametrization: which.
-        role: of the weight.
-        optimizer: name of its class.
-        rate: exponent of the rate that all weights have, in the standard parametrization.
-        crowd: whether its vectors are as many that others' part is the larger one (`crowded`).
-        attention: whether the network has some.
+        parametrization: the parametrization.
+        role: the weight's role.
+        optimizer: the name of the optimizer's class.
+        rate: exponent of the common learning rate, for the standard parametrization.
+        crowd: whether other vectors dominate the change (`crowded`).
+        attention: whether the network has attention.
     """
     # Muon's updates are orthogonal matrices: they make of a vector as much, whatever the others are.
     less = HALF if crowd and role in ("hidden", "output") and optimizer != "Muon" else 0.0
@@ -114,10 +114,10 @@ def own_asked(
 
 
 def passed_asked(parametrization: Parametrization) -> Range | None:
-    """Exponent of what is passed on; None where nothing is asked. What is too small follows from updates before it."""
+    """Return the expected exponent of passed-on changes, or None; too small changes follow from earlier updates."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 
 def logit_asked(parametrization: Parametrization) -> float:
-    """Exponent of q·k's factor in the size of a key."""
+    """Return the expected exponent of the factor of q·k in the key size d_k."""
     return -HALF if parametrization == "sp" else -1.0

@@ -1,4 +1,4 @@
-"""The three questions of `probe`, and which of its arguments and flags belong to which."""
+"""The three uses of `probe`, and the arguments and flags that each allows."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -9,26 +9,26 @@ _SIZES = "a factory of a width and a depth"
 _GIVEN = {"one": "one module", "grid": f"{_SIZES} without steps", "steps": "steps"}
 
 BELONGS: dict[str, tuple[tuple[Question, ...], str]] = {
-    **dict.fromkeys(("width", "widths", "depth", "depths", "steps"), (("grid", "steps"), f"with {_SIZES}")),
-    "parametrization": (("steps",), f"with steps and {_SIZES}"),
-    **dict.fromkeys(("optimizer", "learning_rate"), (("steps", "one"), "with steps or with one module")),
-    **dict.fromkeys(("layers", "against", "stack"), (("grid", "one"), "without steps")),
-    **dict.fromkeys(("loss", "trained", "logged"), (("one",), f"with one module, not with {_SIZES}")),
+    **dict.fromkeys(("width", "widths", "depth", "depths", "steps"), (("grid", "steps"), f"requires {_SIZES}")),
+    "parametrization": (("steps",), f"requires steps and {_SIZES}"),
+    **dict.fromkeys(("optimizer", "learning_rate"), (("steps", "one"), "requires steps or one module")),
+    **dict.fromkeys(("layers", "against", "stack"), (("grid", "one"), "cannot be combined with steps")),
+    **dict.fromkeys(("loss", "trained", "logged"), (("one",), "requires one module")),
 }
-"""By argument or flag: the questions that it belongs to, and what it must stand with."""
+"""By argument or flag: the uses that allow it, and what it requires."""
 
 
 def check_question(question: Question, given: Iterable[str]) -> None:
-    """Refuse arguments of another question.
+    """Check that every given argument applies to this use of `probe`.
 
     Args:
-        question: "one" module, a "grid" of sizes, or "steps" over it.
+        question: the use: "one" module, a "grid" of widths and depths, or optimizer "steps" over such a grid.
         given: names of all arguments or flags that were given.
 
     Raises:
-        ValueError: one belongs to another question.
+        ValueError: an argument belongs to another use.
     """
     for name in given:
         questions, words = BELONGS.get(name, ((question,), ""))
         if question not in questions:
-            raise ValueError(f"{name} must stand {words}, got {_GIVEN[question]}.")
+            raise ValueError(f"{name} {words}, got {_GIVEN[question]}.")

@@ -1,7 +1,7 @@
-"""A probed module beside another one, or beside what was kept of it: faults of the whole model, which has no neighbour.
+"""Comparison of a probed module with a reference: another module, or stored measurements.
 
-Compared are logarithms of norms, of weights, gradients and streams, seed by seed in both: their means, with an error
-from the scatter of both together.
+This finds faults that all layers share. It compares the means of logarithms of norms (weights, gradients, activations)
+over seeds, with an error from the scatter of both modules.
 """
 
 import json
@@ -24,9 +24,9 @@ from simulate.runs.files import write_whole
 from theory.stack.documents import read_document
 
 FILE = "probe.json"
-"""What the command keeps of a module, for others to be held against."""
+"""The file that `probe --out` writes, for comparisons with other modules."""
 RATE = 0.01
-"""How often a healthy module raises an alarm against a reference of its own kind, at most, over all comparisons."""
+"""The false-alarm rate: how often at most a healthy module differs from a reference of its own kind."""
 # What differs by less is the same for practical purposes.
 _FACTOR = 1.25
 _FORMAT = 1
@@ -37,7 +37,7 @@ _SCALE = "logit_scale"
 # Factors of q·k are exact but for the rounding of their products.
 _SAME_SCALE = 0.01
 _COMPARED = {
-    "hidden_energy": "energy of the stream",
+    "hidden_energy": "mean squared activation",
     "weight": "norm of {}",
     "gradient": "gradient of {}",
     "loss": "loss",
@@ -46,10 +46,10 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """What is kept of a probed module to compare others with.
+    """Stored measurements of a probed module, for comparisons with other modules.
 
     Attributes:
-        name: of its factory.
+        name: the name of its factory.
         table: for every width, depth, part, layer (`WHOLE_MODEL`: the mean over the layers of a list), parameter and
             quantity the mean of the logarithms, their variance over seeds, and the number of seeds.
     """
@@ -58,17 +58,17 @@ class Reference:
     table: pd.DataFrame
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the reference as JSON."""
         content = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
         rows = [[_plain(value) for value in row] for row in self.table.itertuples(index=False)]
         write_whole(path, (json.dumps(content | {"rows": rows}) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> "Reference":
-        """One that was written.
+        """Read a reference from a file.
 
         Raises:
-            ValueError: it was not, or by another version.
+            ValueError: the file was not written by `save`, or by another version.
         """
         try:
             content = read_document(path, "reference", "JSON")
@@ -78,7 +78,7 @@ class Reference:
             numbers = dict.fromkeys(("width", "depth", "layer", "seeds"), int) | {"mean": float, "variance": float}
             table = table[[*_KEYS, "mean", "variance", "seeds"]].astype(numbers)
             if (table["variance"] < 0).any() or (table["seeds"] < 1).any():
-                raise ValueError("variances are of at least 0, and seeds of at least 1")
+                raise ValueError("variances must be at least 0, and seeds at least 1")
             return cls(str(content["name"]), table)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
@@ -87,12 +87,13 @@ class Reference:
 
 
 def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None) -> Reference:
-    """What is kept of a probed module.
+    """Make a reference from a probed module.
 
     Args:
-        name: of its factory.
-        frame: as `simulate.Probed` has it.
-        tests: likewise; whom its layers see and what they multiply q·k by is compared, if they are given.
+        name: the name of its factory.
+        frame: the measured numbers, as in `simulate.Probed.frame`.
+        tests: the exact tests, as in `simulate.Probed.tests`; if given, visible positions and the factor of q·k are
+            compared too.
     """
     rows = frame[frame["quantity"].isin(_COMPARED) & (frame["value"] > 0) & np.isfinite(frame["value"])]
     logs = rows.assign(value=np.log(rows["value"]))
@@ -117,15 +118,15 @@ def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None
 
 
 def against_reference(found: Reference, reference: Reference, rate: float = RATE) -> list[Alarm]:
-    """What differs from a reference: of the whole model first, and of single layers what does not differ with it.
+    """Report the differences from a reference: those of the whole model, then the remaining ones of single layers.
 
     Args:
-        found: of the module.
-        reference: of the one it is held against.
-        rate: of false alarms of all comparisons together (Bonferroni's), if logarithms are normal.
+        found: the module's measurements.
+        reference: the measurements to compare with.
+        rate: false-alarm rate of all comparisons together (Bonferroni), if logarithms are normal.
 
     Raises:
-        ValueError: no width and depth is in both, or both have one seed.
+        ValueError: the two have no width and depth in common, or one seed each.
     """
     joined = found.table.merge(reference.table, on=_KEYS, how="outer", suffixes=("", "_other"), indicator="side")
     sizes = {tuple(size) for size in reference.table[["width", "depth"]].drop_duplicates().to_numpy().tolist()}
@@ -139,7 +140,7 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
     seen, scales = both[both["quantity"].isin(_SIGHT)], both[both["quantity"] == _SCALE]
     both = both[both["quantity"].isin(_COMPARED)]
     if (both["seeds"] + both["seeds_other"]).max() < 3:
-        raise ValueError("seeds must be at least 2 of the module or of its reference: one of each has no error.")
+        raise ValueError("seeds must be at least 2 for the module or its reference: one seed each gives no error.")
     return sorted(
         merged([*_seeing(seen), *_scaled(scales), *_missing(joined), *_differing(both, rate)]), key=_causes_first
     )
@@ -148,25 +149,25 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
 def one_against_one(
     maker: Any, other: Any, *, seeds: int, seed: int, layers: Sequence[str], device: str
 ) -> tuple[list[Alarm], list[str]]:
-    """Differences between the modules that two functions without arguments make, and notes.
+    """Compare the modules that two functions without arguments make; return differences and notes.
 
     Args:
-        maker: the function that is judged, or its name.
-        other: the function it is held against, or its name.
-        seeds: how many modules of each are drawn.
+        maker: the function to judge, or its name.
+        other: the function to compare with, or its name.
+        seeds: number of random networks of each.
         seed: root seed.
         layers: globs that name the layers.
-        device: of the modules.
+        device: the device of the modules.
 
     Raises:
-        ValueError: one is no such function, or as `simulate.probe` and `against_reference`.
+        ValueError: one of them is not such a function; and as in `simulate.probe` and `against_reference`.
     """
     for function in (maker, other):
         is_function = ":" in function if isinstance(function, str) else callable(function) and not is_module(function)
         if not (is_function and makes_one(function)):
             raise ValueError(
-                "against must hold a function without arguments, or its name, against another one: several networks "
-                f"of each are drawn, got {function!r}."
+                "against requires two functions without arguments, or their names, because several random networks of "
+                f"each are made; got {function!r}."
             )
     references, notes = list[Reference](), list[str]()
     for place, function in enumerate((maker, other)):
@@ -175,7 +176,7 @@ def one_against_one(
         references.append(reference_of(name, drawn.frame, drawn.tests))
         table = references[-1].table
         if not table.loc[table["quantity"] == "weight", "variance"].any():
-            notes.append(f"{name} sets a seed and makes one network: energies, gradients and loss are not compared")
+            notes.append(f"{name} always makes the same network: activations, gradients and loss are not compared")
     if notes:
         # The norm of a matrix is known from one draw; nothing is known of what else differs by chance.
         kept = ("weight", _SCALE, *_SIGHT)
@@ -184,31 +185,30 @@ def one_against_one(
 
 
 def _causes_first(alarm: Alarm) -> tuple[int, int]:
-    """What differs before anything runs comes first, and then what differs in the whole."""
-    words = ("q.k is ", "sees ", "does not see ", "norm of", "has ", "lacks ", "energy")
+    """Return a sort key: differences that are likely causes come first, then those of the whole model."""
+    words = ("q.k is ", "sees ", "does not see ", "norm of", "has ", "lacks ", "mean squared")
     return next((k for k, word in enumerate(words) if alarm.what.startswith(word)), len(words)), alarm.layer
 
 
 def _seeing(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Layers that see positions or samples which the reference's do not, or the other way round."""
+    """Report layers that see positions or samples that the reference does not see, or the reverse."""
     keys = ["width", "depth", "part", "quantity"]
     for (width, depth, part, quantity), of in rows.groupby(keys, sort=False):
         other = of[of["mean"] != of["mean_other"]]
         alike = len(other) == len(of) and other["mean"].nunique() == 1
         for row in other.head(1 if alike else len(other)).itertuples():
-            does, does_not = f"sees {_SIGHT[str(quantity)]}", f"does not see {_SIGHT[str(quantity)]}"
-            what = f"{does}, and the reference does not" if row.mean else f"{does_not}, and the reference does"
+            what = f"{'sees' if row.mean else 'does not see'} {_SIGHT[str(quantity)]}, unlike the reference"
             yield (int(width), int(depth)), str(part), Finding(WHOLE_MODEL if alike else row.layer, "reference", what)
 
 
 def _scaled(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Layers whose q·k is multiplied by another factor than the reference's: all of a list alike are one finding."""
+    """Report layers with another factor of q·k than the reference; one finding if all layers of a list differ alike."""
     for (width, depth, part), of in rows.groupby(["width", "depth", "part"], sort=False):
         other = of[(of["mean"] - of["mean_other"]).abs() > _SAME_SCALE]
         alike = len(other) == len(of) and np.ptp((other["mean"] - other["mean_other"]).to_numpy()) < _SAME_SCALE
         for row in other.head(1 if alike else len(other)).itertuples():
             factors = tuple(float(np.exp(x)) for x in (row.mean, row.mean_other, row.mean - row.mean_other))
-            what = "q.k is multiplied by {}, and by {} in the reference: logits are {} times as large"
+            what = "q.k is multiplied by {} (reference: {}): attention logits are {} times as large"
             yield (
                 (int(width), int(depth)),
                 str(part),
@@ -217,7 +217,7 @@ def _scaled(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]
 
 
 def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Parameters that one of both lacks, or whose gradient or norm is 0 in one: what all layers lack is said once."""
+    """Report parameters that only one of both has, or whose gradient or norm is 0 in one of them."""
     rows = joined[(joined["side"] != "both") & joined["quantity"].isin(["weight", "gradient"])]
     rows = rows[(rows["layer"] != WHOLE_MODEL) | (rows["part"] == "")]
     keys = ["width", "depth", "part"]
@@ -225,15 +225,15 @@ def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Findi
     for (width, depth, part, quantity, side), group in rows.groupby([*keys, "quantity", "side"], observed=True):
         counts = group.groupby("parameter")["layer"].nunique()
         everywhere = {*counts.index[counts == lengths[width, depth, part]]} if part else set()
-        has, other = ("has", "lacks") if side == "left_only" else ("lacks", "has")
+        has = "has" if side == "left_only" else "lacks"
         places = {WHOLE_MODEL: sorted(everywhere)} if everywhere else {}
         for layer, names in group.groupby("layer")["parameter"]:
             if single := sorted({*names} - everywhere):
                 places[int(layer)] = single
         for layer, names in places.items():
             where = " in its layers" if layer == WHOLE_MODEL and part else ""
-            name = escaped(f"a {quantity} that is not 0 of {', '.join(names)}{where}")
-            what = f"{has} {name}, and the reference {other} it"
+            name = escaped(f"a nonzero {'norm' if quantity == 'weight' else quantity} of {', '.join(names)}{where}")
+            what = f"{has} {name}, unlike the reference"
             yield (int(width), int(depth)), str(part), Finding(layer, "reference", what)
 
 
@@ -256,10 +256,11 @@ def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int
 
 
 def _limits(both: pd.DataFrame, rate: float) -> pd.Series:
-    """How far logarithms may differ: by Student's t of their own scatter, and of all layers and sizes together.
+    """Return the allowed differences of logarithms, by Student's t.
 
-    Among hundreds of numbers the own scatter of some is small by chance, in all comparisons with a reference alike; and
-    what rarely happens to a number, as two equal labels to the gradient of a head, few seeds do not show.
+    The limit is the larger of two: from the number's own scatter, and from the scatter of all layers and sizes. Among
+    hundreds of numbers some have a small scatter by chance, and few seeds do not show rare events, such as two equal
+    labels.
     """
     seeds, others = both["seeds"], both["seeds_other"]
     freedom = (seeds + others - 2).clip(lower=1)
@@ -276,7 +277,7 @@ def _limits(both: pd.DataFrame, rate: float) -> pd.Series:
 
 
 def _all_differ(layers: pd.DataFrame, size: float) -> bool:
-    """Whether a difference of the mean is one of most layers, and not that of a single one."""
+    """Return whether most layers share the difference of the mean, so that it is not due to a single layer."""
     alike = bool((np.sign(layers["size"]) == np.sign(size)).all())
     return layers.empty or (alike and abs(float(layers["size"].median())) > abs(size) / 2)
 

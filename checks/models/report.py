@@ -1,4 +1,4 @@
-"""The one report of `probe`: what is to be said of a module, of a factory's modules, or of steps of an optimizer."""
+"""The report of `probe` on one module, on a factory's modules, or on optimizer steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from checks.models.sections import (
     loss_line,
     loss_reason,
     no_layer,
-    scope_line,
+    scope_lines,
     sight_lines,
     step_lines,
     steps_lines,
@@ -35,7 +35,7 @@ from simulate.modules.probe import Probed
 from theory.stack.parametrizations import Parametrization
 
 ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype", "optimizer")
-"""Kinds of alarms that hold of any weights; the others are of an initialization."""
+"""Kinds of alarms that apply to any weights; the others apply only to an initialization."""
 _TITLES = {
     "sp": "the standard parametrization", "mup": "mu-P", "mean-field": "the mean-field parametrization",
     "completep": "CompleteP",
@@ -44,27 +44,29 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ProbeReport:
-    """What is to be said of modules.
+    """The result of `probe`: alarms, notes, tables and a verdict on one or several modules.
 
     Attributes:
-        name: of the factory, or of the module's class.
-        alarms: what is wrong, the most likely cause first, one for each.
-        notes: what is no alarm, a line each.
-        probed: everything measured of modules; None of steps.
-        layers: of one module, or of the largest of several (`checks.models.layer_tables.layers_table`).
-        exponents: of the last layers' gradients in depth and width (`probe_exponents`); empty of one module.
-        steps: of steps over sizes a row for every exponent of coordinates and updates
-            (`checks.models.coordinate_exponents.Exponent`); of one module's first step one for every parameter that an
-            optimizer holds (`simulate.modules.one_step.OneStep.moves`).
-        updates: of one module's first step at rate 1 (`updates_table`).
-        theory: large-width theory for a Stack beside several modules (`against_theory`), or None.
-        growth: theory of the growth over each list of layers of one module, where one is known.
-        step: one module's first step; None where no optimizer was given.
-        stepped: everything measured of steps over sizes, or None.
-        optimizer: its name, of steps over sizes.
-        parametrization: that these are held against.
-        trained: whether thresholds of initialization are left out.
-        compared: whether a reference or a Stack said what is right.
+        name: the name of the factory, or of the module's class.
+        alarms: the faults, one alarm each, the most likely cause first.
+        notes: remarks that are not alarms, one line each.
+        probed: all measured numbers of modules; None for optimizer steps over sizes.
+        layers: a row for each layer of one module or of the largest module
+            (`checks.models.layer_tables.layers_table`).
+        exponents: exponents of the last layers' gradient norms in depth and width (`probe_exponents`); empty for one
+            module.
+        steps: for optimizer steps over sizes, a row for each exponent of outputs and updates
+            (`checks.models.coordinate_exponents.Exponent`); for one module's first step, a row for each parameter that
+            the optimizer holds (`simulate.modules.one_step.OneStep.moves`).
+        updates: relative updates of one module in a first step at learning rate 1 (`updates_table`).
+        theory: predictions for a Stack next to the measurements of several modules (`against_theory`), or None.
+        growth: predicted growth over each list of layers of one module, where it is known.
+        step: the first step of one module; None without an optimizer.
+        stepped: all measured numbers of optimizer steps over sizes, or None.
+        optimizer: the optimizer's name, for steps over sizes.
+        parametrization: the parametrization that the steps are compared with.
+        trained: whether thresholds for initialized weights are skipped.
+        compared: whether a reference or a Stack defined the expected values.
     """
 
     name: str
@@ -92,47 +94,40 @@ class ProbeReport:
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """Its tables by name, without those of other questions."""
+        """The tables of this report by name; tables that do not apply are left out."""
         tables = {"layers": self.layers, "exponents": self.exponents, "steps": self.steps, "updates": self.updates}
         tables |= {} if self.theory is None else {"theory": self.theory}
         return {name: table for name, table in tables.items() if len(table.columns)}
 
     def to_frame(self) -> pd.DataFrame:
-        """Everything measured: one row per size, seed, layer or module, parameter and quantity, of steps also step."""
+        """Return all measured numbers: one row per size, seed, layer or module, parameter, quantity (and step)."""
         return self.stepped.to_frame() if self.stepped is not None else self._measured.frame
 
     def reference(self) -> Reference:
-        """What other modules can be held against; its `save` writes the file that `against` reads."""
+        """Return the measurements as a reference for other modules; its `save` writes a file for `against`."""
         return reference_of(self.name, self._measured.frame, self._measured.tests)
 
     def profile(self) -> pd.DataFrame:
-        """Energies and gradients over the layers of several modules, as `figures.probe.probe` draws them."""
+        """Return activations and gradients over the layers of several modules, for `figures.probe.probe`."""
         return profile_table(self._measured.frame)
 
     def lines(self) -> list[str]:
-        """The report as text: alarms first, and the judgement last."""
-        lines = alarm_lines(self.alarms)
+        """Return the report as lines: verdict, alarms, measurements, notes, and what was judged."""
+        lines = [f"Verdict: {self._verdict()}", *alarm_lines(self.alarms)]
         if self.stepped is not None:
-            lines += steps_lines(self.steps, self.stepped)
-        else:
-            lines += self._measured_lines(self._measured)
-        return [*lines, *folded(self.notes), self.judgement()]
+            return [*lines, *steps_lines(self.steps, self.stepped), *folded(self.notes)]
+        return [*lines, *self._measured_lines(self._measured), *folded(self.notes), *self._scope()]
 
     def judgement(self) -> str:
-        """The verdict, and what was judged."""
-        if self.stepped is not None:
-            return self._steps_verdict()
-        verdict, step = self._verdict(self._measured), self.step
-        if self._alone and any(alarm.kind == "non-finite" for alarm in self.alarms):
-            return f"{verdict} Behind numbers that are not finite nothing was judged but weights."
-        stepped = step is not None and bool(np.isfinite(step.loss_before) and step.moves["rate"].any())
-        return f"{verdict} {scope_line(self._measured, stepped=stepped, trained=self.trained, compared=self.compared)}"
+        """Return the verdict, the first alarm, and what was judged, as one paragraph."""
+        first = [f"First alarm: {alarm}{'' if alarm.what.endswith('?') else '.'}" for alarm in self.alarms[:1]]
+        return " ".join([self._verdict(), *first, *([] if self.stepped is not None else self._scope())])
 
     def assert_healthy(self) -> None:
-        """Pass, or say what is wrong.
+        """Raise an error that lists the alarms, if there are any.
 
         Raises:
-            AssertionError: there is an alarm.
+            AssertionError: the report has an alarm.
         """
         if self.alarms:
             what = "healthy" if self.stepped is None else _TITLES[self.parametrization]
@@ -141,12 +136,12 @@ class ProbeReport:
     @property
     def _measured(self) -> Probed:
         if self.probed is None:
-            raise ValueError(f"{self.name} must be probed without steps for this, and steps were taken.")
+            raise ValueError(f"this cannot be combined with steps: probe {self.name} without them.")
         return self.probed
 
     @property
     def _alone(self) -> bool:
-        """Whether it is one module, without sizes."""
+        """Whether the report is on one module, without sizes."""
         return not len(self.exponents.columns)
 
     def _measured_lines(self, probed: Probed) -> list[str]:
@@ -158,35 +153,42 @@ class ProbeReport:
         lines += [*growth_lines(probed, self.growth), *table_lines(self.layers), *attention_lines(self.layers, tests)]
         return lines + (update_lines(self.updates) if self.step is None else step_lines(self.step))
 
-    def _verdict(self, probed: Probed) -> str:
-        parts = parts_of(probed.frame)
+    def _scope(self) -> list[str]:
+        if self._alone and any(alarm.kind == "non-finite" for alarm in self.alarms):
+            return ["Judged: weights only, because later numbers are not finite."]
+        step = self.step
+        stepped = step is not None and bool(np.isfinite(step.loss_before) and step.moves["rate"].any())
+        return scope_lines(self._measured, stepped=stepped, trained=self.trained, compared=self.compared)
+
+    def _verdict(self) -> str:
+        if self.stepped is not None:
+            return self._steps_verdict()
+        probed, parts = self._measured, parts_of(self._measured.frame)
         if self.alarms:
-            first = self.alarms[0]
-            what = "is not right" if first.kind in (*ALWAYS, "structure") else "is not initialized well"
-            nothing = "" if parts else f" Besides, {no_layer(probed.unseen)}."
-            return f"{self.name} {what}: {self._first_alarm()}{nothing}"
+            what = "is not right" if self.alarms[0].kind in (*ALWAYS, "structure") else "is not initialized well"
+            nothing = "" if parts else f" N{no_layer(probed.unseen)[1:]}."
+            return f"{self.name} {what}: {self._count()}.{nothing}"
         if not parts:
             return f"{self.name} is not judged: {no_layer(probed.unseen)}."
         if not self._alone:
-            return f"{self.name} raises no alarm: all layers are like their neighbours."
+            return f"{self.name} raises no alarm: every layer is like the nearest layers."
         if learning_later(probed.frame):
             return f"{self.name} raises no alarm, but layers get gradient 0 at the first step: see the note."
         if not self.trained and entry_notes(probed.frame):
             return f"{self.name} raises no alarm, but the entries of a matrix are unusual in all layers: see the note."
         if self.trained:
-            return f"{self.name} passes all exact tests of what was judged."
+            return f"{self.name} passes all exact tests that were run."
         reasons = [loss_reason(probed.tests), *growths(probed.frame).values()]
         why = "".join(f": {reason}" for reason in ["; ".join(filter(None, reasons))] if reason)
         return f"{self.name} is initialized well in what was judged, by the thresholds of docs/probe.md{why}."
 
-    def _first_alarm(self) -> str:
-        count, first = len(self.alarms), str(self.alarms[0])
-        return f"{count} alarm{'s' * (count > 1)}, first of all {first}{'' if first.endswith('?') else '.'}"
+    def _count(self) -> str:
+        return f"{len(self.alarms)} alarm{'s' * (len(self.alarms) > 1)}"
 
     def _steps_verdict(self) -> str:
         title, subject = _TITLES[self.parametrization], f"{self.name} with {self.optimizer}"
         if self.alarms:
-            return f"{subject} is not {title}: {self._first_alarm()}"
+            return f"{subject} is not {title}: {self._count()}."
         words = self.steps["word"].value_counts()
         agree, unsure = (int(words.get(word, 0)) for word in ("agrees", "undecided"))
         if not agree + unsure:
@@ -194,6 +196,6 @@ class ProbeReport:
         if not unsure:
             return f"{subject} is {title}: all {agree} exponents agree."
         return (
-            f"{subject}: no exponent is off from {title}; {agree} agree, and {unsure} are "
-            "undecided, which more seeds or widths further apart would tell."
+            f"{subject}: no exponent is outside the range of {title}; {agree} agree and {unsure} are undecided. "
+            "More seeds or widths further apart would decide them."
         )

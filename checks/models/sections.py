@@ -12,7 +12,7 @@ from checks.models.alarm import Alarm
 from checks.models.coordinate_exponents import BEND, FARTHER
 from checks.models.exact_alarms import values, whole
 from checks.models.growth_theory import GrowthTheory, times
-from checks.models.layer_tables import LAYER_COLUMNS, TOTAL, WORDS, not_compared
+from checks.models.layer_tables import LAYER_COLUMNS, LEGEND, TOTAL, WORDS, not_compared
 from checks.models.whole_model import NEIGHBOURS, ends_of, parts_of, profile
 from checks.remedy import drawn_smaller, remedy_line
 from simulate.modules.coordinates import Stepped
@@ -27,18 +27,21 @@ _SHOWN = 12
 
 
 def no_layer(unseen: Mapping[str, str]) -> str:
-    """The reason why nothing was measured."""
+    """Return the reason why no layer was measured."""
     return f"no layer was measured, because {'; '.join(unseen.values()) or 'no layer gives a tensor of floats'}"
 
 
-def scope_line(probed: Probed, *, stepped: bool = False, trained: bool = False, compared: bool = False) -> str:
-    """What was judged, and what was not.
+def scope_lines(probed: Probed, *, stepped: bool = False, trained: bool = False, compared: bool = False) -> list[str]:
+    """List what was judged and what was not.
 
     Args:
-        probed: what was measured.
+        probed: the measured module.
         stepped: whether an optimizer's step was judged.
-        trained: whether thresholds of an initialization were left out.
+        trained: whether thresholds for initialized weights were skipped.
         compared: whether there was a reference.
+
+    Returns:
+        One sentence that begins with "Judged" or "Only judged", and one that begins with "Not judged".
     """
     frame, tests = probed.frame, probed.tests
     parts, judged, others = parts_of(frame), list[str](), list[str]()
@@ -55,79 +58,80 @@ def scope_line(probed: Probed, *, stepped: bool = False, trained: bool = False, 
         put(
             seen >= NEIGHBOURS,
             f"layers of {part} compared with one another",
-            f"{seen} were measured: three are needed",
+            f"{seen} were measured, three are needed",
         )
         if seen < depth:
             others.append(f"{depth - seen} of the {depth} layers of {part} (their output was not seen)")
         if not trained:
-            why = "inputs and outputs of fewer than three layers can be compared"
+            why = "inputs and outputs were seen in fewer than three layers"
             put(known.get(part, 0) >= NEIGHBOURS, f"residual connections of {part}", why)
     if parts:
         others += [f"layers of {part} ({why})" for part, why in probed.unseen.items()]
     quantities = {what for _, _, _, what, _ in tests.rows}
-    put("sees_later" in quantities or "sees_samples" in quantities, "who sees whom", "no gradient tells")
-    put("logit_std" in quantities, "attention", "none was seen")
-    put("norm_response" in quantities, "norms", "none was seen")
+    put("sees_later" in quantities or "sees_samples" in quantities, "visible positions and samples", "no gradient")
+    put("logit_std" in quantities, "attention", "none was found")
+    put("norm_response" in quantities, "norms", "none was found")
     if trained:
         others.append("initialization")
     else:
-        put(compared, "scales that all layers share", "--against")
-    put(stepped, "a step of the optimizer" if stepped else "learning rates", "--optimizer")
-    return f"{'Judged' if parts else 'Only judged'}: {', '.join(judged) or 'nothing'}. Not judged: {', '.join(others)}."
+        put(compared, "scales that all layers share", "requires --against")
+    put(stepped, "a step of the optimizer" if stepped else "learning rates", "requires --optimizer")
+    first = f"{'Judged' if parts else 'Only judged'}: {', '.join(judged) or 'nothing'}."
+    return [first, *([f"Not judged: {', '.join(others)}."] if others else [])]
 
 
 def growths(frame: pd.DataFrame) -> dict[str, str]:
-    """By list of one module: both growths in words, over the depth and a layer."""
+    """Describe, for every list of one module, the growth of activations and gradients in total and per layer."""
     words = {}
     for part, (energy, gradient) in ends_of(frame).items():
         steps = len(profile(frame, part, "hidden_energy")) - 1
         words[part] = (
-            f"over the {steps + 1} layers of {part} the energy of the stream {times(energy)} "
-            f"({energy ** (1 / steps):.3g} a layer), and the gradient {times(gradient)} towards the input "
-            f"({gradient ** (1 / steps):.3g} a layer)"
+            f"residual stream over the {steps + 1} layers of {part}: mean squared activation {times(energy)} "
+            f"({energy ** (1 / steps):.3g} per layer), gradient norm {times(gradient)} towards the input "
+            f"({gradient ** (1 / steps):.3g} per layer)"
         )
     return words
 
 
 def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
-    """How stream and gradient of one module grow, what would even them out, and theory's growth."""
+    """Report the growth of activations and gradients, a change that would reduce it, and the predicted growth."""
     frame, lines = probed.frame, []
     for part, text in growths(frame).items():
         smaller = profile(frame, part, "energy_smaller_ends")
-        lines.append(f"O{text[1:]}.")
+        lines.append(f"R{text[1:]}.")
         energy = ends_of(frame)[part][0]
         # As `predict` has it, a remedy does half at least, of logarithms.
         if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] <= energy**0.5:
             change = drawn_smaller(" and ".join(probed.ends))
-            lines[-1] += f" {remedy_line(change)}; then the energy {times(smaller[-1] / smaller[0])}."
+            lines[-1] += f" {remedy_line(change)}; mean squared activation then {times(smaller[-1] / smaller[0])}."
         lines += [theory.line() for theory in theories if theory.part == part]
     return lines
 
 
 def loss_reason(tests: ExactTests) -> str:
-    """The loss of one module beside a guess's, as a reason of the verdict."""
+    """Compare the loss of one module with a uniform guess, as a reason for the verdict."""
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
-    return f"loss {size:.3g}, where a uniform guess has {np.log(classes):.3g}" if np.isfinite(size) else ""
+    return f"loss {size:.3g} (uniform guess: {np.log(classes):.3g})" if np.isfinite(size) else ""
 
 
 def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
-    """The loss of the first module of a frame, beside what a guess has."""
+    """Report the loss of the first module of a frame, next to the loss of a uniform guess."""
     loss = float(frame.loc[frame["quantity"] == "loss", "value"].iloc[0])
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
     if not np.isfinite(loss):
-        return f"Loss {loss:.4g}."
+        return f"Loss: {loss:.4g}."
     if not np.isfinite(size):
-        return f"Loss {loss:.4g}; it is no cross-entropy of the output, so that there is nothing to hold it against."
-    line = f"Loss {loss:.4g} at the start: a uniform guess among {classes:.0f} classes has {np.log(classes):.4g}"
+        return f"Loss: {loss:.4g}; not compared, because it is not a cross-entropy of the output."
+    line = f"Loss: {loss:.4g}; a uniform guess among {classes:.0f} classes has {np.log(classes):.4g}"
     if np.isfinite(known := whole(tests, "label_entropy")):
-        line += f", and the frequencies of the batch's {whole(tests, 'labels'):.0f} labels alone {known:.3g}"
+        line += f"; the entropy of the batch's {whole(tests, 'labels'):.0f} labels is {known:.3g}"
     if (added := whole(tests, "positions")) > 1 + _ROUNDED:
-        line += f"; it adds up {added:.0f} positions, with {size:.4g} each"
+        line += f"; the loss is a sum over {added:.0f} positions, {size:.4g} per position"
     return line + "."
 
 
 def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
-    """Who sees whom, as facts."""
+    """Report which positions and samples see one another."""
     lines = []
     later, earlier, samples = (values(tests, f"sees_{whom}") for whom in ("later", "earlier", "samples"))
     for part in parts_of(frame):
@@ -136,43 +140,43 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
             if any(value > 0 for at, value in of.items() if at[0] == part and at[1])
         }  # fmt: skip
         if any(at[0] == part for at in later):
-            who = " and ".join(sorted(sees)) + (" ones" if len(sees) == 2 else " ones alone") if sees else "no other"
-            along = " (positions along the first axis, as batch_first=False says)" if tests.positions_first else ""
-            lines.append(f"Positions of {part} see {who}{along}.")
+            who = " and ".join(sorted(sees)) + " only" * (len(sees) == 1) if sees else "none"
+            along = " (positions are the first axis, because batch_first=False)" if tests.positions_first else ""
+            lines.append(f"Positions seen in {part}: {who}{along}.")
     begins = sorted(int(value) for value in values(tests, "block_begins").values())
     if len(begins) > 1:
         places = ", ".join(map(str, begins))
         lines.append(
-            f"Positions are in {len(begins)} blocks that do not see one another; they begin at {places}, from 0."
+            f"Blocks of positions: {len(begins)} that do not see one another; they begin at {places}, counted from 0."
         )
     if np.isfinite(window := whole(tests, "window")):
-        lines.append(f"The last position sees {window:.0f} positions back, and no farther.")
+        lines.append(f"Attention window: the last position sees {window:.0f} positions back.")
     if samples:
         seen = any(value > 0 for value in samples.values())
         rows = whole(tests, "sees_rows")
         along = ""
         if np.isfinite(rows):
-            along = f" along the second axis; along the first {'they do' if rows > 0 else 'neither'}"
-        lines.append(f"Samples {'see' if seen else 'do not see'} one another{along}.")
+            along = f" along the second axis; along the first axis they {'do' if rows > 0 else 'do not'}"
+        lines.append(f"Samples of the batch: they {'see' if seen else 'do not see'} one another{along}.")
     return lines
 
 
 def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
-    """Where no attention was seen: what was there in its place."""
+    """Report what the layers contain if no attention was found."""
     if layers.empty:
-        return ["attention: it is looked for in layers, and none was measured"]
+        return ["Attention: not tested, because no layer was measured."]
     if layers["logits"].notna().any():
         return []
     sees = [value for whom in ("later", "earlier") for at, value in values(tests, f"sees_{whom}").items() if at[1]]
-    hold = f"layers hold {', '.join(tests.inside[:_KINDS])}" + (", ..." if len(tests.inside) > _KINDS else "")
+    hold = f"Layers contain {', '.join(tests.inside[:_KINDS])}" + (", ..." if len(tests.inside) > _KINDS else "")
     if sees and max(sees) == 0:
-        return [f"no attention: in no layer does a position see another; {hold}"]
-    other = ", and positions see one another by something else" if sees else ""
-    return [f"no attention at softmax or scaled_dot_product_attention{other}: {hold}"]
+        return [f"Attention: no attention; no position sees another in any layer. {hold}."]
+    other = "; positions see one another by other operations" if sees else ""
+    return [f"Attention: no attention by softmax or scaled_dot_product_attention{other}. {hold}."]
 
 
 def table_lines(layers: pd.DataFrame) -> list[str]:
-    """The layers of one module as a table."""
+    """Print the layers of one module as tables, with one line that explains the columns."""
     lines = []
     for part, of in layers.groupby("part", sort=False):
         columns = [title for title in LAYER_COLUMNS.values() if of[title].notna().any()]
@@ -181,76 +185,79 @@ def table_lines(layers: pd.DataFrame) -> list[str]:
         for row in of.to_dict("records"):
             numbers = "".join(f"{row[title]:>10.3g}" if np.isfinite(row[title]) else " " * 10 for title in columns)
             lines.append(f"  {row['layer']:>{indent - 2}} {numbers}")
-    return lines
+    shown = [f"{title} = {words}" for title, words in LEGEND.items() if layers[title].notna().any()]
+    return [*lines, *([f"  {'; '.join(shown)}."] if shown else [])]
 
 
 def update_lines(updates: pd.DataFrame) -> list[str]:
-    """The least and the largest of every optimizer, with their matrices."""
+    """Report the smallest and largest relative update for each optimizer, with their matrices."""
     if updates.empty:
         return []
     ends = []
     for optimizer in ("sgd", "adam", "muon"):
         low, high = (updates.loc[index] for index in (updates[optimizer].idxmin(), updates[optimizer].idxmax()))
         texts = (f"{row[optimizer]:.3g} ({row['parameter']} of layer {row['layer']})" for row in (low, high))
-        ends.append(f"{optimizer} {' to '.join(texts)}")
-    return ["First step at rate 1, over its matrix: " + "; ".join(ends) + "."]
+        ends.append(f"  {optimizer:5} {' to '.join(texts)}")
+    return ["First step at learning rate 1: norm of the update divided by the norm of the matrix", *ends]
 
 
 def step_lines(step: OneStep) -> list[str]:
-    """How far a step moves matrices, and what becomes of the loss."""
-    which = "First step" if step.steps < 2 else f"Step {step.steps}, the first with a rate,"
+    """Report the loss after a step and the relative change of the matrices."""
+    first = f"First step of {step.optimizer}"
+    which = first if step.steps < 2 else f"Step {step.steps} of {step.optimizer} (the first at a rate above 0)"
     if not np.isfinite(step.loss_before):
         return []
     if not step.moves["rate"].any():
-        return [f"No step of {step.optimizer} was judged: the first {step.steps} have the rate 0."]
-    goes = f"takes the loss of the batch from {step.loss_before:.4g} to {step.loss_after:.4g}"
+        return [f"{first}: not judged, because the learning rate of the first {step.steps} steps is 0."]
+    goes = f"loss of the batch from {step.loss_before:.4g} to {step.loss_after:.4g}"
     moved = step.moves[step.moves["matrix"] & step.moves["relative"].notna()]
     lines = _stepped_lines(step.moves)
     if moved.empty:
-        return [f"{which} of {step.optimizer} {goes}.", *lines]
+        return [f"{which}: {goes}.", *lines]
     low, high = (moved.loc[index] for index in (moved["relative"].idxmin(), moved["relative"].idxmax()))
     ends = " to ".join(f"{row['relative']:.3g} ({row['parameter']})" for row in (low, high))
-    return [f"{which} of {step.optimizer} {goes}, and moves its matrices by {ends} of themselves.", *lines]
+    return [f"{which}: {goes}; relative change of matrices {ends}.", *lines]
 
 
 def _stepped_lines(moves: pd.DataFrame) -> list[str]:
-    """What each of several optimizers steps; names stand for all layers."""
+    """List the parameters that each of several optimizers updates; a star stands for all layers."""
     lines = []
     for optimizer, rows in moves.groupby("optimizer", sort=False):
         names = list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "*", name) for name in rows["parameter"]))
         shown = ", ".join(names[:_SHOWN]) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
-        lines.append(f"{optimizer} steps {len(rows)} parameters: {shown}.")
+        lines.append(f"{optimizer} updates {len(rows)} parameters: {shown}.")
     return lines if len(lines) > 1 else []
 
 
 def exponent_lines(exponents: pd.DataFrame) -> list[str]:
-    """How gradients of all parameters of a layer go with layer, depth and width."""
+    """Report how a layer's gradient norm scales with layer, depth and width."""
     lines = []
     for row in exponents[exponents["parameter"] == TOTAL].itertuples():
         if row.against == "layer":
             factors = ", ".join(f"{exp(end):.3f}" for end in (row.low, row.high))
-            lines.append(f"{row.part}: gradient times {exp(row.exponent):.3f} [{factors}] a layer towards the output")
+            change = f"{exp(row.exponent):.3f} times [{factors}] per layer towards the output"
+            lines.append(f"Gradient norm in {row.part}: {change}")
         else:
             letter = {"depth": "L", "width": "d"}[str(row.against)]
             interval = f"[{row.low:.3f}, {row.high:.3f}]"
-            lines.append(f"{row.part}, last layer: gradient ~ {letter}^{row.exponent:.3f} {interval}")
-    return lines
+            lines.append(f"Gradient norm in the last layer of {row.part}: ~ {letter}^{row.exponent:.3f} {interval}")
+    return [*lines, "  Brackets: 95% intervals; L: depth; d: width."] if lines else []
 
 
 def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    """The last layer of the table at the largest size that is judged, and how many numbers agree in all of it."""
+    """Compare the last layer at the largest judged size with theory, and count how many numbers agree in all."""
     if table.empty:
-        return ["large-width theory: nothing to compare it with"]
+        return ["Large-width theory: nothing to compare with."]
     judged = table[table["agreement"] != WORDS[-1]]
     if judged.empty:
         return [
-            f"large-width theory: none of {len(table)} numbers is judged, since networks are too narrow for their "
-            "depth and classes, or theory is not exact for them; larger widths are (the table `theory` has all numbers)"
+            f"Large-width theory: none of {len(table)} numbers is judged, because networks are too narrow for their "
+            "depth and classes, or theory is not exact for them. Try larger widths. The table `theory` has all numbers."
         ]
     width, depth = max(zip(judged["width"], judged["depth"], strict=True))
     last = table[(table["width"] == width) & (table["depth"] == depth)]
     last = last[last["layer"] == last["layer"].max()]
-    head = f"large-width theory, d = {width}, L = {depth}, layer {last['layer'].max()}"
+    head = f"Large-width theory: d = {width}, L = {depth}, layer {last['layer'].max()}"
     lines = [f"{head:38} " + "predicted   measured    ratio +- s.e.".rjust(44)]
     for row in last.itertuples():
         error = f"+- {row.noise:.3f}" if np.isfinite(row.noise) else "(one seed)"
@@ -258,46 +265,50 @@ def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         lines.append(f"  {row.quantity:36} {numbers}  {row.agreement}")
     counts = table["agreement"].value_counts()
     words = ", ".join(f"{counts[word]} {word}" for word in WORDS if word in counts)
-    lines.append(f"  of {len(table)} numbers, all layers and sizes: {words}")
+    lines.append("  ratio = measured / predicted; predictions agree if it is within 3% of 1")
+    lines.append(f"  All layers and sizes: {len(table)} numbers, {words}")
     return [*lines, *_names_not_compared(table, frame)]
 
 
 def _names_not_compared(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
     names = not_compared(frame, table)
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return [f"not compared, as the Stack has no such parameter by that name: {shown}"] if names else []
+    return [f"  Not compared, because the Stack has no parameter of that name: {shown}"] if names else []
 
 
 def steps_lines(table: pd.DataFrame, stepped: Stepped) -> list[str]:
-    """Exponents of steps, a line for each weight where it is used."""
+    """Print the exponents of optimizer steps, one line for each use of a weight."""
     lines = []
     for against, rows in table.groupby("against", sort=False):
         sizes = {size[str(against) == "depth"] for size in stepped.owners}
         values, seeds = " ".join(map(str, sorted(sizes))), stepped.seeds
         last = int(rows["step"].max())
-        lines.append(
-            f"Exponents in the {against} ({values}; {seeds} seeds): of mean |y| at the start, of the change of y "
-            f"that a weight's own update makes in steps 1 and {last}, and of what is passed on in step {last}. ! "
-            "is off from what is asked, ? undecided."
-        )
+        lines.append(f"Exponents in the {against} ({values}; {seeds} seeds) of a module's output y, with 95% intervals")
         lines += _rows(rows, last)
+        lines.append(
+            "  start = mean |y| before training; own = change of y by the weight's own update; passed on = change of y "
+            f"by its changed input, step {last}; ! = outside the expected range; ? = undecided."
+        )
     if breaches := int((table["word"] == "breach").sum()):
-        lines.append(f"{breaches} of {len(table)} exponents are off; those of no cause above may follow from one.")
+        lines.append(
+            f"{breaches} of {len(table)} exponents are outside the expected range; those without an alarm may follow "
+            "from one that has an alarm."
+        )
     return lines
 
 
 def steps_notes(alarms: Sequence[Alarm], stepped: Stepped, table: pd.DataFrame) -> list[str]:
-    """What is no alarm of steps, a line each."""
+    """Return the notes of a report on optimizer steps, one line each."""
     kinds, notes = {alarm.kind for alarm in alarms}, list[str]()
     if "initial scale" in kinds:
         # Updates follow from an initial scale that is off, so that a wrong rate may hide behind it.
         which = "not all learning rates are judged" if "learning rate" in kinds else "learning rates are not judged"
-        notes.append(f"{which} while the initial scale is off: mend that, and probe again")
+        notes.append(f"{which} while the initial scale is wrong: correct the scale and probe again")
     return [*notes, *stepped.notes, *_bends(table), *_ahead(table)]
 
 
 def _bends(table: pd.DataFrame) -> list[str]:
-    """Powers that still change with the size: those of larger sizes are others."""
+    """Note exponents that still change with the size, so that larger sizes have other exponents."""
     notes = []
     for against, rows in table[table["off"].notna()].groupby("against", sort=False):
         bent = rows[rows["bend"].abs() > rows["bend_half"].clip(lower=BEND)]
@@ -305,15 +316,15 @@ def _bends(table: pd.DataFrame) -> list[str]:
             continue
         row = bent.loc[bent["bend"].abs().idxmax()]
         notes.append(
-            f"{len(bent)} of {len(rows)} powers still change with the {against}, most of all that of {_what(row)}: by "
-            f"{row['bend']:+.2f} (+- {row['bend_half']:.2f}) from the two least to the two largest; at larger ones the "
-            "power is another"
+            f"{len(bent)} of {len(rows)} exponents still change with the {against}, most of all for {_what(row)}: by "
+            f"{row['bend']:+.2f} (+- {row['bend_half']:.2f}) from the two smallest to the two largest sizes; larger "
+            "sizes have other exponents"
         )
     return notes
 
 
 def _ahead(table: pd.DataFrame) -> list[str]:
-    """Powers that are others at larger sizes, as sums of two."""
+    """Note exponents that are expected to change at larger sizes, because two terms with different powers add up."""
     notes = []
     for against, rows in table[table["off"].notna()].groupby("against", sort=False):
         away = (rows["ahead"] - rows["exponent"]).abs()
@@ -321,9 +332,9 @@ def _ahead(table: pd.DataFrame) -> list[str]:
             continue
         row = rows.loc[away.idxmax()]
         notes.append(
-            f"{(away > BEND).sum()} of {len(rows)} powers are taken for those of two parts, like "
-            f"{against}^{row['asked_low']:g} and {against}^{row['asked_high']:g}: at {FARTHER:g} times the {against} "
-            f"that of {_what(row)} is about {row['ahead']:.2f}, and here {row['exponent']:.2f} (column ahead has all)"
+            f"{(away > BEND).sum()} of {len(rows)} exponents belong to a sum of two terms, like "
+            f"{against}^{row['asked_low']:g} and {against}^{row['asked_high']:g}: the exponent for {_what(row)} is "
+            f"{row['exponent']:.2f} here and about {row['ahead']:.2f} at {FARTHER:g} times the {against} (column ahead)"
         )
     return notes
 
@@ -333,7 +344,7 @@ def _what(row: Any) -> str:
 
 
 def _rows(table: pd.DataFrame, last: int) -> list[str]:
-    """A line for each weight where it is used; modules with the same name of a weight are in it."""
+    """Print a line for each use of a weight."""
     cells = {
         (r.place, r.parameter, r.quantity, r.step): (r.exponent, r.low, r.high, r.word) for r in table.itertuples()
     }

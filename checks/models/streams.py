@@ -1,4 +1,4 @@
-"""Whether the stream of a probed module is whole: residual connections, gradients that arrive, all its layers."""
+"""Checks of a probed module's residual stream: residual connections, gradients that arrive, number of layers."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from checks.models.alarm import WHOLE_MODEL, Finding, escaped
 from simulate.modules.probe import ROUNDED
 
 NORMED_RESPONSE = 0.1
-"""The response of a layer's output to the scale of its input below which a norm stands behind it: there it is 0, and
-the input's share of the output without a norm."""
+"""A layer whose output responds less to the scale of its input ends in a norm: the response is 0 after a norm, and the
+input's share of the output without one."""
 
 # So often is a layer named by mistake, if what it adds has a random direction.
 _MISTAKE = 1e-6
@@ -26,7 +26,7 @@ _LESS = 1e-3
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """How much of its input every layer's output holds, and the error: means over seeds; nan where it has none."""
+    """Return the coefficient of the input in every layer's output and its error: means over seeds, nan if unknown."""
     values = []
     for quantity in ("stream_coefficient", "coefficient_error"):
         by_layer = rows[rows["quantity"] == quantity].groupby("layer")["value"]
@@ -40,11 +40,11 @@ def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.
 
 
 def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Layers whose output does not hold their input, though the nearest layers' do.
+    """Find layers whose output does not contain their input, although the nearest layers' outputs do.
 
-    c = <x, y>/<x, x> is 1 for y = x + b, whatever the size of b and of x, and that over the norm's scale behind a norm.
-    Its error is b's, projected; weak embeddings make it large, and a layer is named only where its c is below half of
-    its neighbours' by more than chance makes.
+    The coefficient c = <x, y>/<x, x> is 1 for y = x + b with any sizes of b and x; after a norm it is 1 divided by the
+    norm's scale. Its error is the projection of b on x, which is large for small embeddings. A layer is named only if
+    its c is below half of the nearest layers' c by more than chance explains.
     """
     values, errors = coefficients(rows, layers)
     for k, value in enumerate(values):
@@ -56,48 +56,48 @@ def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]
         usual = sorted(near, key=lambda j: float(values[j]))[(len(near) - 1) // 2]
         kept, error = _KEPT * values[usual], np.hypot(errors[k], _KEPT * errors[usual])
         if kept > _SURE * _KEPT * errors[usual] and kept - value > _SURE * error:
-            what = "its output holds {} of its input, its neighbours' {}: is its residual connection there?"
+            what = "its output contains {} of its input, the nearest layers' {}: is its residual connection missing?"
             yield Finding(int(layers[k]), "residual", what, (float(value), float(values[usual])), digits=2)
 
 
 def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
-    """A line for every list of which no layer has a residual connection; that may be meant."""
+    """Return a line for every list in which no layer has a residual connection, which may be intended."""
     lines = []
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
         highest = _no_coefficient(rows, sorted(rows["layer"].unique()))
         if np.isfinite(highest):
             lines.append(
-                f"no layer of {part} has a residual connection that can be seen (coefficients up to {highest:.2g})"
+                f"no residual connection was found in any layer of {part} (coefficient of the input: {highest:.2g})"
             )
     return lines
 
 
 def _no_coefficient(rows: pd.DataFrame, layers: list[int]) -> float:
-    """The largest coefficient of layers of which none has one that can be told from 0; NaN of others."""
+    """Return the largest coefficient if no layer's can be told from 0, or else NaN."""
     values, errors = coefficients(rows, layers)
     none = len(layers) > 1 and np.isfinite(values).all() and (np.abs(values) < _SURE * errors).all()
     return float(np.abs(values).max()) if none else float("nan")
 
 
 def independent(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Whether a layer's energy says nothing of the next one's: none holds its input, or answers to its scale."""
+    """Return whether the layers' activations are independent: no output contains its input or follows its scale."""
     asked = not rows[rows["quantity"] == "scale_response"].empty
     return asked and not _answers(rows) and bool(np.isfinite(_no_coefficient(rows, layers)))
 
 
 def behind_norms(rows: pd.DataFrame) -> bool:
-    """Whether most outputs are normed: they do not answer to the scale of their inputs, and tokens have one energy.
+    """Return whether most outputs are normalized: independent of their input's scale and equally large for all tokens.
 
-    True where nothing was asked.
+    True where this was not measured.
     """
     return not _answers(rows) and not _uneven(rows)
 
 
 def residual_of_normed(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Whether residual connections hold the normed stream, x = norm(x) + b, and not the stream itself.
+    """Return whether residual connections carry the normalized stream, x = norm(x) + b, not the stream itself.
 
-    The output holds its input, does not answer to its scale, and is not normed itself: tokens differ in energy. Told
-    of the second layer and later ones, as the first may be given a stream that is weaker than any branch.
+    The output contains its input, does not follow its scale, and is not normalized itself: tokens differ in size. Only
+    layers after the first count, because the first may get a stream that is smaller than any branch.
     """
     later = rows[rows["layer"] > 1]
     if later[later["quantity"] == "scale_response"].empty or _answers(later) or not _uneven(rows):
@@ -113,47 +113,47 @@ def _answers(rows: pd.DataFrame) -> bool:
 
 
 def _uneven(rows: pd.DataFrame) -> bool:
-    """Whether energies differ between the tokens of most layers but the first, and between layers and draws."""
+    """Return whether activations differ in size between tokens of most layers after the first, and between layers."""
     spreads = rows[(rows["quantity"] == "energy_spread") & (rows["layer"] > 1)]["value"]
     energies = rows[rows["quantity"] == "hidden_energy"]["value"]
     return len(spreads) > 0 and spreads.median() > _SAME and bool(energies.max() > (1 + _SAME) * energies.min())
 
 
 def normed_residuals(frame: pd.DataFrame) -> list[str]:
-    """A line for every list whose residual connections hold the normed stream; that may be meant."""
+    """Return a line for every list whose residual connections carry the normalized stream, which may be intended."""
     lines: dict[str, None] = {}
     for (_, _, part), rows in frame[frame["layer"] > 0].groupby(["width", "depth", "part"], sort=False):
         if residual_of_normed(rows, sorted(rows["layer"].unique())):
-            lines[f"residual connections of {part} hold the normed stream, and not the stream itself"] = None
+            lines[f"residual connections of {part} carry the normalized stream, not the stream itself"] = None
     return list(lines)
 
 
 def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Where the gradient stops on its way to the input, though parameters before would learn."""
+    """Find where the gradient stops on its way to the input although parameters before it are trainable."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers).to_numpy(float)
     reached = [k for k, value in enumerate(arrives) if value > 0]
     if not reached:
         return
     for k in range(reached[-1] + 1, len(layers)):
         if arrives[k] == 0:
-            yield Finding(int(layers[k]), "detached", "no gradient arrives at its output: is that used?")
+            yield Finding(int(layers[k]), "detached", "no gradient arrives at its output: is the output used?")
     first = reached[0]
     if first and learning(rows, layers[:first]):
         # An output that asks for a gradient and gets none is cut off by the next layer, another one by its own.
         cut = first if arrives[first - 1] == 0 else first - 1
         yield Finding(
-            int(layers[cut]), "detached", "no gradient arrives at the layers before it: is it detached there?"
+            int(layers[cut]), "detached", "no gradient arrives at the layers before it: is the stream detached here?"
         )
 
 
 def unreached(rows: pd.DataFrame, layers: list[int]) -> set[int]:
-    """Layers at whose output no gradient arrives, while it does at others."""
+    """Return the layers at whose output no gradient arrives, while it arrives at others."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers)
     return {int(layer) for layer, value in arrives.items() if not value > 0} if (arrives > 0).any() else set()
 
 
 def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of every parameter that is not frozen and ran: the largest weight, gradient and later gradient over seeds."""
+    """Return weight, gradient and later gradient of every parameter that ran and is not frozen: maxima over seeds."""
     chosen = rows[rows["quantity"].isin(["weight", "gradient", "gradient_later", "frozen", "idle", "gradient_double"])]
     table = chosen.pivot_table("value", ["layer", "parameter"], "quantity", "max")
     table = table.reindex(columns=["weight", "gradient", "gradient_later", "frozen", "idle", "gradient_double"])
@@ -161,9 +161,9 @@ def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
-    """Parameters that get no gradient in any layer, also not once what begins at 0 has moved: one finding a cause.
+    """Find parameters without a gradient in any layer, now or after zero weights have moved: one finding per cause.
 
-    Numbered parts, such as the experts of a layer, count together: few tokens may leave one of them out.
+    Numbered parts, such as the experts of a layer, count together, because few tokens may leave one of them out.
     """
     table = _gradients(rows)
     if table.empty:
@@ -171,8 +171,9 @@ def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
     gets = table["gradient"].fillna(0.0).add(table["gradient_later"].fillna(0.0)) > 0
     if not gets.any():
         arrives = (rows[rows["quantity"] == "gradient_sq"]["value"] > 0).any()
-        why = "is a factor of 0 behind them all?" if arrives else "is its output used, and not detached?"
-        yield Finding(WHOLE_MODEL, "no gradient", f"no parameter of its layers gets a gradient, or will: {why}")
+        why = "are they all multiplied by 0?" if arrives else "is its output unused or detached?"
+        what = f"no parameter of its layers gets a gradient, now or in later steps: {why}"
+        yield Finding(WHOLE_MODEL, "no gradient", what)
         return
     alike = table.index.get_level_values("parameter").str.replace(r"(^|\.)\d+(?=\.)", r"\1*", regex=True)
     half = table.index.get_level_values("layer").nunique() / 2
@@ -182,7 +183,7 @@ def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
     used = table["gradient"].notna().groupby(alike).any()
     for names, words in (
         ([n for n in silent if not used[n]], "no layer uses"),
-        ([n for n in silent if used[n]], "no layer has a gradient, or will have one, of"),
+        ([n for n in silent if used[n]], "no layer has a gradient, now or in later steps, for"),
     ):
         if names:
             yield Finding(WHOLE_MODEL, "no gradient", f"{words} {escaped(', '.join(names))}")
@@ -190,11 +191,11 @@ def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Finding]:
-    """Weights whose gradient is rounding in every layer, as that of a gate whose output is divided by itself.
+    """Find weights whose gradient is only rounding error in every layer, such as a gate that is divided by itself.
 
-    Sizes count beside gradients: behind a small factor gradients are small, and what its own makes of the loss is not.
-    Biases are left out: that of keys has no gradient but rounding. In double precision rounding is less, and a small
-    gradient the same.
+    The test uses gradient times weight, because a small gradient in front of a large weight still matters. Biases are
+    left out: the bias of keys has no gradient except rounding. In double precision rounding errors shrink, while a
+    small gradient stays the same.
     """
     effect = table["gradient"] * table["weight"]
     share = effect / effect.groupby("layer").transform("max")
@@ -202,14 +203,16 @@ def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Fin
     judged = (effect > 0) & ~alike.str.contains(r"bias[^.]*$")
     for name, of in share[judged].groupby(alike[judged]):
         if of.index.get_level_values("layer").nunique() >= half and of.max() < ROUNDED and less[of.index].all():
-            what = f"in every layer the gradient of {escaped(name)} is rounding ({{}} of the layer's largest)"
-            what += ": is what it makes divided by itself?"
+            what = f"in every layer the gradient of {escaped(name)} is only rounding ({{}} of the layer's largest)"
+            what += ": is its output divided by itself?"
             yield Finding(WHOLE_MODEL, "no gradient", what, (float(of.max()),), digits=1)
 
 
 def learning_later(frame: pd.DataFrame) -> list[str]:
-    """A line for every list that gets its first gradient once something that is 0 behind it has moved."""
+    """Return a line for every list that gets no gradient until a zero parameter after it has moved."""
     lines: dict[str, None] = {}
+    if not (frame.loc[frame["quantity"] == "gradient_later", "value"] > 0).any():
+        return []
     for _, here in frame.groupby(["width", "depth"], sort=False):
         for part, rows in here[here["layer"] > 0].groupby("part", sort=False):
             table = _gradients(rows)
@@ -218,29 +221,30 @@ def learning_later(frame: pd.DataFrame) -> list[str]:
             others = _gradients(here[here["part"] != part].assign(layer=0))
             zeros = others[(others["weight"] == 0) & (others["gradient"] > 0)].index.get_level_values("parameter")
             names = ", ".join(zeros[:_NEAR]) + (", ..." if len(zeros) > _NEAR else "")
-            first = "is 0 and moves first" if len(zeros) == 1 else "are 0 and move first"
-            lines[f"all layers of {part} get gradient 0 at the first step: {names} {first}"] = None
+            first = "is 0 and must move first" if len(zeros) == 1 else "are 0 and must move first"
+            lines[f"all layers of {part} get gradient 0 at the first step, because {names} {first}"] = None
     return list(lines)
 
 
 def learning(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Whether a parameter of these layers is not frozen."""
+    """Return whether these layers have a parameter that is not frozen."""
     here = rows[rows["layer"].isin(layers)]
     return bool((here["quantity"] == "weight").sum() > (here["quantity"] == "frozen").sum())
 
 
 def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Lists that have the same number of layers at every depth that was asked for."""
+    """Find lists that have the same number of layers at every requested depth."""
     counts = frame[frame["quantity"] == "layers"]
     for part, rows in counts.groupby("part", sort=False):
         if rows["depth"].nunique() > 1 and rows["value"].nunique() == 1:
-            finding = Finding(WHOLE_MODEL, "depth", "has {} layers whatever the depth", (float(rows["value"].iloc[0]),))
+            what = "has {} layers at every depth: does the factory use its argument depth?"
+            finding = Finding(WHOLE_MODEL, "depth", what, (float(rows["value"].iloc[0]),))
             for where in rows[["width", "depth"]].drop_duplicates().itertuples(index=False):
                 yield (int(where.width), int(where.depth)), str(part), finding
 
 
 def other_depths(frame: pd.DataFrame) -> list[str]:
-    """A line for every list and depth that has another number of layers than was asked for."""
+    """Return a line for every list and depth whose number of layers is not the requested one."""
     counts = frame[(frame["quantity"] == "layers") & (frame["value"] != frame["depth"])]
     unique = counts[["part", "depth", "value"]].drop_duplicates()
     return [f"{row.part} has {row.value:.0f} layers at depth {row.depth}" for row in unique.itertuples()]

@@ -1,4 +1,4 @@
-"""What is wrong with a whole module at initialization: its loss, growth over all layers, dtype and entries."""
+"""Alarms about a whole module at initialization: its loss, growth over all layers, dtype and weight entries."""
 
 import numpy as np
 import pandas as pd
@@ -10,67 +10,74 @@ from simulate.modules.exact_tests import ExactTests
 from simulate.modules.probe import Probed
 
 LOSS = 2.0
-"""The loss at the start over ln V, from which it is too large."""
+"""The limit of the initial loss divided by ln V, the loss of a uniform guess."""
 KNOWN = 0.9
-"""The loss over the entropy of the batch's labels below which a module knows them."""
+"""The loss divided by the entropy of the batch's labels, below which the module must see its labels."""
 STREAM = 10.0
-"""The energy of the last layer's output over the first one's, either way and over the number of layers, from which the
-stream grows too much. Branches of one energy behind norms give at most 1; those of attention grow, from a mean over
-many tokens in the first layer to what tokens that have become alike have in common."""
+"""The limit of the growth (or decay) of the mean squared activation from the first to the last layer, divided by the
+number of layers. Branches of equal size after norms give at most 1. Attention branches grow, because tokens become
+alike and their mean then shrinks less."""
 GRADIENT = 5.0
-"""The norm of the loss's gradient at the first layer's output over the last one's, either way and over the root of the
-number of layers, likewise."""
+"""The limit of the growth (or decay) of the loss gradient's norm from the last to the first layer's output, divided by
+the square root of the number of layers."""
 DTYPE = 0.1
-"""How far an output may be from that in single precision."""
+"""The allowed relative difference between an output and the output in single precision."""
 ENTRIES = 6.0
-"""The standard deviation of a matrix's entries, times the root of its shorter side, from which all layers get a note.
+"""The standard deviation of a matrix's entries times sqrt(shorter side), above which a note is given if it holds in all
+layers.
 
-In 151 classes of transformers at their default sizes it is up to 2.9, and 5.1 in one (MiniCPM3); 0.02 at width 8192
-gives 1.81, He's initialization 1.41 and that of `torch.nn.Linear` 0.58."""
+It is at most 2.9 in 151 classes of transformers at their default sizes, except MiniCPM3 (5.1). Entries of 0.02 at width
+8192 give 1.81, He's initialization 1.41 and the default of `torch.nn.Linear` 0.58."""
 ENTRIES_BESIDE = 3.0
-"""The same number over the median of the layer's matrices, and over sqrt(2L), likewise: up to 1.5 in these classes.
+"""The same number divided by the median of the layer's matrices and by sqrt(2L), above which a note is given: it is at
+most 1.5 in these classes.
 
-Some draw most matrices of L layers sqrt(2L) smaller and one not, as CLIP does."""
+Some models, such as CLIP, initialize all but one matrix of a layer sqrt(2L) times smaller."""
 # A parameter of fewer entries beside the largest of its layer is no matrix there: XLNet's biases have two axes.
 _MATRIX = 0.01
 
 NEIGHBOURS = 3
-"""A layer is compared with two others at least."""
+"""The number of measured layers that a comparison needs."""
 
 
 def of_the_whole(measured: Probed) -> list[Alarm]:
-    """By thresholds of an initialization, and the dtype."""
+    """Return alarms about loss, growth over the layers, and dtype, by thresholds for an initialized module."""
     alarms = loss_alarms(measured.tests)
     for part, (energy, gradient) in ends_of(measured.frame).items():
         depth = len(profile(measured.frame, part, "hidden_energy"))
-        limits = (("energy of the stream", energy, STREAM * depth), ("gradient", gradient, GRADIENT * depth**0.5))
-        for what, growth, limit in limits:
+        limits = (
+            ("mean squared activation of the residual stream", "first to the last", energy, STREAM * depth),
+            ("gradient norm", "last to the first", gradient, GRADIENT * depth**0.5),
+        )
+        for what, way, growth, limit in limits:
             if max(growth, 1 / growth) > limit:
-                where = "from the first to the last layer" if what != "gradient" else "from the last to the first layer"
-                alarms.append(Alarm(part, WHOLE_MODEL, "growth", f"{what} {times(growth)} {where}"))
+                text = f"{what} {times(growth)} from the {way} layer (limit: {limit:.3g} times)"
+                alarms.append(Alarm(part, WHOLE_MODEL, "growth", text))
     if measured.dtype_change > DTYPE:
-        what = f"in {measured.dtype} its output is {100 * measured.dtype_change:.2g}% from that in float32"
+        change, limit = (f"{100 * share:.2g}%" for share in (measured.dtype_change, DTYPE))
+        what = f"output in {measured.dtype} differs by {change} from the output in float32 (limit: {limit})"
         alarms.append(Alarm("", WHOLE_MODEL, "dtype", what))
     return alarms
 
 
 def loss_alarms(tests: ExactTests) -> list[Alarm]:
-    """The loss at the start against a uniform guess, and against the labels' frequencies."""
+    """Return alarms if the initial loss is far above a uniform guess's or below the entropy of the labels."""
     size, classes, known = (whole(tests, what) for what in ("cross_entropy", "classes", "label_entropy"))
     alarms = []
     if LOSS * np.log(classes) < size < np.inf:
-        what = f"loss {size:.3g} at the start, where a uniform guess among {classes:.0f} has {np.log(classes):.3g}"
+        what = f"loss {size:.3g} at the start; a uniform guess among {classes:.0f} classes has {np.log(classes):.3g}"
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     if size < KNOWN * known:
-        what = (
-            f"loss {size:.3g} at the start, where the labels' frequencies alone explain {known:.3g}: does it see them?"
-        )
+        what = f"loss {size:.3g} at the start is below the entropy of the batch's labels, {known:.3g}: are they seen?"
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     return alarms
 
 
 def entry_notes(frame: pd.DataFrame) -> list[str]:
-    """A line for every matrix whose entries are far from 1/sqrt(fan-in), or from the layer's others, in all layers."""
+    """Return a line for every matrix with unusual entries in all layers.
+
+    Entries are unusual if they are far from 1/sqrt(fan-in) or from the entries of the layer's other matrices.
+    """
     chosen = frame[frame["quantity"].isin(["weight", "entries", "shortest"])]
     table = chosen.pivot_table("value", ["part", "layer", "parameter"], "quantity").reindex(
         columns=["weight", "entries", "shortest"]
@@ -78,33 +85,39 @@ def entry_notes(frame: pd.DataFrame) -> list[str]:
     table = table[table["entries"] >= _MATRIX * table.groupby(["part", "layer"])["entries"].transform("max")]
     sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    others = sizes / sizes.groupby(["part", "layer"]).transform("median")
-    others[sizes.groupby(["part", "layer"]).transform("size") < NEIGHBOURS] = 1.0
+    by_layer = sizes.groupby(["part", "layer"])
+    others = (sizes / by_layer.transform("median")).where(by_layer.transform("size") >= NEIGHBOURS, 1.0)
+    by_name = pd.DataFrame({"size": sizes, "beside": others}).groupby(["part", "parameter"])
+    least, usual, depths = by_name.min(), by_name.median(), frame.groupby("part")["layer"].max()
     lines = []
-    for (part, name), size in sizes.groupby(["part", "parameter"]):
-        beside = others[size.index]
-        depth = frame.loc[frame["part"] == part, "layer"].max()
-        if size.min() > ENTRIES or beside.min() > ENTRIES_BESIDE * (2 * depth) ** 0.5:
+    for part, name in least.index:
+        size, beside = least.loc[(part, name)]
+        if size > ENTRIES or beside > ENTRIES_BESIDE * (2 * depths[part]) ** 0.5:
+            size, beside = usual.loc[(part, name)]
             lines.append(
-                f"entries of {name} of {part} have {size.median():.2g} times the standard deviation 1/sqrt(shorter "
-                f"side) in all layers, {beside.median():.2g} times the layer's median matrix: is that meant?"
+                f"entries of {name} of {part} have standard deviation {size:.2g}/sqrt(shorter side) in all "
+                f"layers, {beside:.2g} times the layer's median matrix: is that intended?"
             )
     return lines
 
 
 def profile(frame: pd.DataFrame, part: str, quantity: str) -> np.ndarray:
-    """A quantity of one module over the layers of a list."""
+    """Return a quantity of one module for the layers of a list, in order."""
     rows = frame[(frame["part"] == part) & (frame["layer"] > 0) & (frame["quantity"] == quantity)]
     return rows.sort_values("layer")["value"].to_numpy(dtype=float)
 
 
 def parts_of(frame: pd.DataFrame) -> list[str]:
-    """Lists of which a layer was measured."""
+    """Return the lists with at least one measured layer."""
     return list(frame.loc[frame["quantity"] == "hidden_energy", "part"].unique())
 
 
 def ends_of(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Of every list of at least two layers: the energy's last over first, and the gradient norm's first over last."""
+    """Return the growth over every list of at least two layers.
+
+    Returns:
+        By list: mean squared activation of the last layer / first layer, and gradient norm of the first / last layer.
+    """
     ends = {}
     for part in parts_of(frame):
         energy, gradient = (profile(frame, part, quantity) for quantity in ("hidden_energy", "gradient_sq"))

@@ -276,7 +276,7 @@ def _long_series(
 
 
 def _width_series(samples: Samples, *, proportional: bool, follows: bool = False) -> Series:
-    """Of V itself or as a share of d, and of a sigma_e that is fixed or follows √d."""
+    """Return the series of a cell: V fixed or proportional to d, and sigma_e fixed or proportional to √d."""
     s, vocab = samples.stack, str(samples.stack.vocab)
     if proportional:
         vocab = "d" if s.vocab == s.width else f"{s.vocab / s.width:.4g} d"

@@ -23,15 +23,15 @@ MINIMUM_DRAWS = 32
 
 
 def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
-    """Verdicts in the order of the claims.
+    """Judge the claims by samples, in the order of the claims.
 
-    The claims are about Gaussian inputs and the paper's two placements, and what of Theorem 1 survives a relaxation is
-    judged by exponents alone; other cells are left to the comparison with theory, and so are cells of fewer than
-    `MINIMUM_DRAWS` draws. A claim for which the cells hold no fitting grid (an exponent needs three widths or depths)
-    gives no row. Claims that were registered come last, and are given every cell of enough draws.
+    The claims are about Gaussian inputs and the paper's two placements. With a dropped assumption, only the exponents
+    of Theorem 1 are judged. Other cells, and cells with under `MINIMUM_DRAWS` draws, are only compared with theory. A
+    claim gives no row if the cells do not contain the grid that it needs; an exponent needs three widths or depths.
+    Registered claims come last and get every cell with enough draws.
 
     Raises:
-        ValueError: the judge of a registered claim fails, or a cell is none.
+        ValueError: the judge of a registered claim fails, or an item is not a cell.
     """
     cells = checked_cells(cells)
     enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]

@@ -14,13 +14,13 @@ _JUDGES: Table[Judge] = Table("claim", {})
 
 
 def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
-    """Make a claim known by its id, to `claims`, `verdicts`, and the commands `check` and `claims`.
+    """Register a claim for `claims`, `verdicts`, and the commands `check` and `claims`.
 
     Args:
-        claim: the statement; what it says of itself is shown, and its kind alone checked.
-        judge: verdicts on it from samples: cells of enough draws, of every kind. It returns [] where they do not reach
-            it.
-        version: of the statement and its judge together.
+        claim: the claim; only its kind is checked.
+        judge: function that returns verdicts on the claim from samples: all cells with enough draws. It returns [] if
+            the samples cannot test the claim.
+        version: version of the claim and its judge together.
 
     Raises:
         ValueError: the id or version cannot be one, or the id is taken.
@@ -32,7 +32,7 @@ def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
 
 
 def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
-    """What the judges of registered claims say of cells, in the order of registration.
+    """Return the verdicts of registered claims on cells, in the order of registration.
 
     A judge that fails, or returns something else than verdicts on its claim, has one undecided row that says so: what
     else was sampled and judged is not lost.

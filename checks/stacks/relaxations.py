@@ -1,4 +1,4 @@
-"""What each relaxation of the paper's setting does to the last layer's gradient, its exponents, and the layers."""
+"""Effects of dropping each of the paper's assumptions: on the last layer's gradient, its exponents, and the layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -118,7 +118,7 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
 
 def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
-    """What becomes of T1, F1 and F2 under every relaxation: exponents in d and L of the last layer, and the layers.
+    """Judge T1, F1 and F2 with every dropped assumption: exponents of the last layer in d and L, and the layers.
 
     In L the claim is about the limit, which the recursion gives; a conclusion survives where the limit is the paper's
     and samples agree with the recursion over their range.
@@ -191,7 +191,7 @@ def _without_own_values(stack: Stack) -> Stack:
 
 
 def _with_branches(cells: Sequence[Samples]) -> list[Samples]:
-    """Those whose branches add something: where τ is 0 so are their gradients, and 0 has no exponent."""
+    """Return the cells whose branches add something: with τ = 0 gradients are 0 and have no exponent."""
     return [s for s in cells if not s.stack.is_idle]
 
 

@@ -110,7 +110,7 @@ def only_in_one(first: Sequence[Samples], second: Sequence[Samples]) -> tuple[in
 
 
 def _names(first: Sequence[Samples], second: Sequence[Samples]) -> dict[int, tuple[object, ...]]:
-    """What a cell is called in both runs, by its identity."""
+    """Return the name of every cell in both runs, by the identity of its samples."""
     apart = set_apart(first, second)
     kept = [field.name for field in fields(Stack) if field.name not in apart]
     return {

@@ -1,1 +1,1 @@
-"""What the commands do; a module has the name of its command's flags."""
+"""Actions of the commands; a module has the name of its command's flags."""

@@ -276,7 +276,7 @@ def said_deviations(line: FirstLine) -> list[str]:
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
         f"+- is how far one run is from the mean loss{most} and from the root mean square of the norm: the draw of",
-        "weights and words, and theory's own error of the norm, as sampled networks have it (docs/first_step.md).",
+        "weights and words, and theory's own error of the norm, as sampled networks have it (docs/report.md).",
     ]
 
 

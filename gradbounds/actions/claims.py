@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from checks.results import committed_results
+from checks.results import committed_results, field_results
 from checks.verdict import Verdict, at_size
 from gradbounds.help_text import prose_width
 from gradbounds.progress import working
 from gradbounds.result import Result
 from theory import CLAIMS, Claim
+from theory.paper.claims import sources
 from theory.stack.placements import COMPOSITIONS
 from theory.stack.registry import load_entry_points
 
@@ -29,7 +30,15 @@ def list_claims() -> Result:
         lines += textwrap.wrap(head, width, subsequent_indent=" " * 5)
         lines += textwrap.wrap(claim.statement, width, initial_indent=" " * 5, subsequent_indent=" " * 5)
     rows = [_row(claim, [v for v in verdicts if v.claim == claim.id]) for claim in CLAIMS.values()]
-    hint = ["", "More about one: gradbounds claims T1"]
+    for name, claims in sources().items():
+        on_source = _of_source(name)
+        lines += ["", *textwrap.wrap(f"{next(iter(claims.values())).paper}: gradbounds verify --source {name}", width)]
+        for claim in claims.values():
+            about = [v for v in on_source if v.claim == claim.id]
+            words = f"not judged, as {claim.unjudged}" if claim.unjudged else _by_setting(about)
+            lines += textwrap.wrap(f"{claim.id:4} {claim.statement}: {words}", width, subsequent_indent=" " * 5)
+            rows.append(_row(claim, about))
+    hint = ["", "More about one: gradbounds claims T1", "Your own claims: gradbounds verify --claims FILE"]
     return Result(about=f"{len(rows)} claims", values={"claims": rows}, lines=[*lines, *hint])
 
 
@@ -37,6 +46,52 @@ def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """A claim in words, and how many rows have each verdict."""
     about = {name: getattr(claim, name) for name in ("id", "source", "kind", "statement")}
     return about | {"verdicts": dict(Counter(v.verdict for v in verdicts))}
+
+
+def _of_source(name: str) -> list[Verdict]:
+    """The committed verdicts on the statements of a source."""
+    results = field_results().get(name)
+    return [] if results is None else results.verdicts
+
+
+def _by_setting(verdicts: Sequence[Verdict]) -> str:
+    """The verdict in the source's own setting, and in others where it is another."""
+    if not verdicts:
+        return "not tested here"
+    first, *others = verdicts
+    differing = [f"{v.words} with {v.relaxed}" for v in others if v.verdict != first.verdict]
+    return "; ".join([first.words, *differing])
+
+
+def _explained(name: str, claim: Claim) -> Result:
+    """A statement of another paper: its setting, its rule, and what was measured."""
+    from checks.stacks.statements import claimed_words, subject_words  # late: a list of the claims needs none of it
+
+    rows = [v for v in _of_source(name) if v.claim == claim.id]
+    fields = ", ".join(f"{key} = {value}" for key, value in claim.network.items())
+    varied = [f"{claim.against} = {', '.join(map(str, claim.at)) or claim.layers or 'all'}"] if claim.against else []
+    others = [f"{key}: {dict(of)}" for key, of in (claim.networks | claim.variants).items()]  # type: ignore[operator]
+    failed = any(v.verdict == "fails" for v in rows)
+    sections = {
+        "Statement": [claim.statement],
+        "Networks": [fields, *varied, *others] if claim.quantity else [],
+        "Claimed": [
+            f"{subject_words(claim)}: {claimed_words(claim)}",
+            f"{claim.draws} networks of each kind, seed {claim.seed}",
+        ]
+        if claim.quantity
+        else [],
+        "Measured": [f"{v.relaxed or 'as above'}: {v.words}\n    {v.numbers}" for v in rows],
+        "Not judged": [claim.unjudged] if claim.unjudged else [],
+        "Left out": [claim.left_out] if failed and claim.left_out else [],
+        "Corrected": [claim.corrected] if failed and claim.corrected else [],
+        "Remark": [claim.remark] if claim.remark else [],
+        "Command": [f"gradbounds verify --source {name}"] if claim.quantity else [],
+    }
+    lines = [f"{claim.id}  {claim.paper}: {claim.source}", ""]
+    for head, paragraphs in sections.items():
+        lines += [head, *_folded(paragraphs), ""] if paragraphs else []
+    return Result(about=f"claim {claim.id}", values={"claim": claim, "verdicts": rows}, lines=lines)
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
@@ -63,6 +118,10 @@ def explain(name: str, *, everything: bool = False) -> Result:
     Raises:
         ValueError: there is no such claim.
     """
+    for source, claims in sources().items():
+        for key, claim in claims.items():
+            if key.lower() == name.lower():
+                return _explained(source, claim)
     load_entry_points()
     # By its id, or by its place in the paper where that has one claim: "Theorem 1".
     named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
@@ -101,7 +160,7 @@ def _claim(name: str) -> Claim:
     except ValueError as error:
         for key, placement in COMPOSITIONS.items():
             if name.lower() in (key.lower(), placement.title.lower()):
-                raise ValueError(f"{error} What is known of {placement.title} is in docs/placements.md.") from error
+                raise ValueError(f"{error} What is known of {placement.title} is in docs/theory.md.") from error
         raise
 
 

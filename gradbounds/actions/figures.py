@@ -1,4 +1,4 @@
-"""Every figure of a set of samples, saved as SVG and PNG."""
+"""Every figure of a set of samples, saved as files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from simulate import Cell, Run, Samples
 
 
 def draw(folder: Path, out: Path) -> int:
-    """Draw every figure that a run can give, and print their files."""
-    for path in draw_figures(judged_samples(Run.open(folder)), out):
+    """Draw every figure that a run has data for, and print the file names."""
+    for path in draw_figures(judged_samples(Run.open(folder)), out, ("svg", "png", "pdf")):
         print(path)
     return 0
 
 
-def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
-    """Draw what these cells can show; a scaling figure needs two widths or depths.
+def draw_figures(cells: Sequence[Samples], folder: Path, suffixes: Sequence[str] = ("svg", "png")) -> list[Path]:
+    """Draw every figure that these cells have data for; a scaling figure needs two widths or depths.
 
     Raises:
         ValueError: the folder cannot be written, or theory has no rule for any of the networks.
@@ -31,7 +31,7 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
         cells = [s for s in cells if prediction_of(s) and s.stack.branches != "attention"]
     if not cells:
         raise ValueError(
-            "run must have networks that large-width theory has a rule for, with feed-forward units, and has none."
+            "run must have networks with a feed-forward branch that large-width theory can predict, and has none."
         )
     figures = sorted(run_figures().values(), key=lambda figure: (list(RUN_TABLES).index(figure.needs), figure.name))
     written: list[Path] = []
@@ -44,18 +44,18 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
             except ValueError as reason:
                 without.append(f"not drawn: {figure.name}: {reason}")
                 continue
-            written += save(drawn, folder, figure.name, drawn_from=drawn_from)
+            written += save(drawn, folder, figure.name, drawn_from=drawn_from, suffixes=suffixes)
     for line in without:
         print(line)
     return written
 
 
 def networks_line(cells: Sequence[Cell], draws: int) -> str:
-    """Which networks a figure is of, for its files to say: what they have in common, what varies, and a digest of all.
+    """Describe the networks of a figure for its files: their fields, and a digest that identifies the set.
 
     Args:
-        cells: what was sampled; the digest tells any two sets of cells apart.
-        draws: the least number of draws of a cell.
+        cells: the sampled cells.
+        draws: the smallest number of draws of a cell.
     """
     fields = {"placement", "width", "depth", "tokens", "vocab"}.union(*(cell.stack.non_default() for cell in cells))
     values = {name: {getattr(cell.stack, name) for cell in cells} for name in sorted(fields)}

@@ -20,7 +20,7 @@ from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 ZIPF = "zipf:1"
 """The law of a model's text where no English law is known."""
 
-# Relative deviations of a norm from theory, as sampled networks have them (docs/first_step.md): times sqrt(L/d), and
+# Relative deviations of a norm from theory, as sampled networks have them (docs/report.md): times sqrt(L/d), and
 # over the root of the number of tokens.
 _OF_DEPTH, _OF_TOKENS = 0.15, 0.25
 # Of what sequences share, over sqrt(d): the gradient of frequent labels is one Gaussian vector of d coordinates, whose

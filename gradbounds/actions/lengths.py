@@ -19,8 +19,8 @@ _GROWN = 1.1
 
 _WHY = (
     "The first layer's W^Q, W^K and W^V gain on the last layer's as n grows: the last layer's gradients shrink with "
-    "what its tokens have in common, which falls with n, and the first layer's do so less (docs/queries.md, Thousands "
-    "of tokens)."
+    "what its tokens have in common, which falls with n, and the first layer's do so less (docs/attention.md, "
+    "Thousands of tokens)."
 )
 
 

@@ -37,6 +37,7 @@ from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 _BEYOND = 2.58
 """Deviations from where on a number is not as it should be: of 1% of the runs, for each of the two."""
@@ -44,13 +45,16 @@ _BEYOND = 2.58
 USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
 """From so many words on, the least and the largest chance that two words of a usual text are the same.
 
-Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/first_step.md).
+Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
 """
 _MOST_TEXTS = 6
 """Texts that are tried at most."""
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
-_THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+MOST_CAUSES = 3
+"""Causes that are printed."""
+
 _ROUND = 1e-3
 """Of a threshold: as a log rounds a norm that was clipped."""
 _TRAINED = 0.5
@@ -310,11 +314,14 @@ def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[st
     near = [cause for cause in ranked if cause.explains(printed)]
     if not near:
         return [*lines, f"No usual cause explains it, of {len(ranked)} that were computed."]
-    lines += ["What would explain it, the text before all others, and then the nearest first:"]
+    tried = sum(cause.tried for cause in ranked)
+    lines += [f"What would explain it, the text before all others, then the nearest first, of {tried} that were tried:"]
     return lines + [
-        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}"
-        + f" (the nearest of {cause.tried} numbers that were tried)" * (cause.tried > 1)
-        for cause in near
+        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, which are "
+        f"{cause.line.loss / line.loss:.3g} and {cause.line.norm / line.norm:.3g} times theory's"
+        + f" (the nearest of {cause.tried} numbers)"
+        * (cause.tried > 1)
+        for cause in near[:MOST_CAUSES]
     ]
 
 
@@ -348,7 +355,7 @@ def _of_text(
         line = lines[exponent] = predicted(law)
         words_of_cause = (
             f"a text of --text zipf:{exponent:.3g}, in which two words are the same with the chance {law.across:.3g} "
-            f"(usual texts: {least:g} to {most:g})"
+            f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, words)})"
         )
         cause = Cause(words_of_cause, line)
         if cause.explains(logged):
@@ -356,6 +363,15 @@ def _of_text(
         if abs(cause.offs(logged)[0]) > _BEYOND:  # no text moves the loss as far
             return []
     return []
+
+
+def _nearest_text(repeats: float, vocab: int) -> str:
+    """The measured text whose tokens repeat most nearly as often, in words; "" for a vocabulary without any."""
+    if vocab < LEAST_VOCAB:
+        return ""
+    texts = {f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, vocab).kappa_of_texts.items()}
+    name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
+    return f"; the nearest measured one is {name}, {kappa:.2g}"
 
 
 def _exponent(repeats: float, words: int) -> float:
@@ -425,10 +441,10 @@ def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Ite
     squared = replace(line, norm=line.norm**2, norm_deviation=2.0 * line.norm * line.norm_deviation)
     if "square" not in read.settled:
         yield Cause("the norm is squared", squared)
-    threshold = min(_THRESHOLDS, key=lambda limit: abs(math.log(printed.norm / limit)))  # type: ignore[operator]
+    threshold = min(THRESHOLDS, key=lambda limit: abs(math.log(printed.norm / limit)))  # type: ignore[operator]
     if line.norm > threshold and "clipped" not in read.settled:
         clipped = replace(line, norm=threshold, norm_deviation=threshold * _ROUND)
-        yield Cause(f"the norm is logged after it was clipped at {threshold:g}", clipped, len(_THRESHOLDS))
+        yield Cause(f"the norm is logged after it was clipped at {threshold:g}", clipped, len(THRESHOLDS))
 
 
 def _other_weights(

@@ -49,7 +49,7 @@ class LoggedAs:
         for word in words:
             name, value = _WORDS.get(word) or ("threshold", _threshold(word))
             if fields.setdefault(name, value) != value:
-                raise ValueError(f"logged_as must have words that agree, got {by[name]!r} and {word!r}.")
+                raise ValueError(f"logged_as {by[name]!r} cannot be combined with {word!r}.")
             by[name] = word
         return cls(**fields)  # type: ignore[arg-type]
 

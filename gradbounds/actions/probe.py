@@ -81,7 +81,7 @@ def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = 
     if norms is not None and found.probed is not None:
         tables["logged"], unmatched = beside_module(norms.line.parameters, found.probed)
         norms.check(tables["logged"])
-        lines[-1:-1] = [*norms.lines, *layer_lines(tables["logged"], unmatched, "the module")]
+        lines += [*norms.lines, *layer_lines(tables["logged"], unmatched, "the module")]
     if out is not None:
         path = out / ("probe.parquet" if found.stepped is None else "steps.parquet")
         write_frame(path, found.to_frame())

@@ -1,4 +1,4 @@
-"""The draws of run folders: those that can be judged, and where two runs differ."""
+"""The draws of run folders: cells with enough draws, and differences between two runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,28 +15,28 @@ _SHOWN = 30
 
 
 def judged_samples(run: Run) -> list[Samples]:
-    """The cells of a run that have the two draws that an error takes; those of a run being written may not yet.
+    """Return the cells of a run with at least two draws, which a standard error needs.
 
     Raises:
-        ValueError: none has.
+        ValueError: no cell has two draws.
     """
     samples = run.samples()
     enough = [s for s in samples if s.draws >= 2]
     if not enough:
-        raise ValueError(f"run must have cells of at least 2 draws, to give errors, but {str(run.folder)!r} has none.")
+        raise ValueError(f"run must have cells with at least 2 draws, for errors, but {str(run.folder)!r} has none.")
     if len(enough) < len(samples):
-        print(f"left out: {len(samples) - len(enough)} of {len(samples)} cells, which have one draw so far")
+        print(f"left out: {len(samples) - len(enough)} of {len(samples)} cells, because they have only one draw")
     return enough
 
 
 def diff(first: Path, second: Path) -> Result:
-    """Where two runs, or two kept probes, differ.
+    """Report the differences between two runs, or between two saved probes.
 
     Returns:
-        Of runs the table `numbers`: a row for every quantity and layer of the networks that both have.
+        For runs, the table `numbers`: a row for every quantity and layer of the networks in both runs.
 
     Raises:
-        ValueError: one of them is neither, or they have nothing in common.
+        ValueError: one of them is neither a run nor a probe, or they have nothing in common.
     """
     about, kept = f"{first} against {second}", [_kept_probe(path) for path in (first, second)]
     if kept[0] is not None and kept[1] is not None:
@@ -52,18 +52,19 @@ def diff(first: Path, second: Path) -> Result:
         raise ValueError(f"runs must have a network in common, but {str(first)!r} and {str(second)!r} have none.")
     differs = table[table["differs"]]
     lines = [
-        f"{name} is {said(name, ours)} in {first} and {said(name, other)} in {second}; networks are matched without it."
+        f"note: {name} is {said(name, ours)} in {first} and {said(name, other)} in {second}, and is not used to match "
+        "networks."
         for name, (ours, other) in set_apart(*runs).items()
     ]
     networks = table.drop_duplicates([name for name in FIELDS if name in table])
     few = sum(not can_differ(*draws) for draws in zip(networks["first_draws"], networks["second_draws"], strict=True))
     lines += [
-        f"{len(networks)} networks in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.",
-        f"{len(table)} numbers compared: {len(differs)} differ; chance alone has one in {RATE:.0%} of such pairs.",
+        f"Networks: {len(networks)} in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.",
+        f"Numbers: {len(table)} compared, {len(differs)} differ; equal runs show a difference in {RATE:.0%} of cases.",
     ]
     if few:
         lines.append(
-            f"{few} networks have too few draws for any difference to show, as 4 against 4 are; give them more."
+            f"note: {few} networks have too few draws to show any difference (4 in each run are too few); sample more."
         )
     shown: list[str] = []
     if len(differs):
@@ -77,7 +78,7 @@ def diff(first: Path, second: Path) -> Result:
 
 
 def _kept_probe(path: Path) -> "Reference | None":
-    """What `probe --out` kept, of a folder or a file; None where it is no such."""
+    """Read what `probe --out` saved in a folder or a file; None if it is not a saved probe."""
     from checks.models.reference import FILE, Reference
 
     file = path / FILE if path.is_dir() else path

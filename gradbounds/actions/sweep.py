@@ -17,10 +17,10 @@ from simulate.runs.sweep import begin, check_sweep, sample_into
 
 
 def cells_of(recipe: Recipe) -> list[Cell]:
-    """The cells that a recipe describes.
+    """Return the cells that a recipe describes.
 
     Raises:
-        ValueError: a grid, the text, or how to sample makes no sense.
+        ValueError: a grid, the text, or a sampling option is invalid.
     """
     stacks = recipe.stacks()
     shapes = {(s.tokens, s.vocab) for s in stacks} if recipe.text else ()
@@ -44,14 +44,15 @@ def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *,
         about=f"sweep in {out}",
         values={"run": str(out), "cells": len(cells), "draws": recipe.draws},
         lines=[
-            f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}",
-            f"Judge them with: gradbounds check {shlex.quote(str(out))}",
+            f"run     {out}",
+            f"cells   {len(cells)}, each with at least {recipe.draws} draws (in whole blocks)",
+            f"next    gradbounds check {shlex.quote(str(out))}",
         ],
     )
 
 
 def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
-    """What a sweep would take, by a calibration on this machine; nothing is written."""
+    """Estimate the cost of a sweep by a calibration on this machine; nothing is written."""
     cells = cells_of(recipe)
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     workers = execution.workers
@@ -65,8 +66,8 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
         f"disk    about {format_bytes(estimate.disk)}{_beyond(estimate.disk, disk)}",
     ]
     if out is not None and (out / "manifest.toml").exists():
-        lines.append(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
-    return Result(about="what a sweep takes", values=asdict(estimate), lines=lines)
+        lines.append(f"saved   {len(Run.open(out).landed())} blocks are already in {out}")
+    return Result(about="cost of a sweep", values=asdict(estimate), lines=lines)
 
 
 def _beyond(count: float, there: float) -> str:
@@ -74,6 +75,6 @@ def _beyond(count: float, there: float) -> str:
 
 
 def _nearest_folder(out: Path | None) -> Path:
-    """The folder that is there, where one is to be."""
+    """Return the nearest existing folder on the path."""
     path = Path.cwd() if out is None else out.resolve()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())

@@ -36,10 +36,10 @@ _GRID: dict[str, Any] = {
     "width": ("512",),
     "depth": ("2:16:x2",),
 }
-"""What is compared where a field is not given."""
+"""The default grid of `compare`."""
 
 _SIZES: dict[str, tuple[str, ...]] = {"width": ("128:1024:x2",), "depth": ("2:16:x2",)}
-"""What is swept where the grid has no widths or depths."""
+"""The default widths and depths of `relax`."""
 
 Steps = Mapping[str, Mapping[str, Any]]
 
@@ -48,19 +48,19 @@ def compare(
     grid: Mapping[str, Any] | None = None, *, draws: int = 128, seed: int = 0, workers: int = 1,
     out: Path | None = None, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Sample placements of LayerNorm side by side: exponents in the depth, and profiles over the layers.
+    """Compare placements of LayerNorm by sampling: exponents in the depth, and profiles over the layers.
 
     Args:
         grid: values of fields, as in a sweep's file: several placements and depths, and one value of any other field;
             by default all placements with branches, at d = 512 and L = 2, 4, 8, 16.
-        draws: least number of networks per cell.
+        draws: smallest number of random networks per cell.
         seed: root seed.
-        workers: processes.
-        out: folder of the run, which the same call continues; None keeps nothing.
-        plan: whether to say what sampling takes, and stop.
+        workers: number of processes.
+        out: folder of the run, which the same call continues; None saves nothing.
+        plan: whether to only estimate the cost of sampling.
 
     Returns:
-        Tables `norms` (of every layer), `exponents` (in the depth, where there are three) and `spreads` (largest over
+        Tables `norms` (of every layer), `exponents` (in the depth, for at least three depths) and `spreads` (largest /
         smallest norm); figure `placements`.
 
     Raises:
@@ -73,10 +73,10 @@ def compare(
     for name in FIELDS:
         values = list(dict.fromkeys(getattr(stack, name) for stack in stacks))
         if name not in ("placement", "depth") and len(values) > 1:
-            raise ValueError(f"{name} must have one value, for placements and depths are compared, got {values}.")
+            raise ValueError(f"{name} must have one value, because placements and depths are compared, got {values}.")
     if idle := [stack for stack in stacks if stack.is_idle]:
         raise ValueError(
-            f"branch_scale must be above 0 to compare gradients, which are 0 where branches add nothing, got {idle[0]}."
+            f"branch_scale must be above 0, because gradients are 0 if branches add nothing, got {idle[0]}."
         )
     depths = sorted({stack.depth for stack in stacks})
     check_count("draws", draws, 2)  # one draw has no error
@@ -88,9 +88,9 @@ def compare(
     norms = layer_norms(cells)
     slopes, spreads = depth_exponents(norms) if len(depths) >= LEAST_POINTS else None, layer_spreads(norms)
     counts, agreement = _agreement(cells)
-    none = [f"No exponents in L, which take {LEAST_POINTS} depths or more; here is L = {', '.join(map(str, depths))}."]
+    none = [f"No exponents in L: they need at least {LEAST_POINTS} depths, got L = {', '.join(map(str, depths))}."]
     return Result(
-        about=f"{len(dict.fromkeys(order))} placements side by side",
+        about=f"{len(dict.fromkeys(order))} placements compared",
         tables={"norms": norms} | ({} if slopes is None else {"exponents": slopes}) | {"spreads": spreads},
         values=counts,
         lines=[
@@ -104,7 +104,7 @@ def compare(
 
 
 def _spread_lines(spreads: pd.DataFrame) -> list[str]:
-    """How uneven the layers of every placement are, and which ones count as flat."""
+    """Report how uneven the layers of every placement are, and which count as flat."""
     rows = [
         [
             TITLES[str(row.placement)],
@@ -113,12 +113,12 @@ def _spread_lines(spreads: pd.DataFrame) -> list[str]:
         ]
         for row in spreads.itertuples()
     ]
-    head = f"Largest over smallest ||dL/dW2|| of all layers at L = {spreads['depth'].iloc[0]}; flat is below {FLAT}"
+    head = f"Largest / smallest ||dL/dW2|| over the layers at L = {spreads['depth'].iloc[0]}; flat means below {FLAT}"
     return ["", head, *table_lines(["", "samples (theory)", ""], rows)]
 
 
 def _exponent_lines(exponents: pd.DataFrame) -> list[str]:
-    """A line for each placement, of the last layer and the first."""
+    """Report the exponents of every placement in the last and the first layer."""
     rows = [
         [TITLES[str(placement)], *(
             f"{row.exponent:+.3f} [{row.low:+.3f}, {row.high:+.3f}] {_theory(row.predicted, '+.3f')}"
@@ -126,7 +126,7 @@ def _exponent_lines(exponents: pd.DataFrame) -> list[str]:
         )]
         for placement, layers in exponents.groupby("placement", sort=False)
     ]  # fmt: skip
-    legend = "samples with their 95% interval, and in parentheses large-width theory over the same depths"
+    legend = "  samples [95% interval] (large-width theory over the same depths)"
     return [*table_lines(["exponent in L of ||dL/dW2||", "last layer", "first layer"], rows), legend]
 
 
@@ -138,18 +138,18 @@ def relax(
     grid: Mapping[str, Sequence[Any]] | None = None, *, out: Path | None = None, along: str = "",
     values: Sequence[Any] = (), draws: int = 64, seed: int = 0, workers: int = 1, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Sample every relaxation of the paper's assumptions over widths and depths.
+    """Sample networks over widths and depths with each of the paper's assumptions dropped.
 
     Args:
-        grid: several widths and depths, and one value of any other field, of the base that is relaxed; its own are the
-            middle width and depth.
-        out: folder of the run, which the same call continues; None keeps nothing.
-        along: a field of numbers to go along instead; the figure is drawn against it.
-        values: of that field.
-        draws: least number of networks per cell.
+        grid: several widths and depths, and at most one value of every other field, of the base network; the base has
+            the middle width and depth.
+        out: folder of the run, which the same call continues; None saves nothing.
+        along: a number field to vary instead of dropping assumptions; the figure is drawn against it.
+        values: values of the field `along`.
+        draws: smallest number of random networks per cell.
         seed: root seed.
-        workers: processes.
-        plan: whether to say what sampling takes, and stop.
+        workers: number of processes.
+        plan: whether to only estimate the cost of sampling.
 
     Returns:
         Table and figure `relaxations`.
@@ -188,47 +188,49 @@ def relax(
 
 
 def _words(entries: Sequence[Any]) -> list[str]:
-    """Values as a command line has them."""
+    """Return values as command-line words."""
     return [str(entry) for entry in entries]
 
 
 def _base(grid: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Stack:
-    """The network that is relaxed.
+    """Return the base network, whose assumptions are dropped.
 
     Raises:
-        ValueError: the grid has a placement, for both are relaxed, or several values of a field.
+        ValueError: the grid has a placement, although both are used, or several values of a field.
     """
     given = {name: field_values(name, words) for name, words in grid.items()}
     for name, values in given.items():
         if name == "placement" or len(values) > 1:
             allowed = (
-                "be left out, for both of the paper's are relaxed" if name == "placement" else "have one value here"
+                "be left out, because both placements of the paper are used"
+                if name == "placement"
+                else "have one value"
             )
             raise ValueError(f"{name} must {allowed}, got {values}.")
     return Stack(**{"vocab": 64} | {name: values[0] for name, values in given.items()} | dict(sizes))
 
 
 def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
-    """A step per value of a number field.
+    """Return one changed network per value of a number field.
 
     Raises:
-        ValueError: there is no such field, or a value is none.
+        ValueError: there is no such field, or a value is not a number.
     """
     numbers = [name for name, f in FIELDS.items() if not isinstance(f.default, str) and name not in SIZES]
     if field not in numbers:
         raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.{nearest([field], numbers)}")
     converted = field_values(field, values)
     if None in converted:
-        raise ValueError(f"values must be numbers along {field}, got {OWN_WORD!r}, which is a placement's.")
+        raise ValueError(f"values must be numbers along {field}, got {OWN_WORD!r}, the placement's own value.")
     return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in converted}
 
 
 def relaxation_grids(
     base: Stack, sizes: Mapping[str, Sequence[int]], steps: Steps
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """A grid over the widths and one over the depths for every step from the base, and what is left out.
+    """Return a grid over widths and a grid over depths for every changed network, and lines on those left out.
 
-    Left out, with the reason, is what theory cannot predict.
+    Networks that theory cannot predict are left out, with the reason.
     """
     grids, left_out = [], []
     for name, fields in steps.items():
@@ -252,9 +254,9 @@ _ENDS = ("", "_sem", "_predicted")
 
 
 def relaxation_lines(table: pd.DataFrame) -> list[str]:
-    """The table as text: measured ± standard error, and large-width theory in parentheses."""
+    """Print the table: measured ± standard error, and large-width theory in parentheses."""
     numbers = {"effect": "last dL/dW2, times", "width": "exponent in d", "depth": "exponent in L"}
-    numbers |= {"profile": "first layer over last"}
+    numbers |= {"profile": "first / last layer"}
     lines = []
     for placement, rows in table.groupby("placement", sort=False):
         cells = [
@@ -265,19 +267,19 @@ def relaxation_lines(table: pd.DataFrame) -> list[str]:
             for row in rows.to_dict("records")
         ]
         lines += table_lines([f"{TITLES[str(placement)]}, relaxed:", *numbers.values()], cells)
-    return [*lines, "samples with their standard error, and large-width theory over the same networks in parentheses"]
+    return [*lines, "  samples +- standard error (large-width theory for the same networks)"]
 
 
 def _sampled(recipe: Recipe, workers: int, out: Path | None) -> tuple[list[Samples], Sequence[str]]:
-    """The samples of a recipe, and lines on the folder that keeps them, if one does."""
+    """Sample a recipe; return the samples, and lines about the folder that holds them, if any."""
     with TemporaryDirectory() if out is None else nullcontext(out) as folder:
         sampled = sweep_into(Path(folder), recipe, Execution(workers=workers))
         return Run.open(folder).samples(), () if out is None else sampled.lines
 
 
 def _agreement(cells: Sequence[Samples]) -> tuple[dict[str, Any], str]:
-    """How many numbers agree with theory, as a value of the result and in words."""
+    """Count how many numbers agree with theory, as a value of the result and in words."""
     with working("predicting"):
         table = comparison(cells)
-    line = f"Theory against samples, every quantity and layer: {agreement_counts(table)}."
+    line = f"Theory compared with samples, all quantities and layers: {agreement_counts(table)}."
     return {"agreement": table["agreement"].value_counts().to_dict()}, line

@@ -97,7 +97,7 @@ def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
 
 @contextmanager
 def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """As `dask_pool`, of a client, which is closed at the end.
+    """Yield the executor of a Dask client like `dask_pool`; the client is closed at the end.
 
     Raises:
         ValueError: it has no workers, their versions are others, or the scheduler went away.
@@ -127,7 +127,7 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
         except (CancelledError, KilledWorker, CommClosedError) as error:
             raise ValueError(
                 f"dask must stay reachable, but {address!r} lost the sweep ({type(error).__name__}). Draws that "
-                "landed stay, and the same command continues."
+                "were saved are kept, and the same command continues."
             ) from error
 
 
@@ -204,7 +204,7 @@ class SameVersions(Executor):
 
 
 def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: Any) -> Any:
-    """What a call gives.
+    """Call a function on a worker with the same versions, and return its result.
 
     Raises:
         ValueError: this worker would draw other numbers.
@@ -215,7 +215,7 @@ def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: 
 
 
 def versions() -> dict[str, str]:
-    """What must be one for draws to be: of this process.
+    """Return this process's versions, which must be the same on all workers.
 
     Raises:
         ImportError: where this process was started, somebody else's module stands before a package of ours.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims(WithJson):
-    """List the paper's statements with the verdicts that were committed, or explain one of them.
+    """List statements of papers with the verdicts that were committed, or explain one of them.
 
     An explanation has what the statement assumes, its derivation, where it is tight, and what was measured.
     """

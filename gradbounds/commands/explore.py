@@ -12,8 +12,8 @@ class Explore:
     """Show theory on one page, which asks `predict` for any network while you change it, on this machine alone.
 
     It prints the address and opens no browser.
-    With --out the page is one file of 2 MB with answers inside, for published models and some networks around the
-    paper's, which takes some minutes. It needs no server and no network, and says of other networks what to type.
+    With --out the page is one file of 3 MB with answers inside, for published models and some networks around the
+    paper's. It needs no server and no network, and says for other networks what to type.
     """
 
     folder: Annotated[
@@ -44,5 +44,5 @@ class Explore:
             return serve(self.port, self.folder)
         for name, value in (("run", self.folder), ("port", self.port)):
             if value is not None:
-                raise ValueError(f"{name} must stand without --out, got {str(value)!r} beside a file.")
+                raise ValueError(f"{name} cannot be combined with --out, got {str(value)!r}.")
         return write(self.page)

@@ -4,20 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.flags import Flag, Folder
+from gradbounds.flags import Folder, optional
 from simulate.runs.manifests import check_sampled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Draw the figures of a run as SVG and PNG."""
+    """Draw the figures of a run as SVG, PNG and PDF."""
 
     folder: Folder
-    out: Annotated[Path, Flag(help="folder for the figures")]
+    out: Annotated[Path | None, optional("folder for the figures", "DIR", default="RUN/figures")] = None
 
     def run(self) -> int:
-        """Exit code."""
+        """Draw the figures and return the exit code."""
         check_sampled(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.figures import draw
 
-        return draw(self.folder, self.out)
+        return draw(self.folder, self.out or self.folder / "figures")

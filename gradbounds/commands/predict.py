@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 # One that is not given is None: a published model keeps its own there.
 Changes = network(Stack(), several=("tokens",))
 
-NEEDS = {"latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch", "optimizer": "first_step"}
+NEEDS = {
+    "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch", "learning_rate": "batch",
+    "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
+}  # fmt: skip
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("bound", "logged"), ", which take seconds."),
     "bound": (("batch", "first_step", "draws", "compare", "patterns", "all"), "; it is about theory of one network."),
     "batch": (("compare", "draws", "first_step", "sequences", "several tokens"), "; it is about one network's log."),
+    "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it is about step 1 alone."),
     "several tokens": (("compare", "draws", "bound", "first_step", "all"), "; these take one number of tokens."),
     "layers": (("batch", "bound", "first_step", "several tokens"), "; it adds tables to the card."),
 }
-"""Which flag needs which other one, and which flags exclude each other and why (docs/configurations.md)."""
+"""The flags that require or exclude others, and why; docs/configurations.md lists them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +59,23 @@ class Predict(ModelFlags):
     first_step: Annotated[bool, optional("critical learning rates of the first step", None)] = False
     optimizer: Annotated[
         tuple[Optimizer, ...],
-        Flag(help="with --first-step: optimizers", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
+        Flag(help="with --first-step or --learning-rate: optimizers", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
     batch: Annotated[int | None, optional("loss and gradient norm of step 1, S sequences", "S")] = None
     text: Annotated[
         str | None,
         optional(
-            "its text: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
+            "with --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
             "TEXT",
-            default="english",
+            default="english, or zipf:1 below 32,000 tokens",
         ),
     ] = None
-    logged: Annotated[Path | None, optional("with --batch: a training log to judge", "FILE")] = None
+    logged: Annotated[
+        tuple[Path, ...], optional("with --batch: a training log to judge, or two to compare", "FILE [FILE]")
+    ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
+    learning_rate: Annotated[float | None, optional("with --batch: effect of step 1 on the loss", "R")] = None
+    warmup_steps: Annotated[int | None, optional("with --learning-rate: steps of a linear warm-up", "N")] = None
 
     def run(self) -> "Result":
         """What theory has.
@@ -79,7 +87,8 @@ class Predict(ModelFlags):
         several = isinstance(changes.get("tokens"), tuple)
         if several and not changes["tokens"]:
             raise ValueError("tokens must have a value, or several.")
-        also = {"several tokens": several, "sequences": "sequences" in changes}
+        steps = self.first_step or self.learning_rate is not None
+        also = {"first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes}
         check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
         if self.batch is not None:
@@ -117,12 +126,23 @@ class Predict(ModelFlags):
         from gradbounds.actions.batch import predict_batch, resolve_batch
 
         asked = resolve_batch(changes, self.description, text=self.text, **limits)
-        if self.logged is None:
+        if self.learning_rate is not None:
+            from gradbounds.actions.learning_rate import predict_rate
+
+            return predict_rate(
+                asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps
+            )
+        if len(self.logged) > 1:
+            from gradbounds.actions.logged_pair import compare_logs
+
+            tokens = self.description.read(asked.given)[0].tokens
+            return compare_logs(self.logged, batch, tokens, logged_as=self.logged_as)
+        if not self.logged:
             limits |= {"plan": self.dry_run, "every_layer": self.all}
             return predict_batch(asked, batch, self.description, **limits)
         from gradbounds.actions.logged import predict_logged
 
         return predict_logged(
-            asked.given, batch, self.description, self.logged, logged_as=self.logged_as,
+            asked.given, batch, self.description, self.logged[0], logged_as=self.logged_as,
             text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
         )  # fmt: skip

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(WithJson):
-    """List the runs in a folder, or look into one: its command, its machine, and the draws of every cell."""
+    """List the runs in a folder, or show one run: its command, its machine, and the draws of every cell."""
 
-    folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or a folder of them")] = Path("runs")
+    folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or folder of runs")] = Path("runs")
 
     def run(self) -> "Result":
-        """The runs of the folder, or the cells of one run."""
+        """List the runs of the folder, or show the cells of one run."""
         from gradbounds.run_inspection import show
 
         return show(self.folder)

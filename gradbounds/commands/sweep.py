@@ -29,24 +29,24 @@ _OF_RUNS = (
     "land_every", "resume",
 )  # fmt: skip
 _EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
-    "dry_run": (("dask",), ", whose machines are others."),
-    "workers": (("the address of a scheduler",), ", whose workers sample."),
-    "file": (("preset",), ", which is another recipe."),
-    "config and like": (("file", *(f"preset {name}" for name in PRESETS)), ", which have networks of their own."),
+    "dry_run": (("dask",), ", because it measures this machine."),
+    "workers": (("the address of a scheduler",), ", which has its own workers."),
+    "file": (("preset",), ": give one of them."),
+    "config and like": (("file", *(f"preset {name}" for name in PRESETS)), ", which define their own networks."),
     **{
         f"preset {name}": (
             _OF_RUNS,
-            "; it takes fields, a model, draws, seed, workers, out, along, values and dry_run.",
+            "; it accepts fields, a model, draws, seed, workers, out, along, values and dry_run.",
         )
         for name in WITH_TABLE
     },
 }
-"""Which flag goes with which other alone, and which ones do not go together."""
+"""For a flag, the flags that it cannot be combined with, and the reason."""
 
 
 def _flag(of: Field) -> Any:
     name = of.name
-    words = f"; {' or '.join(map(repr, TIED[name]))} follows the width" if name in TIED else ""
+    words = f"; {' or '.join(map(repr, TIED[name]))} makes it follow the width" if name in TIED else ""
     choices, number = of.metadata.get("choices"), not isinstance(of.default, str)
     metavar = f"{'|'.join(choices)} [...]" if choices else "VALUE|A:B:xF|A:B:+S [...]" if number else "TEXT [...]"
     metavar = f"{OWN_WORD}|{metavar}" if name in OWN else metavar
@@ -55,75 +55,80 @@ def _flag(of: Field) -> Any:
 
 
 Fields = in_groups(_flag)
-"""The values of every field of the Stack; they make a product."""
+"""The values of every field of the Stack; the grid is their product."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(ModelFlags):
-    """Sample grids of networks into a run folder. The same command continues it where it stopped.
+    """Sample networks over a grid of fields and save them in a run folder. Run the same command again to continue.
 
-    A grid comes from flags, from a TOML file, from a preset, or from a model's config.json or a published model, which
-    are one network; flags change all but the first. A field that is not given has the paper's value, and placement has
-    both. Without any, the preset "quick" is swept.
+    The grid comes from flags, from a TOML file, from a preset, or from one model (--config or --like). Flags override
+    the fields of a file, a preset or a model. A field that is not given has the paper's value; placement has both of
+    the paper's values. Without flags, the preset "quick" is swept.
 
-    Two presets end with a table and a figure. "compare" sets placements of LayerNorm side by side, by default all at
-    d = 512 and L = 2, 4, 8, 16, with one value for every other field. "relax" switches the paper's assumptions off in
-    turn and together, or goes along one field's values, over the widths and depths that are given.
+    Two presets end with a table and a figure. "compare" compares placements of LayerNorm, by default all of them at
+    d = 512 and L = 2, 4, 8, 16, with one value for every other field. "relax" drops the paper's assumptions one by one
+    and together, or varies one field (--along), over the given widths and depths.
     """
 
-    out: Annotated[Path | None, optional("folder of the run; needed unless --dry-run", "PATH")] = None
+    out: Annotated[Path | None, optional("folder of the run; required except with --dry-run", "PATH")] = None
     file: Annotated[Path | None, optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
-    preset: Annotated[Preset | None, optional("a sweep that comes with gradbounds", "|".join(_PRESETS))] = None
-    along: Annotated[
-        str, optional("with the preset relax: one field of numbers to go along, as query-key-scale", "FIELD")
-    ] = ""
-    values: Annotated[tuple[str, ...], optional("values of that field", "VALUE|A:B:xF|A:B:+S [...]")] = ()
+    preset: Annotated[Preset | None, optional("sweep that comes with gradbounds", "|".join(_PRESETS))] = None
+    along: Annotated[str, optional("number field to vary; requires --preset relax", "FIELD")] = ""
+    values: Annotated[tuple[str, ...], optional("values of the field --along", "VALUE|A:B:xF|A:B:+S [...]")] = ()
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
-    zip: Annotated[tuple[str, ...], optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
-    draws: Annotated[int | None, optional("least number of networks per cell", "INT", "64")] = None
+    zip: Annotated[tuple[str, ...], optional("fields that vary together, such as width,vocab", "NAME,NAME [...]")] = ()
+    draws: Annotated[int | None, optional("least number of random networks per cell", "INT", "64")] = None
     seed: Annotated[int | None, optional("root seed", "INT", "0")] = None
     engine: Annotated[
         Literal["auto", "conditioned", "dense"] | None,
-        optional("how weights are sampled", "auto|conditioned|dense", "auto"),
+        optional(
+            "sampling method: whole matrices (dense) or only the needed products (conditioned)",
+            "auto|conditioned|dense",
+            "auto",
+        ),
     ] = None
     device: Annotated[str | None, optional("cpu, cuda or cuda:N", "NAME", "cpu")] = None
     dtype: Annotated[
-        Literal["float32", "float64"] | None, optional("precision of weights and tokens", "float32|float64", "float32")
+        Literal["float32", "float64"] | None,
+        optional("precision of weights and activations", "float32|float64", "float32"),
     ] = None
-    text: Annotated[Path | None, optional("text file, or lighthouse, for inputs and labels", "PATH")] = None
+    text: Annotated[
+        Path | None, optional("text file for inputs and labels, or lighthouse, a built-in text", "PATH")
+    ] = None
     workers: Annotated[
-        int | None, optional("processes, each with one thread; on cuda they take the GPUs in turn", "INT", "1")
+        int | None, optional("number of processes, each with one thread; on cuda spread over all GPUs", "INT", "1")
     ] = None
     dask: Annotated[
         str | None,
         optional(
-            "scheduler whose workers sample instead, or a queue whose --workers jobs do",
+            "Dask scheduler, or a queue in which --workers jobs are started",
             "tcp://HOST:PORT|slurm|pbs|...",
         ),
     ] = None
     task_seconds: Annotated[
-        float | None, optional("seconds of work sent to a worker at once, in blocks", "FLOAT", "0, in a cluster 0.2")
+        float | None, optional("seconds of work sent to a worker at once", "FLOAT", "0, in a cluster 0.2")
     ] = None
     blocks_at_once: Annotated[
-        int, optional("blocks in one batch of tensors", "INT", "as many as make a draw cheaper and fit into memory")
+        int, optional("blocks of draws in one batch of tensors", "INT", "chosen for speed, within --memory")
     ] = 0
     memory: Annotated[
         str | None,
         optional(
-            "memory for batches, of all workers or of each worker of a cluster",
+            "RAM for batches: of all workers together, or of each worker in a cluster",
             "500MB|4GB",
-            "half of what is free, at most 6 GiB each",
+            "half of the free RAM, at most 6 GiB each",
         ),
     ] = None
-    land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
+    land_every: Annotated[float, Flag(help="seconds between saved files; work after the last file can be lost")] = 5.0
     resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
-    dry_run: Annotated[bool, optional("print cells, draws, time, memory and disk, and write nothing", None)] = False
+    dry_run: Annotated[bool, optional("print cells, draws, time, RAM and disk, and write nothing", None)] = False
 
     def run(self) -> "Result":
-        """What was done.
+        """Run the sweep, or print its cost.
 
         Raises:
-            ValueError: no folder to write to, flags that exclude each other, or a recipe that makes no sense.
+            ValueError: no output folder, flags that cannot be combined, or an invalid recipe.
         """
         also = {f"preset {self.preset}": self.preset is not None, "config and like": self.description.is_model}
         also |= {"the address of a scheduler": ":" in (self.dask or "")}
@@ -139,15 +144,15 @@ class Sweep(ModelFlags):
             with self._execution(recipe.device) as execution:
                 return dry_run(self.out, recipe, execution)
         if self.out is None:
-            raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
+            raise ValueError("out must be given: --out FOLDER saves the draws; --dry-run only estimates their cost.")
         with self._execution(recipe.device) as execution:
             return sweep_into(self.out, recipe, execution, resume=self.resume)
 
     def _with_table(self) -> "Result":
-        """A preset that ends with a table.
+        """Run a preset that ends with a table.
 
         Raises:
-            ValueError: as the action.
+            ValueError: as in `gradbounds.actions.sweep_tables`.
         """
         grid = self.description.grid(given(self.grid))
         if "placement" not in given(self.grid):  # a model's own is one of those that are compared
@@ -161,7 +166,7 @@ class Sweep(ModelFlags):
         return relax(grid, along=field_name(self.along), values=self.values, **options)
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
-        """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
+        """Return where blocks are sampled: by own processes, or by a cluster."""
         from gradbounds.clusters.place import executing
         from gradbounds.units import byte_count
         from simulate.runs.execution import Execution
@@ -175,10 +180,10 @@ class Sweep(ModelFlags):
         return executing(ours, device=device, dask=self.dask, task_seconds=self.task_seconds)
 
     def recipe(self) -> Recipe:
-        """The sweep that file, preset and flags describe together.
+        """Return the sweep that file, preset and flags describe together.
 
         Raises:
-            ValueError: they contradict each other, or a value makes no sense.
+            ValueError: they contradict each other, or a value is invalid.
         """
         grid = given(self.grid)
         groups = [[field_name(name) for name in group.split(",")] for group in self.zip]

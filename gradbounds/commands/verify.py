@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.flags import Flag, Positional, WithJson, check_together, optional
 from simulate.runs.files import write_whole
@@ -12,11 +12,31 @@ if TYPE_CHECKING:
     from gradbounds.result import Result
 
 
+_BY_CLAIM = ", which every statement has of its own."
+_OF_STATEMENTS = {
+    "source": (("draws", "seed", "text", "claims"), _BY_CLAIM),
+    "claims": (("draws", "seed", "text"), _BY_CLAIM),
+}
+"""Which flags of `verify` do not go together."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verify(WithJson):
-    """Predict, sample and judge the default experiment; write a run folder with verdicts, figures and a report."""
+    """Predict, sample and judge the default experiment; write a run folder with verdicts, figures and a report.
 
-    out: Annotated[Path, Flag(help="folder of the run; an earlier run there is replaced")] = Path("runs/verify")
+    With --source or --claims it judges the statements of another paper, or those of a file of your own.
+    """
+
+    out: Annotated[
+        Path | None, optional("folder of the run; an earlier run there is replaced", "PATH", default="runs/verify")
+    ] = None
+    source: Annotated[
+        str | None, optional("judge the statements of this paper; gradbounds claims lists them, and all is all", "NAME")
+    ] = None
+    claims: Annotated[Path | None, optional("judge the statements of this file", "FILE")] = None
+    max_time: Annotated[
+        str | None, optional("longest that sampling statements may take by its estimate", "TIME", default="20m")
+    ] = None
     draws: Annotated[int | None, Flag(help="networks per cell; the default is the committed run's")] = None
     seed: Annotated[int | None, Flag(help="root seed; the default is the committed run's")] = None
     text: Annotated[
@@ -25,10 +45,24 @@ class Verify(WithJson):
     workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
 
     def run(self) -> "Result":
-        """What was found."""
+        """What was found.
+
+        Raises:
+            ValueError: flags exclude each other, or a file is ill-formed.
+        """
+        check_together(self, excludes=_OF_STATEMENTS)
+        if self.source is not None or self.claims is not None:
+            from gradbounds.actions.statements import verify_claims, verify_source
+
+            how: dict[str, Any] = {"workers": self.workers or 1, "max_time": self.max_time}
+            if self.claims is not None:
+                return verify_claims(self.claims, self.out or Path("runs/claims"), **how)
+            return verify_source(str(self.source), self.out, **how)
+        if self.max_time is not None:
+            raise ValueError(f"max_time must stand with source or claims, got {self.max_time!r} without.")
         from gradbounds.actions.verify import verify
 
-        return verify(self.out, self.draws, self.seed, self.text, self.workers)
+        return verify(self.out or Path("runs/verify"), self.draws, self.seed, self.text, self.workers)
 
 
 _EXCLUDES = {"against": (("csv", "layers"), ", which are about one run.")}

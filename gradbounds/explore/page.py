@@ -3,16 +3,19 @@
 import base64
 import hashlib
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from figures.looks import WEIGHTS, looks
+from figures.looks import looks
 from gradbounds import __version__
 from gradbounds.explore.answers import MOST_COMPARED
+from gradbounds.explore.prepared import prepared
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.grid import said
 from theory.configurations.published import PUBLISHED
@@ -22,19 +25,31 @@ from theory.stack.stack import OWN
 
 _STATIC = Path(__file__).parent / "static"
 
+SCRIPTS = (
+    "base", "address", "questions", "controls", "charts", "layers", "tabs", "samples", "tour", "save", "start",
+)  # fmt: skip
+"""Parts of the page's one script, in order."""
+
+START = "llama-3-8b"
+"""Model that the page opens with."""
+
 _OF_A_TABLE = "NAME"
 """What choices of a field end with where users may register more."""
 
 
-def page(answers: dict[str, Any] | None = None, *, run: dict[str, Any] | None = None) -> str:
+def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None = None, links: bool = False) -> str:
     """The page.
 
     Args:
-        answers: what a page without a server knows; None for one that asks.
+        answers: what a page without a server knows; None for one that asks, and has what ships with the package.
         run: what `RunSamples` says of a run folder; None without one.
+        links: whether it lies in the site, beside the pages that it leads to.
     """
+    known = prepared() if answers is None else answers
     data = {
         "version": __version__,
+        "live": answers is None,
+        "start": f"like={START}",
         "groups": list(_groups()),
         "models": list(PUBLISHED),
         "drawers": list(NAMES),
@@ -42,22 +57,55 @@ def page(answers: dict[str, Any] | None = None, *, run: dict[str, Any] | None = 
             run | {"question": run["question"] | {"config": one_text(run["question"].get("config", ""))}}
             for run in public_runs()
         ],
-        "colors": {name.replace("grad_sq_", "grad_"): look["color"] for name, look in WEIGHTS.items()},
         "curves": [look["color"] for look in islice(looks(), MOST_COMPARED)],
-        "answers": answers,
+        "tour": json.loads(_static("tour.json")),
+        "answers": known,
         "run": run,
     }
     styles = _static("uPlot.min.css") + _static("page.css")
-    library, script = _static("uPlot.iife.min.js"), _static("page.js")
+    parts_of_script = "".join(_static(f"{name}.js") for name in SCRIPTS)
+    library, script = _static("uPlot.iife.min.js"), f'"use strict";\n(() => {{\n{parts_of_script}}})();\n'
     asks = "'self'" if answers is None else "'none'"
     policy = (
         f"default-src 'none'; script-src {_hashed(library)} {_hashed(script)}; style-src {_hashed(styles)}; "
         f"connect-src {asks}; img-src data:; base-uri 'none'; form-action 'none'"
     )
+    sentence, picture = _still(known["given"].get(f"predict?like={START}"))
     # What is data cannot end the element that it stands in.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    parts = {"POLICY": policy, "STYLES": styles, "LIBRARY": library, "DATA": content, "SCRIPT": script}
+    parts = {
+        "POLICY": policy, "STYLES": styles, "LIBRARY": library, "DATA": content, "SCRIPT": script,
+        "SENTENCE": sentence, "PICTURE": picture, "LINKS": _LINKS if links else "",
+    }  # fmt: skip
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda name: parts[name[1]], _static("page.html"))
+
+
+_LINKS = '<a href="index.html">Documentation</a><a href="docs/glossary.html">Glossary</a>'
+
+
+def _still(content: Mapping[str, Any] | None) -> tuple[str, str]:
+    """The first sentence and the first chart, for a reader without scripts or before they have run."""
+    if content is None:
+        return "Computing the first network …", ""
+    curves = {each["head"].replace("dL/d", ""): each["predicted"] for each in content["series"] if each["matrix"]}
+    logs = {name: [math.log10(norm) for norm in norms] for name, norms in curves.items()}
+    low, high = min(map(min, logs.values())), max(map(max, logs.values()))
+    drawn = []
+    for name, values in logs.items():
+        heights = [220 - 200 * (value - low) / (high - low) for value in values]
+        places = [f"{60 + 560 * k / max(1, len(values) - 1):.0f},{height:.0f}" for k, height in enumerate(heights)]
+        drawn.append(f'<polyline points="{" ".join(places)}" fill="none" stroke="#5a4fcf" stroke-width="2"/>')
+        if not any(abs(values[-1] - logs[other][-1]) < 0.03 for other in list(logs)[: list(logs).index(name)]):
+            drawn.append(f'<text x="628" y="{heights[-1] + 4:.0f}" fill="currentColor">{name}</text>')
+    for value in (low, high):
+        height = 220 - 200 * (value - low) / (high - low)
+        drawn.append(f'<text x="52" y="{height + 4:.0f}" text-anchor="end" fill="currentColor">{10**value:.2g}</text>')
+    layers = f'<text x="340" y="250" text-anchor="middle" fill="currentColor">layer 1 to {len(values)}</text>'
+    label = f"Gradient norms of {START} over its layers"
+    picture = (
+        f'<svg viewBox="0 0 700 260" role="img" aria-label="{label}" font-size="13">{"".join(drawn)}{layers}</svg>'
+    )
+    return f"{START}: {escape(content['stands_out'][1].removeprefix('- ').replace('dL/d', ''))}", picture
 
 
 def _static(name: str) -> str:

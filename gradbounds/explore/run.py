@@ -4,6 +4,7 @@ import contextlib
 from pathlib import Path
 
 from gradbounds.explore.page import page
+from gradbounds.explore.prepared import prepared
 from gradbounds.explore.samples import RunSamples
 from gradbounds.explore.server import Server
 from simulate.runs.files import write_whole
@@ -31,14 +32,15 @@ def serve(port: int | None, folder: Path | None = None) -> int:
 
 
 def write(path: Path) -> int:
-    """Write the page with answers that are made now.
+    """Write the page with the answers that ship with the package; of another version they are made now.
 
     Raises:
         ValueError: the file cannot be written.
     """
     from gradbounds.explore.precomputed import answers
 
-    content = page(answers()).encode()
+    known = prepared()
+    content = page(known if known["given"] else answers()).encode()
     write_whole(path, content)
     print(f"Page    {path}, {len(content) / 1e6:.2g} MB, which opens without a network.")
     return 0

@@ -41,7 +41,7 @@ class Problem:
     data: Sequence[tuple[dict[str, Any], Tensor]]
 
     def parameters(self, patterns: Sequence[str] = ("*",)) -> list[nn.Parameter]:
-        """Those whose names match one of some globs, in the order of the model.
+        """Return the parameters whose names match at least one glob, in the order of the model.
 
         Raises:
             ValueError: none does.
@@ -141,7 +141,7 @@ class StackModule(nn.Module):
         return logits
 
     def output(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the output matrix is given, of every draw of the inputs, (draws * positions, d)."""
+        """Return the input of the output matrix for every draw of the inputs, (draws * positions, d)."""
         matrices = {role: [getattr(self, name) for name in names] for role, names in self.names.items()}
         engine = GivenMatrices(self._streams, matrices)
         memory = None

@@ -36,7 +36,7 @@ def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[
     Args:
         built: module and batch; the module is left as it was.
         lists: its layers.
-        seed: of the numbers that the module draws.
+        seed: random seed of the module.
 
     Raises:
         ProbeError: the module fails.
@@ -72,8 +72,8 @@ def unseen_layers(lists: Sequence[LayerList], rows: Iterable[tuple[Any, ...]]) -
     """The reason why no layer of a list was measured, by the list's name.
 
     Args:
-        lists: as `with_boundaries` gives them.
-        rows: that were measured, of part, layer, parameter, quantity and value.
+        lists: the lists that `with_boundaries` returned.
+        rows: the measured rows: part, layer, parameter, quantity and value.
     """
     measured = {row[0] for row in rows if row[3] == "hidden_energy"}
     return {

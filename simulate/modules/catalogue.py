@@ -32,7 +32,7 @@ class Builtin:
     """A module that can be probed by name.
 
     Attributes:
-        factory: of it.
+        factory: its factory.
         stack: the network of the same width and depth that large-width theory predicts, or None.
         roles: what parameters of a layer are called in that network, where it is not as `torch.nn` calls them.
         note: what should be known of the library that makes it, or "".
@@ -249,7 +249,7 @@ def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]
     Args:
         factory: a function without arguments, or its name.
         seed: torch's global generators are set from it, and put back.
-        device: of the module.
+        device: the module's device.
 
     Raises:
         ProbeError: it fails, or gives something else.
@@ -279,7 +279,7 @@ def drawn_anew(factory: Any, seed: int, device: str) -> Factory:
     Args:
         factory: a function without arguments, or its name.
         seed: root seed.
-        device: of the modules.
+        device: the modules' device.
     """
     numbers = count()
 
@@ -294,8 +294,8 @@ def load_factory(name: str, kind: str = "factory") -> Factory:
     """The factory of a name MODULE:FACTORY, or FILE.py:FACTORY; modules of the current folder are found too.
 
     Args:
-        name: of it.
-        kind: what it is in errors: "factory", or "optimizer".
+        name: the name to find.
+        kind: its name in errors: "factory" or "optimizer".
 
     Raises:
         ValueError: there is none.

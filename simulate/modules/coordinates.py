@@ -47,7 +47,7 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepped:
-    """What was measured.
+    """The measurements of optimizer steps over widths and depths.
 
     Attributes:
         rows: one per width, depth, seed (0, 1, ...), step (0 before the first), place (a module by its name),
@@ -58,14 +58,14 @@ class Stepped:
             weight (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root
             mean square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole:
             loss.
-        owners: of every (width, depth), weights where they are used, in the order of the forward pass.
-        order: of every (width, depth), the modules in the order in which they begin, with the last length of their
+        owners: for every (width, depth), the uses of weights in the order of the forward pass.
+        order: for every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
-        steppers: by weight: the class of its optimizer.
-        alarms: what is wrong with the optimizer or a step, each with its (width, depth), kind and names of weights.
-        notes: a line each.
-        steps: how many were asked for.
-        seeds: modules of every size.
+        steppers: the class of every weight's optimizer, by weight.
+        alarms: faults of the optimizer or a step, each with its (width, depth), kind, names of weights and text.
+        notes: remarks, one line each.
+        steps: the requested number of steps.
+        seeds: number of modules of every size.
     """
 
     rows: tuple[Row, ...]
@@ -110,13 +110,13 @@ def coordinate_steps(
         factory: as `simulate.probe` takes it.
         optimizer: of a module, and its `width` and `depth` if it has such parameters: a torch.optim.Optimizer, several,
             or (optimizer, schedule).
-        name: of the optimizer.
-        widths: that the factory takes.
-        depths: likewise.
+        name: the optimizer's name.
+        widths: widths for the factory.
+        depths: depths for the factory.
         steps: how many; at least 1.
-        seeds: modules of every size.
+        seeds: number of modules of every size.
         seed: root seed.
-        device: of module and batch.
+        device: the device of module and batch.
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
@@ -161,8 +161,8 @@ class _Steps:
 
     Args:
         built: module, batch and loss.
-        seed: of whatever they draw, in every step.
-        places: of another module of the same size; the first pass finds them, if None.
+        seed: random seed of every step.
+        places: places of another module of the same size; None finds them in the first pass.
     """
 
     def __init__(self, built: Made, seed: int, places: WeightPlaces | None) -> None:
@@ -297,7 +297,7 @@ class _Steps:
         return known[2]
 
     def _copy(self, x: Tensor) -> Tensor:
-        """What a tensor is now, once of what one module gives and others are given."""
+        """Return a copy of a tensor's current values; a tensor that several modules receive is copied once."""
         changes = -1 if x.is_inference() else x._version
         known = self._copies.get(id(x))
         if known is None or known[0] is not x or known[1] != changes or changes < 0:
@@ -314,7 +314,7 @@ class _Steps:
         self._values.setdefault(key, []).append(value)
 
     def _changes(self, name: str, part: nn.Module, y: Tensor, call: int) -> None:
-        """What updates make of a module's first output, and what is passed on."""
+        """Measure how updates change a module's first output, and which change is passed on."""
         start = self._starts.get((name, call))
         if start is None:
             return

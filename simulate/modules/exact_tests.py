@@ -27,7 +27,7 @@ Row = tuple[str, int, str, str, float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactTests:
-    """What was found.
+    """The results of the exact tests of a module.
 
     Attributes:
         rows: part (a list of layers, or ""), layer (from 1; 0 of what stands in none), name (in the layer; of a norm or
@@ -40,11 +40,11 @@ class ExactTests:
             entries a row of that has) and bias_constant (1, where all its entries are equal);
             repeated_rows (a share).
         copies: contents that several matrices hold, each a tuple of places (part, layer, name).
-        by_torch: of each, whether an encoder of `torch.nn` made them.
+        by_torch: for each of `copies`, whether an encoder of `torch.nn` made them.
         batch_norm: whether there is a batch norm in training, through which samples do see one another.
         positions_first: whether positions are taken along the first axis, as attention of `torch.nn` says.
         inside: classes of the innermost modules that layers hold, the most frequent first.
-        unregistered: what gets a gradient and is no parameter of the module: place (part, layer, name), and shape.
+        unregistered: tensors with a gradient that are not parameters: place (part, layer, name) and shape.
     """
 
     rows: tuple[Row, ...]
@@ -103,7 +103,7 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
 def _whole_sight(
     observer: "_Observer", logits: Tensor, facts: Mapping[str, float], inputs: Any, axis: int
 ) -> dict[str, float]:
-    """What the outputs depend on, from the first input on; positions are where labels say, or else attention does.
+    """Measure which inputs the outputs depend on; the position axis comes from the labels, or else from attention.
 
     Also "sees_label", as sees_later is, of the input whose next word is the label; and "sees_rows": what entries of the
     batch along its first axis see of one another, where attention takes that for positions and labels do not say.
@@ -174,7 +174,7 @@ class _Observer:
             handle.remove()
 
     def rows(self) -> list[Row]:
-        """Of every layer and norm."""
+        """Return the rows of every layer and norm."""
         watched = [(part, layer, "", name, value) for part, layer, name, value in self._watcher.rows()]
         # A layer may have several attentions, such as one within a decoder and one to an encoder.
         scales = dict.fromkeys((place, scale, size) for place, scale, size in self._scalars.logits)

@@ -1,4 +1,4 @@
-"""What a user's factory makes: a module, a batch and a loss, with what fails named."""
+"""Modules from a user's factory: module, batch and loss, with errors that name the failing part."""
 
 import hashlib
 import inspect
@@ -71,7 +71,7 @@ def stage(what: str) -> Iterator[None]:
 
 
 def what_happened(error: BaseException) -> str:
-    """What a user's code did, in a line: "raised ValueError: no such layer"."""
+    """Describe an error of the user's code in one line: "raised ValueError: no such layer"."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({error.code!r})"
     first = (str(error).strip() or "no message").splitlines()[0]
@@ -80,13 +80,13 @@ def what_happened(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
-    """What a factory made of a width, a depth and a seed.
+    """A module that a factory made for a width, a depth and a seed, with its batch and loss.
 
     Attributes:
-        name: of the factory.
-        module: on its device.
-        inputs: of its one batch, there too.
-        loss: from its output to a scalar.
+        name: the factory's name.
+        module: the module, on its device.
+        inputs: its one batch, on the same device.
+        loss: function of its output that returns a scalar.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Made:
         return replace(self, inputs=copied)
 
     def output(self) -> Any:
-        """What the module gives.
+        """Run the module and return its output.
 
         Raises:
             ProbeError: it fails.
@@ -134,7 +134,7 @@ class Made:
         """The loss; gradients are in the parameters.
 
         Args:
-            watcher: of the forward pass.
+            watcher: a context manager that watches the forward pass.
 
         Raises:
             ProbeError: module or loss fails, or has no gradient.
@@ -155,7 +155,7 @@ def _running(module: nn.Module, error: BaseException | None) -> str:
 
 
 def name_of(maker: object) -> str:
-    """What a function, or the name of one, is called."""
+    """Return the name of a function, or the name itself."""
     return maker if isinstance(maker, str) else getattr(maker, "__qualname__", repr(maker))
 
 
@@ -208,19 +208,19 @@ def of_every_module(
     measure: Callable[[Made, int, tuple[int, int], int], T], factory: Factory, sizes: Iterable[tuple[int, int]],
     seeds: int, *, seed: int, device: str, on_module: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[tuple[int, int, int], T]]:  # fmt: skip
-    """What is measured of every module, one in memory at a time, with its width, its depth and its number.
+    """Measure every module, one in memory at a time; yield its width, depth and number with the measurement.
 
     Args:
-        measure: of what the factory made, the seed that it was made with, its width and depth, and its number.
-        factory: makes it.
-        sizes: widths and depths that it takes.
-        seeds: how many modules of each size.
+        measure: function of the made module, its seed, its (width, depth), and its number.
+        factory: the user's factory.
+        sizes: pairs of width and depth.
+        seeds: number of modules of each size.
         seed: root seed.
-        device: of module and batch.
-        on_module: called with how many modules are done, and of how many, after each.
+        device: the device of module and batch.
+        on_module: progress callback, called as on_module(done, total).
 
     Raises:
-        ProbeError: something of the user's failed.
+        ProbeError: the user's code failed.
     """
     places = [(*size, number) for size in sizes for number in range(seeds)]
     for done, (width, depth, number) in enumerate(places, start=1):

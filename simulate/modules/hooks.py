@@ -95,7 +95,7 @@ class ModuleRecorder:
             self._values[part, number, "scale_response"] = (x.detach().float() * pulled.float()).sum() / energy
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Of every layer."""
+        """Return the recorded rows of every layer."""
         return [(part, number, "", name, value) for (part, number, name), value in self._values.items()]
 
     def notes(self) -> list[str]:
@@ -108,7 +108,7 @@ class ModuleRecorder:
                 count = self._calls.get((part.name, number), 0)
                 # A container has no pass of its own, though its modules run.
                 if count != 1 and (count or type(layer).forward is not nn.Module.forward):
-                    what = "never ran" if not count else f"ran {count} times, of which the last is recorded"
+                    what = "never ran" if not count else f"ran {count} times; the last run is recorded"
                     notes.append(f"layer {number} of {part.name} {what}")
         return notes
 
@@ -145,7 +145,7 @@ def _broken(x: Tensor | None) -> bool:
 
 
 def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
-    """Of a layer's input and output, whose last axis is the width."""
+    """Return statistics of a layer's input and output, whose last axis is the width."""
     after = y.detach().float()
     of_tokens = after.square().mean(-1)
     known = _energy(after, axis)

@@ -14,9 +14,9 @@ class LayerList:
     """Layers that follow one another.
 
     Attributes:
-        name: of the list in the module, as "encoder.layers", or of the module's class where it is the list itself.
-        layers: in their order.
-        names: of the layers in the module.
+        name: the list's name in the module, such as "encoder.layers"; the module's class if it is the list itself.
+        layers: the layers, in order.
+        names: the layers' names in the module.
         takers: where layers have no forward of their own, the module of each that takes its input, and the one that is
             called after the last layer, if there is one.
         last_seen: whether that one takes the last layer's output.

@@ -17,12 +17,12 @@ _BLOCKS = 64
 
 
 def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
-    """What the first half of the first sample's outputs depends on, and the second half of the last one's.
+    """Measure what half of a sample's outputs depends on: the first half in the first sample, the second in the last.
 
     Args:
         x: input of a layer, (samples, positions, width), or positions first, or (samples, ...) of any shape.
         y: output, still with its graph, which stays.
-        axis: that of positions, 0 or -2, where there are three.
+        axis: the axis of positions, 0 or -2, for tensors with three axes.
 
     Returns:
         Norms of parts of the gradient over that at all inputs: "sees_later", of the first half of the outputs at the
@@ -47,7 +47,7 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
 
 
 def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, positions: bool) -> dict[str, float]:
-    """What `dependences` says of two parts of the positions."""
+    """Measure `dependences` for two parts of the positions."""
     seen: dict[str, float] = {}
     for half, name, others, sample in ((first, "sees_later", second, 0), (second, "sees_earlier", first, -1)):
         asked = half if positions else slice(None)
@@ -113,7 +113,7 @@ def _chosen(y: Tensor, across: int, sample: int, half: slice) -> Tensor:
 
 
 def _squared_gradient(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor | None:
-    """Of <chosen, y> by x, every entry's square; None where there is none, or it cannot be asked for."""
+    """Return the squared entries of the gradient of <chosen, y> at x, or None if there is no gradient."""
     try:
         (gradient,) = torch.autograd.grad(y, x, chosen, retain_graph=True, allow_unused=True)
     except RuntimeError:

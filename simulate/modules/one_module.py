@@ -42,7 +42,7 @@ def one_module(
         batch: a tensor, a tuple or list of arguments, or a dict of keyword arguments; or the dict that is the one
             argument of `forward`.
         loss: from its output to a scalar; the output's own `.loss` if left out.
-        seed: of what module and loss draw.
+        seed: random seed of module and loss.
         layers: globs that name the layers; found by themselves if there are none.
         on_part: called with how many parts are done, and of how many, after each.
 
@@ -117,7 +117,7 @@ def _checked(module: Any, batch: Any, loss: Any, seed: int) -> str:
 
 def _eval_note(module: nn.Module) -> list[str]:
     norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    what = "batch norms are in eval mode: they take statistics that they keep, and not the batch's"
+    what = "batch norms are in eval mode: they use stored statistics, not the batch's"
     return [what] if any(not norm.training for norm in norms) else []
 
 
@@ -148,7 +148,7 @@ def is_module(subject: object) -> bool:
 
 
 def _matrices(module: nn.Module, lists: Sequence[LayerList]) -> list[tuple[tuple[str, int, str], nn.Parameter]]:
-    """Those of layers, which are no embeddings."""
+    """Return the matrices inside of layers."""
     return [
         ((part.name, number, name), parameter)
         for part in lists
@@ -176,7 +176,7 @@ def _own_loss(output: Any) -> Tensor:
 
 
 def _tests(built: Made, lists: Sequence[LayerList], layers: Sequence[str], seed: int) -> tuple[ExactTests, list[str]]:
-    """Of the module, or of its copy in single precision where its own is half of that, which hides what is exact."""
+    """Test the module, or its single-precision copy if it has half precision, which hides exact zeros."""
     parameters = list(built.module.parameters())
     dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.dtype in _HALF}
     if not dtypes:
@@ -190,7 +190,7 @@ def _tests(built: Made, lists: Sequence[LayerList], layers: Sequence[str], seed:
             return exact_tests(single, copied), []
     except Exception as error:
         names = " and ".join(sorted(dtypes))
-        note = f"the loss and who sees whom were not fully tested in {names}: a float32 copy {what_happened(error)}"
+        note = f"the loss and visible positions were not fully tested in {names}: a float32 copy {what_happened(error)}"
         return exact_tests(built, lists), [note]
 
 

@@ -23,18 +23,18 @@ _TRIED = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneStep:
-    """What was seen.
+    """The measurements of one module's first optimizer step.
 
     Attributes:
-        optimizer: its name.
-        steps: how many were taken, until a rate was above 0.
-        alarms: each with the names of the weights that it is about, and what is wrong.
-        notes: a line each.
+        optimizer: the optimizer's name.
+        steps: number of steps taken, until a learning rate was above 0.
+        alarms: names of weights and their fault, for every fault.
+        notes: remarks, one line each.
         moves: a row for every parameter that an optimizer holds: parameter, matrix (whether it has several axes),
             optimizer (its class), rate, moved (root mean square of its change) and relative (that over the weight's
             own; NaN where it begins at 0).
-        loss_before: of the batch.
-        loss_after: of the same batch, with what is drawn at random the same; NaN where no step had a rate.
+        loss_before: loss of the batch before the step.
+        loss_after: loss of the same batch after it, with the same random numbers; NaN if all learning rates are 0.
     """
 
     optimizer: str
@@ -55,13 +55,13 @@ def one_step(
     It takes two passes, one of them backward, and the memory of the weights twice more, beside the optimizer's own.
 
     Args:
-        module: in the mode that is to be measured.
+        module: the module, in training or eval mode.
         inputs: on its device.
         loss: from its output to a scalar.
         optimizer: as `simulate.modules.step_optimizers.optimizer_factory` takes it; or an optimizer of this module's
             parameters that there is, several of them, or (optimizer, schedule).
-        learning_rate: of an optimizer by name.
-        seed: of what module and loss draw.
+        learning_rate: learning rate of an optimizer given by name.
+        seed: random seed of module and loss.
 
     Raises:
         ValueError: there is no such optimizer.
@@ -98,12 +98,12 @@ def one_step(
         moves = pd.DataFrame(rows, columns=["parameter", "matrix", "optimizer", "rate", "moved", "relative"])
         alarms, notes = [(names, what) for _, names, what in watch.alarms], list(watch.notes)
         if isfinite(before) and any(watch.rates.values()) and not isfinite(after):
-            alarms.append(((), f"behind its step {watch.taken} the loss is {after:g}"))
+            alarms.append(((), f"after step {watch.taken} the loss is {after:g}"))
         elif after > before and not alarms:
-            notes.append(f"its step raises the loss of its own batch, from {before:.4g} to {after:.4g}")
+            notes.append(f"the step raises the loss of its own batch from {before:.4g} to {after:.4g}")
         tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
         words = [name for name, of in stepped.items() if id(of) in tables and "Muon" in watch.steppers[name]]
-        notes += [f"Muon steps embeddings, and rows of words that the batch lacks: {', '.join(words)}"] if words else []
+        notes += [f"Muon updates embeddings, even of tokens outside the batch: {', '.join(words)}"] if words else []
         moves = moves.astype({"relative": float})
         return OneStep(title, watch.taken, tuple(alarms), tuple(notes), moves, before, after)
 

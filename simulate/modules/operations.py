@@ -29,7 +29,7 @@ _FEWEST_TOKENS = 8
 
 
 class OperationWatcher(TorchFunctionMode):
-    """What attention and activations of layers do while a module runs; `place` says in which layer that is.
+    """A watcher of attention and activations while a module runs; `place` names the running layer.
 
     Attributes:
         place: list and number of the layer that runs; ("", 0) in none.
@@ -131,7 +131,7 @@ class OperationWatcher(TorchFunctionMode):
                     self._attention(logits.movedim(axis, -1), weights.movedim(axis, -1))
 
     def _attention(self, logits: Tensor, weights: Tensor) -> None:
-        """Of logits and weights with their keys in the last axis; queries that see no key are left out."""
+        """Record statistics of logits and weights (keys in the last axis); queries that see no key are left out."""
         logits, weights = logits.float(), weights.float()
         visible = logits > _MASKED
         keys = visible.sum(-1)

@@ -1,4 +1,4 @@
-"""What is wrong with an optimizer, told from what it holds and from what its steps move."""
+"""Checks of an optimizer: the parameters that it holds, and how its steps move them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -15,17 +15,17 @@ class OptimizerWatch:
 
     Args:
         stepper: the optimizer, or several.
-        parameters: of the module, by name.
-        first: what they were before the first step.
+        parameters: the module's parameters, by name.
+        first: their values before the first step.
 
     Attributes:
         taken: how many steps were, and were looked at.
-        rates: by weight, of the step that was taken last.
+        rates: the learning rate of every weight in the last step.
         alarms: each with its kind, the names of the weights that it is about, and what is wrong.
-        notes: a line each.
+        notes: remarks, one line each.
         rows: step (0 is the first), weight, quantity and value: rate (of its parameter group) and gradient (root mean
             square entry), and of the first step damping (of Adam and its like: the mean of eps over root v + eps).
-        steppers: by weight: the class of its optimizer.
+        steppers: the class of every weight's optimizer, by weight.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OptimizerWatch:
         self.taken += 1
 
     def _hold(self) -> None:
-        """What an optimizer holds that is no parameter of the module, and decays of vectors."""
+        """Check which parameters the optimizer holds, and note weight decay on vectors."""
         strangers, decayed, twice = 0, list[str](), list[str]()
         for optimizer, group in self._stepper.groups():
             for parameter in group["params"]:
@@ -84,11 +84,11 @@ class OptimizerWatch:
                 if parameter.ndim <= 1 and group.get("weight_decay", 0):
                     decayed.append(name)
         if strangers:
-            what = f"the optimizer holds {strangers} tensors that are no parameters of the module"
-            self.alarms.append(("optimizer", (), f"{what}: is it of another one?"))
+            what = f"the optimizer holds {strangers} tensors that are not parameters of the module"
+            self.alarms.append(("optimizer", (), f"{what}: was it made for another module?"))
         for names, what in (
-            (decayed, "weight decay is on gains and biases"),
-            (twice, "several optimizers hold them, and each steps them"),
+            (decayed, "weight decay applies to gains and biases"),
+            (twice, "several optimizers hold and update the same parameters"),
         ):  # fmt: skip
             if names:
                 self.notes.append(f"{what}: {shortened(names)}")
@@ -96,10 +96,10 @@ class OptimizerWatch:
     def _left_out(self) -> None:
         """Parameters with a gradient that no optimizer holds."""
         names = [name for name, weight in self._parameters if weight.grad is not None and name not in self.steppers]
-        self._warn((name, "the optimizer does not hold it, and it has a gradient") for name in names)
+        self._warn((name, "it has a gradient, but the optimizer does not hold it") for name in names)
 
     def _warn(self, wrong: Iterable[tuple[str, str]]) -> None:
-        """Of weights of which the same is to be said, once."""
+        """Add one alarm for all weights with the same fault."""
         alike: dict[str, list[str]] = {}
         for name, what in wrong:
             alike.setdefault(what, []).append(name)
@@ -115,9 +115,9 @@ class OptimizerWatch:
         }
         still = [name for name, rate in self.rates.items() if rate == 0]
         if still and len(still) == len(self.rates):
-            self.notes.append(f"the rate of step {self.taken + 1} is 0, as schedules with a warm-up may begin")
+            self.notes.append(f"the learning rate of step {self.taken + 1} is 0, as in a schedule with warmup")
         elif still and not self.taken:
-            self.notes.append(f"the rate of step 1 is 0 of some weights: {shortened(still)}")
+            self.notes.append(f"the learning rate of step 1 is 0 for some weights: {shortened(still)}")
         self.rows += [(self.taken, name, "rate", rate) for name, rate in self.rates.items()]
         gradients = {name: parameter.grad for name, parameter in self._parameters if parameter.grad is not None}
         sizes = root_mean_squares(list(gradients.values()))
@@ -149,7 +149,7 @@ class OptimizerWatch:
             if name not in self._waiting or not self.rates.get(name, 0.0) > 0:
                 continue
             if parameter.grad is not None and bool(parameter.grad.any()):
-                what = f"it has a gradient and a rate, and stays where it is in step {self.taken + 1}"
+                what = f"it has a gradient and a learning rate, but does not change in step {self.taken + 1}"
                 wrong.append((name, f"{what} ({str(parameter.dtype).removeprefix('torch.')})"))
         self._waiting -= {name for name, _ in wrong}
         self._warn(wrong)
@@ -167,7 +167,7 @@ class OptimizerWatch:
                 sums.append((moved * parameter.grad).sum())
         whys = {True: "maximize is set", False: "is a sign wrong in the optimizer?"}
         self._warn(
-            (name, f"it is moved along its gradient by {by}, so that the loss rises: {whys[maximized]}")
+            (name, f"{by} moves it along its gradient, which raises the loss: {whys[maximized]}")
             for (name, by, maximized), total in zip(along, numbers_of(sums), strict=True) if total > 0
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What updates of a module's weights make of its output, of the inputs that it was given at the start.
+"""Changes of a module's output by updates of its own weights, at the inputs that it was given at the start.
 
 A module is run once more with its updated weights, and once for each weight alone that is updated. A bias that is
 added last needs no pass, and where one weight stands beside it neither does that.
@@ -34,8 +34,8 @@ class Move:
     """How far updates moved a weight.
 
     Attributes:
-        difference: of a vector, from its first value; empty of others.
-        size: of that.
+        difference: difference of a vector from its first value; empty for other tensors.
+        size: size of the difference.
     """
 
     difference: Tensor
@@ -43,7 +43,7 @@ class Move:
 
 
 def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[str, Move]:
-    """Of those that are not where they were; vectors, of which there are many, are subtracted in one go."""
+    """Return the change of every tensor that has moved; the many vectors are subtracted together."""
     moved = [name for name, first in firsts.items() if not torch.equal(now[name], first)]
     nothing = Move(Tensor(), Size(Tensor(), 0))
     moves = dict.fromkeys(moved, nothing)
@@ -66,13 +66,13 @@ def draws_nothing(part: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a module was given before the first step, and what it gave.
+    """The inputs and the output of a module before the first step.
 
     Attributes:
-        args: copies.
-        kwargs: likewise.
-        y: the output.
-        state: of torch's generators before it ran, as `random_state` has it; None of what draws nothing.
+        args: copies of the positional arguments.
+        kwargs: copies of the keyword arguments.
+        y: a copy of the output.
+        state: `random_state` before it ran; None if it uses no random numbers.
     """
 
     args: tuple[Any, ...]
@@ -92,8 +92,8 @@ def own_changes(
         owned: names of the weights whose updates are its own.
         firsts: the first values of all weights in it, those of modules in it too, by their names.
         moves: what updates made so far of those of its own that have moved, by their names.
-        start: what it was given.
-        y: what it gives now.
+        start: its inputs and output at the start.
+        y: its current output.
 
     Returns:
         How far y is from the output of the first inputs with the module's own updates and the first values of all
@@ -152,7 +152,7 @@ def _plain(part: nn.Module) -> bool:
 
 
 def random_state(values: list[Any]) -> RandomState:
-    """Of torch's generators that a module with such arguments may draw from."""
+    """Return the state of the torch generators that a module with such arguments may use."""
     x = tensor_of(values)
     if x is not None and x.is_cuda:
         return torch.get_rng_state(), torch.cuda.get_rng_state(x.device), x.device.index
@@ -161,7 +161,7 @@ def random_state(values: list[Any]) -> RandomState:
 
 @contextmanager
 def _same_draws(state: RandomState) -> Iterator[None]:
-    """As they were before, and put back."""
+    """Set torch's generators to a saved state, and restore them at the end."""
     host, device, index = state
     with torch.random.fork_rng(devices=[] if device is None else [index]):
         torch.set_rng_state(host)

@@ -1,4 +1,4 @@
-"""What a loss says of an output: whether it is a cross-entropy, of how many classes, and of which labels.
+"""Facts about a loss, from its gradient: whether it is a cross-entropy, its number of classes, and its labels.
 
 The derivative of a cross-entropy by the logits is softmax minus label, times the weight of a position: it adds up to 0
 over the classes, and is negative at the label alone. So labels are read from it, wherever they come from.
@@ -29,7 +29,7 @@ def logits_of(output: Any) -> Tensor | None:
 
 
 def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, float]:
-    """Of a loss that is a cross-entropy of these logits; empty of another.
+    """Return facts about a loss if it is a cross-entropy of these logits, or else an empty dict.
 
     Returns:
         "classes" (V, the last axis), "cross_entropy" (mean over positions), "positions" (the sum of their weights in
@@ -137,7 +137,7 @@ def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
     """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels.
 
     Args:
-        inputs: of a module.
+        inputs: a module's inputs.
         logits: its output.
         longer: how many more positions than the logits they may have.
     """

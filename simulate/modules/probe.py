@@ -71,9 +71,9 @@ class Probed:
         unseen: the reason why no layer was measured, by the name of such a list; by "" of a module without lists.
         dtype_change: how much the output of one module differs, in root mean square over its size, from the same
             module's in single precision; 0 where that is what it has, and NaN where it was not compared.
-        dtype: of one module's parameters, as "bfloat16".
+        dtype: type of one module's parameters, such as "bfloat16".
         ends: names of the matrices that are smaller in energy_smaller_ends.
-        names: of one module's layers, by list and number.
+        names: names of one module's layers, by list and number.
         config: the fields of one module's attribute `config`, as models of transformers have it; or empty.
         words: how long the sequences of words in one module's inputs are; 0 without any.
         stack: the network that one module's layers are, with inputs like theirs, where they are of `torch.nn`.
@@ -93,8 +93,8 @@ class Probed:
 
 
 _ENDS = {
-    "unused": " has no gradient", "idle": " did not run on this batch, and others of its list did",
-    "without tokens": " ran on this batch, and its output counts nowhere, while others' of its list do",
+    "unused": " has no gradient", "idle": " did not run on this batch, unlike other modules of its list",
+    "without tokens": " ran on this batch, but its output is not used, unlike other modules of its list",
 }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def probe(
         seeds: how many modules per width and depth.
         seed: root seed. torch's global generators are set from it, and are as before in the end.
         layers: globs that name the layers, as "encoder.layers.*"; found by themselves if none is given.
-        device: of module and batch.
+        device: the device of module and batch.
         alone: whether the factory's modules have no width and depth, and may be without a list of layers.
         on_module: called with how many modules are done, and of how many, after each.
 

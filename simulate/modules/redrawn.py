@@ -1,4 +1,4 @@
-"""What layers with the same numbers change: their module beside itself with draws of their own in them."""
+"""Effect of layers with the same numbers: a comparison with the same module with independent weights in its layers."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -16,12 +16,12 @@ _DRAWS = 4
 
 
 def beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
-    """Of `redrawn`, rows of lists in whose layers there are copies, where all of one content stand in layers of one.
+    """Return the rows of `redrawn` for lists whose layers contain copies of a layer's weights in other layers.
 
     Args:
-        built: module and batch; both are left as they were.
-        lists: its layers.
-        seed: of what the module draws.
+        built: module and batch; both are left unchanged.
+        lists: the module's lists of layers.
+        seed: random seed of the module.
     """
     rows, groups = list[Row](), copies(built.module)
     for part in lists if groups else ():

@@ -31,14 +31,14 @@ def unwatched() -> AbstractContextManager[Any]:
 
 
 class ScalarWatcher(TorchFunctionMode):
-    """What scalars multiply while a module runs; `place` says where that is.
+    """A watcher of multiplications by scalars while a module runs; `place` names the running module.
 
     Attributes:
-        place: of what runs; None where logits are not looked at.
-        multipliers: of marked outputs, by their key: the product of all scalars that follow at once.
+        place: the place of the running module; None if logits are not examined.
+        multipliers: the product of all scalars that directly follow a marked output, by its key.
         logits: place, scale and size: softmax's input is scale times q·k, the sum over size products, plus a mask or
             what is the same of all samples, such as ALiBi's bias.
-        unseen: places of logits that have the shape of a matrix product and are no such thing.
+        unseen: places of logits with the shape of a matrix product that are not a multiple of one.
     """
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class ScalarWatcher(TorchFunctionMode):
         return output
 
     def mark(self, key: Hashable, output: Tensor) -> None:
-        """What multiplies this output is to be known by a key; one tensor may be the output of several modules."""
+        """Mark an output by a key, so that its multiplications are recorded; several modules may share one output."""
         keys = self._marked.get(id(output), (output, ()))[1]
         self._marked[id(output)] = (output, (*keys, key))
 
     def factor_of(self, tensor: Tensor) -> tuple[float, tuple[Hashable, ...]]:
-        """What a tensor was multiplied by before, and the keys of the outputs that it was multiplied from."""
+        """Return the factor that a tensor was multiplied by, and the keys of the outputs it comes from."""
         _, factor, keys = self._factors.get(id(tensor), (tensor, 1.0, ()))
         return factor, keys
 
@@ -152,7 +152,7 @@ class ScalarWatcher(TorchFunctionMode):
 
 
 def _multiple(product: Tensor, logits: Tensor, visible: Tensor) -> float | None:
-    """What product is multiplied by, where logits are a multiple of it."""
+    """Return the factor between product and logits, or None if the logits are not a multiple of the product."""
     product, logits = product[visible], logits[visible]
     square = product.square().sum()
     if not logits.numel() or not float(square) > 0:

@@ -24,11 +24,11 @@ RATE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepper:
-    """What steps a module.
+    """The optimizers and the schedule that train a module.
 
     Attributes:
-        optimizers: one or several, each with parameters of its own.
-        schedule: of their rates, or None.
+        optimizers: one or several optimizers, each with its own parameters.
+        schedule: the learning rate schedule, or None.
     """
 
     optimizers: tuple[Optimizer, ...]
@@ -58,7 +58,7 @@ def optimizer_factory(
 
     Args:
         optimizer: one of `STEP_OPTIMIZERS`, MODULE:FUNCTION or FILE.py:FUNCTION, or a function.
-        learning_rate: of an optimizer by name; `RATE` if left out.
+        learning_rate: learning rate of an optimizer given by name; the default is `RATE`.
         made: whether it may also be what a function makes: an optimizer, several, or (optimizer, schedule).
 
     Raises:
@@ -71,7 +71,7 @@ def optimizer_factory(
         return optimizer, lambda module: _by_name(optimizer, module, rate)
     if learning_rate is not None:
         raise ValueError(
-            f"learning_rate must stand with one of {', '.join(STEP_OPTIMIZERS)}, and {optimizer!r} sets its own."
+            f"learning_rate requires one of {', '.join(STEP_OPTIMIZERS)}; {optimizer!r} sets its own learning rate."
         )
     if isinstance(optimizer, str):
         if ":" not in optimizer:
@@ -92,16 +92,16 @@ def optimizer_factory(
 
 
 def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: Mapping[str, int]) -> Stepper:
-    """What a function makes of a module: an optimizer, several, or (optimizer, schedule).
+    """Call a user's function and return its optimizer, several optimizers, or (optimizer, schedule), as a `Stepper`.
 
     Args:
-        name: of the function.
+        name: the function's name.
         factory: the function.
-        module: that it is given.
-        sizes: width and depth, for a function that asks for them by name; empty where there are none.
+        module: the module that it gets.
+        sizes: width and depth, for a function with parameters of these names; empty for one module.
 
     Raises:
-        ProbeError: it fails, or gives something else.
+        ProbeError: it fails, or returns something else.
     """
     with stage(f"optimizer {name!r}"):
         result = factory(module, **_asked(factory, sizes))
@@ -121,7 +121,7 @@ def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: M
 
 
 def _asked(factory: OptimizerFactory, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Those that a function asks for by name."""
+    """Return the sizes that a function has parameters for."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):

@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a tensor.
+    """The size of a tensor.
 
     Attributes:
-        norm: root of the sum of squares.
-        count: of entries.
+        norm: square root of the sum of squares.
+        count: number of entries.
     """
 
     norm: Tensor
@@ -21,12 +21,12 @@ class Size:
 
 
 def size_of_difference(y: Tensor, z: Tensor) -> Size:
-    """Of two outputs."""
+    """Return the size of the difference of two outputs."""
     return Size(torch.dist(y.float(), z.float()), y.numel())
 
 
 def root_mean_squares(tensors: Sequence[Tensor]) -> list[float]:
-    """Of entries; of a sparse gradient, as of a table of words, with the zeros."""
+    """Return the root mean square entry of every tensor; sparse gradients count with their zeros."""
     dense = [(x.to_dense() if x.is_sparse else x.detach()).float() for x in tensors]
     norms = numbers_of(torch._foreach_norm(dense)) if dense else []
     return [norm / x.numel() ** 0.5 for norm, x in zip(norms, dense, strict=True)]
@@ -37,7 +37,7 @@ def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float 
 
     Args:
         squares: means of squares of gradients, as Adam keeps them.
-        epsilons: of each.
+        epsilons: the epsilon of each tensor's optimizer.
 
     Returns:
         The mean of epsilon over the root and epsilon, of entries above 0; None where none is.
@@ -55,7 +55,7 @@ def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float 
 
 
 def numbers_of(tensors: Sequence[Tensor]) -> list[float]:
-    """Of tensors of one number each, on whatever devices."""
+    """Return the numbers in one-element tensors, on any devices."""
     if not tensors:
         return []
     if len({(x.dtype, x.device) for x in tensors}) > 1:

@@ -15,9 +15,9 @@ def unregistered(module: nn.Module, output: Tensor | None, loss: Tensor, asked: 
     """Leaves of the graph that require a gradient, and that the module's parameters are not.
 
     Args:
-        module: whose parameters are known.
-        output: what it gives, with the graph.
-        loss: of it.
+        module: the module.
+        output: its output, with the autograd graph.
+        loss: the loss of the output.
         asked: tensors that were asked for a gradient from outside.
 
     Returns:

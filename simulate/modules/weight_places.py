@@ -21,7 +21,7 @@ class Owner:
         place: name of the innermost module that holds it and runs.
         parameter: its name in that module.
         weight: the first name in the whole module; weights that are tied have one.
-        shape: of the weight.
+        shape: the weight's shape.
         output: the last length of the module's output.
         inputs: of its input; 0 where that is no tensor of floats.
         vectors: how many of that length it is given in a pass; of a module that runs several times, the last time.
@@ -38,7 +38,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightPlaces:
-    """What one pass through a module shows.
+    """The uses of weights in one pass through a module.
 
     Attributes:
         owners: weights where they are used, in the order of the forward pass.
@@ -110,7 +110,7 @@ class PlaceWatcher:
                 self._watcher.mark(name, y)
 
     def places(self) -> WeightPlaces:
-        """Of the pass."""
+        """Return the uses of weights in this pass."""
         scalars = [(str(name), "multiplier", value) for name, value in self._watcher.multipliers.items()]
         scalars += [(name, "input_multiplier", value) for name, value in self._before.items()]
         for where, scale, size in self._watcher.logits:

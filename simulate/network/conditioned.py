@@ -1,7 +1,7 @@
 """The conditioned engine: draws what a weight matrix does to its n rows, and never the matrix.
 
 A weight W that meets rows X once forward and once backward is known only by Y = X W and g Wᵀ. Both are Gaussian given
-what came before, so they can be drawn exactly in O(n² d) instead of O(n d²): docs/engines.md derives it.
+what came before, so they can be drawn exactly in O(n² d) instead of O(n d²): docs/finite_width.md derives it.
 
 Factorizations are of n x n Gram matrices in float64, by Cholesky after every row has received a private extra input
 coordinate of relative size √ε. That makes a Gram matrix of identical or dependent rows positive definite, its factor
@@ -125,7 +125,7 @@ class ConditionedEngine(MapEngine):
 
     Args:
         streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
-        dtype: of tokens.
+        dtype: type of the activations.
     """
 
     def __init__(self, streams: RandomStreams, dtype: torch.dtype) -> None:

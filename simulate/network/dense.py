@@ -62,7 +62,7 @@ class DenseEngine(MapEngine):
 
     Args:
         streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
-        dtype: of weights and tokens.
+        dtype: type of weights and activations.
         keep: whether `weights` and `full_gradients` keep every matrix and its (d_in, d_out) gradient by role, in
             the order of the layers; costs their memory.
     """

@@ -1,4 +1,4 @@
-"""What a network asks of an engine, products with weight matrices, and the random maps that most engines are made of.
+"""The interface of an engine, which multiplies by weight matrices, and the random maps that most engines use.
 
 A map is applied once and pulled back once. What an engine does in between is its own affair: its maps have only
 `forward` and `pullback`. `simulate.network.dense` draws the matrix; `simulate.network.conditioned` draws only what the
@@ -51,11 +51,11 @@ class Engine(Protocol):
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """What a branch of a layer, from 1, returns, times a factor or, learned, the layer's scalar in its place."""
+        """Multiply a layer's branch (layers from 1) by a factor, or by the layer's learned scalar if `learned`."""
 
 
 def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
-    """What a map kept of what was done to it first, for what is done then.
+    """Return the value that a map kept in an earlier call, for the call that needs it.
 
     Raises:
         RuntimeError: nothing was kept, or it was taken before.
@@ -139,7 +139,7 @@ class MapEngine(ABC):
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """What a branch returns, times a factor; or times the scalar of its layer, which is made here, and 0 then."""
+        """Multiply a branch by a factor, or by its layer's learned scalar, which is created here with value 0."""
         if not learned:
             return times(rows, factor)
         while len(self.scalars) < layer:

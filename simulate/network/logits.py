@@ -11,12 +11,12 @@ from theory.stack import Stack
 def attention_logits(
     stack: Stack, queries: Float[Tensor, "draws rows width"], keys: Float[Tensor, "draws others shared"]
 ) -> Float[Tensor, "batch heads tokens asked"]:
-    """What is softmaxed but for the mask, of every sequence of every draw.
+    """Return attention logits before the mask, for every sequence of every draw.
 
     Args:
         stack: the network.
-        queries: of all heads, one after another.
-        keys: likewise, of the tokens that are asked.
+        queries: queries of all heads, one head after another.
+        keys: keys of the attended tokens, in the same form.
     """
     if stack.query_key_norm == "all":
         queries, keys = _normed(stack, queries), _normed(stack, keys)

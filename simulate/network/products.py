@@ -2,7 +2,7 @@
 
 On a CPU torch multiplies by MKL, whose kernels for processors of other makers leave out half of the vector unit, and
 which copies a few rows into the order of large matrices. NumPy's OpenBLAS takes 0.4 of the time for 8 to 64 rows on an
-EPYC with AVX-512, and no more without it (docs/engines.md). It multiplies draw by draw, so that how a product is
+EPYC with AVX-512, and no more without it (docs/report.md). It multiplies draw by draw, so that how a product is
 rounded does not depend on how many draws there are.
 """
 
@@ -26,7 +26,7 @@ def product(
     Args:
         first: A.
         second: B; either may be a transposed view.
-        out: what the product is written into, contiguous; fresh memory if None.
+        out: contiguous output tensor; None allocates memory.
         onto: what it is added to and written into in its place.
     """
     draws, a, b = first.shape

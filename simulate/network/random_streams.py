@@ -23,9 +23,9 @@ class RandomStreams:
     """One generator per block of equally many draws; the blocks stand one after another in a batch.
 
     Args:
-        seeds: of the blocks' generators.
-        draws: of each block.
-        device: of the numbers.
+        seeds: seeds of the blocks' generators.
+        draws: number of draws in each block.
+        device: the device of the numbers.
     """
 
     def __init__(self, seeds: Sequence[int], draws: int, device: str | torch.device = "cpu") -> None:

@@ -1,4 +1,4 @@
-"""What is recorded of a network's passes: values of named quantities, and how they are read from tensors."""
+"""The record of a network's passes: named quantities, and how they are read from tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from torch import Tensor
 from simulate.network.engines import GradientNorms
 from theory.stack import Stack
 from theory.stack.plan import plan
+from theory.stack.quantities import STREAM
 from theory.stack.weights import copies, weight_shapes
 
 Stream = Float[Tensor, "draws tokens width"]
@@ -22,22 +23,37 @@ class Record:
     """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached.
 
     Attributes:
-        per_network: by name.
-        per_layer: by name, in the order of the layers.
+        per_network: values by quantity name.
+        per_layer: values by quantity name, in the order of the layers.
         hidden_norm: ‖h_i‖ of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
         streams: the last residual sum of every layer and the logits, where they are kept; or None.
+        with_streams: whether a backward pass by autograd follows, which records the gradient of the stream.
     """
 
     per_network: dict[str, Tensor] = field(default_factory=dict)
     per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
     hidden_norm: Tensor = field(default_factory=lambda: torch.empty(0))
     streams: list[Tensor] | None = None
+    with_streams: bool = False
     _later: dict[str, tuple[Callable[..., Tensor], list[tuple[Tensor, ...]]]] = field(default_factory=dict)
 
     def keep(self, stream: Tensor) -> None:
         """Keep a tensor of the forward pass, where such are kept."""
         if self.streams is not None:
             self.streams.append(stream.detach())
+
+    def watch_gradient(self, stream: Stream) -> None:
+        """Let the backward pass record the squared gradient of the stream after the next layer, where it is wanted."""
+        if not self.with_streams:
+            return
+        layers = self.per_layer.setdefault(STREAM, [])
+        layer = len(layers)
+        layers.append(torch.empty(0))
+
+        def take(gradient: Tensor) -> None:
+            layers[layer] = norm(gradient).square()
+
+        stream.register_hook(take)
 
     def layer(self, name: str, value: Tensor) -> None:
         """Append the next layer's value."""
@@ -47,7 +63,7 @@ class Record:
         """Append the next layer's value as a function of tensors, which is taken of all layers at once by `settle`.
 
         Args:
-            name: of the quantity.
+            name: the quantity's name.
             function: the same for every layer; of tensors (draws, layers, ...).
             values: (draws, ...) of this layer.
         """
@@ -86,7 +102,7 @@ class Record:
 def record_last_norm(
     stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
 ) -> None:
-    """What Theorem 1's proof asks of the last LayerNorm, with input `total`, and of the loss above it."""
+    """Record the quantities of Theorem 1's proof at the last LayerNorm, with input `total`, and at the loss."""
     width = total.shape[2]
     scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
     centred = scale if stack.normalization == "rms" else centred
@@ -124,7 +140,7 @@ def record_energies(stack: Stack, record: Record, size: int, norms: list[Tensor]
         stack: the network.
         record: gets them.
         size: entries of a stream of one draw.
-        norms: of every residual sum, (draws,).
+        norms: norms of every residual sum, (draws,).
         sums: of the sums of tokens, of the last residual sum of every layer, (draws,).
     """
     energies, of_sums = torch.stack(norms, 1).square() / size, torch.stack(sums, 1).square() / size

@@ -23,7 +23,7 @@ class Replays:
     """Graphs of functions, by their names and the shapes of what they are given; of no use to a CPU.
 
     Args:
-        device: of the tensors.
+        device: the device of the tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -32,11 +32,11 @@ class Replays:
         self._graphs: dict[Any, _Graph | None] = {}
 
     def call(self, function: Function, *inputs: Tensor) -> Sequence[Tensor]:
-        """What a function gives, in memory of its own.
+        """Return a function's output, in memory of its own.
 
         Args:
             function: named, of tensors alone; whatever else it reads must stay as it is.
-            inputs: of one device.
+            inputs: tensors on one device.
         """
         if not self._of_use or sum(value.numel() for value in inputs) > MOST_NUMBERS:
             return function(*inputs)

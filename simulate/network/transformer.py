@@ -228,6 +228,8 @@ def layers(
         norms.append(norm(total))
         if step.ends_layer:
             record.keep(total)
+            if not composition.second_stream:
+                record.watch_gradient(x)
             sums.append(norm_of_sums(total, stack.sequences))
     record.settle()
     record_energies(stack, record, total[0].numel(), norms, sums)
@@ -237,7 +239,7 @@ def layers(
 
 
 def transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
-    """What the output matrix is given of the layers' output x: x itself, or N(φ(x W^H))."""
+    """Return the output matrix's input: the layers' output x, or N(φ(x W^H))."""
     if stack.output_transform == "none":
         return output
     std = (transform_gain(stack) / stack.width) ** 0.5
@@ -266,7 +268,8 @@ def run(
         record: an empty one to be filled, if not one of its own.
     """
     record = Record() if record is None else record
-    of_encoder = Record()
+    of_encoder = Record(with_streams=True)
+    record.with_streams = True
     inputs = inputs.detach().requires_grad_()
     leaves, memory = [inputs], None
     if stack.encoder is not None and source is not None:

@@ -31,15 +31,15 @@ def block_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.parquet"))
     if strange := [str(file) for file in files if not _NAMES.fullmatch(file.name)]:
         raise ValueError(
-            f"run must hold only Parquet files that a sweep named, but {strange[0]!r}"
-            f"{f' and {len(strange) - 1} more are' if len(strange) > 1 else ' is'} none, perhaps a copy; move it away, "
-            "since draws that stand there twice would count twice."
+            f"run must hold only Parquet files that a sweep wrote, but {strange[0]!r}"
+            f"{f' and {len(strange) - 1} more have' if len(strange) > 1 else ' has'} another name, perhaps a copy; "
+            "move it away, because copied draws would count twice."
         )
     return files
 
 
 def next_number(folder: Path) -> int:
-    """Of the next file to land; a strange file is refused where it is read, never at the cost of what is sampled."""
+    """Return the number of the next file to save; files with other names are ignored here and refused when read."""
     numbers = [int(name[1]) for file in folder.glob("*.parquet") if (name := _NAMES.fullmatch(file.name))]
     return max(numbers, default=-1) + 1
 
@@ -109,8 +109,8 @@ def check_whole_blocks(file: Path, rows: pa.Table, sizes: Mapping[str, int]) -> 
         if size is not None and there != [size, block * size, block * size + size - 1]:
             raise ValueError(
                 f"run must hold whole blocks, but block {block} of cell {name} has {there[0]} draws from {there[1]} to "
-                f"{there[2]} in {str(file)!r}, and not {size} from {block * size} on; move it away, and the same sweep "
-                "samples its blocks again."
+                f"{there[2]} in {str(file)!r}, instead of {size} from {block * size} on; move the file away, and the "
+                "same sweep samples its blocks again."
             )
     return list(zip(names, seeds, blocks, strict=True))
 
@@ -160,13 +160,13 @@ def check_distinct(files: Sequence[Path], tables: Sequence[pa.Table]) -> None:
         first, second = (str(files[number]) for number in place[at : at + 2])
         where = f"in {first!r} and again in {second!r}" if first != second else f"twice in {first!r}"
         raise ValueError(
-            f"run must hold every draw once, but {count} stand there again, the first of them {where}; move the copy "
-            "away, since its draws are not independent."
+            f"run must hold every draw once, but {count} are there twice, the first of them {where}; move the copy "
+            "away, because its draws are not independent."
         )
 
 
 def readable(read: Any, file: Path) -> Any:
-    """What `read` gives, or one clear error.
+    """Return the result of `read`, or raise one clear error.
 
     Raises:
         ValueError: the file is damaged, or is another program's.
@@ -176,6 +176,6 @@ def readable(read: Any, file: Path) -> Any:
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
         raise ValueError(
-            f"run must hold whole Parquet files, but {str(file)!r} is damaged{reason}; move it away, and the same "
-            "sweep samples its blocks again."
+            f"run must hold whole Parquet files, but {str(file)!r} is damaged{reason}; move the file away, and the "
+            "same sweep samples its blocks again."
         ) from error

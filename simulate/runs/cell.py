@@ -25,16 +25,17 @@ _CONDITIONED_FROM = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """A Stack with engine, device, dtype and text.
+    """One configuration to sample: a Stack with engine, device, dtype and text.
 
     Attributes:
         stack: the network.
         engine: "dense" or "conditioned"; "auto" becomes the cheaper of the two.
-        device: "cpu", "cuda" or "cuda:N"; of a `torch.device` the name is kept.
-        dtype: of weights and tokens.
+        device: "cpu", "cuda" or "cuda:N"; a `torch.device` is stored by its name.
+        dtype: the type of weights and activations.
         text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
-        key: canonical JSON of what differs from the defaults, of versions of what is registered, and of the sampling.
-        name: sixteen hexadecimal digits that stand for the key in files and tables.
+        key: canonical JSON of the fields that differ from their defaults, the versions of registered names, and the
+            sampling options.
+        name: sixteen hexadecimal digits that identify the key in files and tables.
 
     Raises:
         ValueError: an unknown engine, dtype or device, or windows of another length than the stack's.
@@ -129,12 +130,12 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
         ValueError: it is one of these, or no windows.
     """
     if not isinstance(text, TextWindows):
-        raise ValueError(f"text must be windows of a text, or where one is read its path, got {text!r}.")
+        raise ValueError(f"text must be the path of a text, or gb.TextWindows, got {text!r}.")
     if text.ids.shape[1] != stack.tokens + 1:
-        raise ValueError(f"text must have windows of tokens + 1 = {stack.tokens + 1} words, got {text.ids.shape[1]}.")
+        raise ValueError(f"text must have windows of tokens + 1 = {stack.tokens + 1} ids, got {text.ids.shape[1]}.")
     for name in ("input_correlation", "input_gram", "labels"):
         if name in stack.relaxed:
-            raise ValueError(f"{name} must not be given together with a text, got {getattr(stack, name)!r}.")
+            raise ValueError(f"{name} cannot be combined with a text, got {getattr(stack, name)!r}.")
     if stack.source_tokens:
         raise ValueError(
             f"source_tokens must be 0 with a text, which has no source, got {stack.source_tokens}; the study fig3 "

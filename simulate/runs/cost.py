@@ -1,4 +1,4 @@
-"""What a block takes, counted: its work and its memory."""
+"""The cost of a block: its counted work and its memory."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -10,12 +10,12 @@ from theory.stack.weights import copies, rows_met, weight_shapes
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one block takes, in counts.
+    """The counted work of one block.
 
     Attributes:
         steps: layers, each with a fixed overhead.
         normals: random numbers.
-        flops: of matrix products.
+        flops: floating-point operations of matrix products.
         elements: entries of token matrices and logits that elementwise operations touch.
     """
 

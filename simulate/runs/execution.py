@@ -42,17 +42,17 @@ Task = tuple[Cell, int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a sweep is carried out.
+    """Options of how a sweep runs: processes, memory and files.
 
     Attributes:
-        workers: processes of one thread; on CUDA they take the GPUs in turn.
-        land_every: seconds between files at first, later 1% of the sweep's age.
-        task_seconds: blocks of a cell are handed to a worker together until they take about so long.
-        at_once: blocks in one batch of tensors; 0 for as many as make a draw cheaper and fit into memory.
-        memory: bytes for the batches of all workers together, or of each worker of a pool; None for half of what is
-            free, at most 6 GiB each, of which a worker of a pool takes the share of a core.
-        pool: an executor of `workers`, if there is one already.
-        work: what gives the draws of the blocks of a task, with the arguments of `sample_task`, which it is if None.
+        workers: number of processes with one thread each; on CUDA they use the GPUs in turn.
+        land_every: seconds between saved files at first, later 1% of the sweep's running time.
+        task_seconds: seconds of work that a worker gets at once, as several blocks of a cell.
+        at_once: blocks in one batch of tensors; 0 chooses the fastest number that fits into memory.
+        memory: bytes for the batches of all workers together, or of each worker of a pool. None means half of the free
+            memory, at most 6 GiB each; a worker of a pool uses its core's share.
+        pool: an existing executor with `workers` workers.
+        work: function that returns the draws of a task's blocks, with the arguments of `sample_task`, its default.
 
     Raises:
         ValueError: a number is outside its range.
@@ -114,7 +114,7 @@ class Execution:
 
     @property
     def limits(self) -> BatchLimits:
-        """Of batches, where they are sampled."""
+        """The limits of batches, for the place where they are sampled."""
         elsewhere = self.pool is not None
         sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
         return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
@@ -129,7 +129,7 @@ class Execution:
         return max(batch, int(self.task_seconds / block_work(cell).cost))
 
     def _registrations(self, cell: Cell) -> bytes:
-        """What workers of other processes must know; this process knows it."""
+        """Return the registrations that worker processes need, which this process has."""
         return packed(cell.stack) if self.workers > 1 or self.pool is not None else b""
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:

@@ -30,8 +30,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
-            f"out must be a place that can be written, but {str(path)!r} cannot: {error.strerror}. What was written "
-            "before is kept; give the same command again when there is room or permission."
+            f"out must be writable, but {str(path)!r} is not: {error.strerror}. Files written before are kept; run the "
+            "same command again when there is space or permission."
         ) from error
 
 
@@ -49,7 +49,7 @@ def check_place(folder: Path) -> None:
             pass
     except (OSError, ValueError) as error:  # a null character in the path is a ValueError
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"out must be a place that can be written, but {str(folder)!r} cannot: {reason}.") from error
+        raise ValueError(f"out must be writable, but {str(folder)!r} is not: {reason}.") from error
     finally:
         for path in missing:
             with suppress(OSError):

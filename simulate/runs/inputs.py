@@ -1,4 +1,4 @@
-"""What networks are given: Gaussian tokens with independent labels, or windows of a text; of one batch or of many."""
+"""Inputs of networks: Gaussian tokens with independent labels, or windows of a text; one batch or many."""
 
 from collections.abc import Iterator
 
@@ -69,7 +69,7 @@ def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source w
 
 
 def positions(stack: Stack, engine: Engine) -> Tensor:
-    """What is added to the tokens of every sequence, (1 or draws, tokens, width); empty where there is nothing."""
+    """Return the position vectors added to every sequence, (1 or draws, tokens, width); empty if there are none."""
     streams = engine.streams
     if stack.positions == "none":
         return torch.empty(0, device=streams.device)

@@ -45,7 +45,7 @@ def check_seal(path: Path) -> None:
     digest = _DIGEST.match(content)
     if digest and hashlib.sha256(content[digest.end() :]).hexdigest().encode() != digest[1]:
         raise ValueError(
-            f"run must have its {MANIFEST} as it was written, but {str(path)!r} was changed or is damaged; where it "
+            f"run must have its {MANIFEST} as it was written, but {str(path)!r} was changed or is damaged; if it "
             "was changed on purpose, remove its first line."
         )
 
@@ -55,7 +55,7 @@ _STUDIED = {"train": "training", "hessian": "hessian", "reproduce": "fig3, warmu
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a run's manifest.toml holds.
+    """Read a run's manifest.toml.
 
     Raises:
         ValueError: the folder holds no run, one of another format, or a manifest that was changed.

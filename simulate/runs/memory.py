@@ -19,7 +19,7 @@ _SHARE = 0.5
 
 # A sample's first batch asks the system for its memory, page by page, which takes longer than the draws, but larger
 # batches have more draws for the milliseconds of a layer: with so many bytes a layer costs at L = 1000, d = 1024 at
-# most 1.3 times what it does at L = 12, and with a third less 1.4 times (docs/engines.md).
+# most 1.3 times what it does at L = 12, and with a third less 1.4 times (docs/report.md).
 _ENOUGH = 1.5 * 2.0**32
 
 # Every layer costs some milliseconds, however few draws it has. So many random numbers, or the draws of the largest
@@ -165,6 +165,6 @@ def fitting(cell: Cell) -> Iterator[None]:
             raise
         s = cell.stack
         raise ValueError(
-            f"width, depth and vocab must fit into the memory of {cell.device!r}: one network of width {s.width}, "
-            f"depth {s.depth} and vocab {s.vocab} does not with the {cell.engine} engine."
+            f"width, depth and vocab must fit into the memory of {cell.device!r}, but one network of width {s.width}, "
+            f"depth {s.depth} and vocab {s.vocab} does not fit with the {cell.engine} engine."
         ) from error

@@ -1,4 +1,4 @@
-"""What a sweep will take: its counted work, turned into time, memory and disk by a short calibration."""
+"""Estimates of a sweep's cost: counted work, converted to time, memory and disk by a short calibration."""
 
 import time
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _FILE_BYTES = 2e4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep will take.
+    """The estimated cost of a sweep.
 
     Attributes:
         cells: number of cells.
@@ -59,10 +59,10 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
     """Estimate a sweep from a calibration of about a second on the cells' device.
 
     Args:
-        cells: what to sample.
+        cells: the cells to sample.
         draws: least number of draws per cell.
         workers: processes.
-        limits: of their batches.
+        limits: limits of their batches.
 
     Raises:
         ValueError: the device is not there.

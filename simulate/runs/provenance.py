@@ -1,4 +1,4 @@
-"""What a run's manifest says: what was asked, by which command, with which versions, on which machine."""
+"""The content of a run's manifest: the request, the command, the versions and the machine."""
 
 import hashlib
 import platform

@@ -1,4 +1,4 @@
-"""What a process that samples needs to know of names that another process registered."""
+"""Names that one process registered, passed on to the processes that sample."""
 
 import pickle
 from collections.abc import Sequence

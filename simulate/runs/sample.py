@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples(NamedArrays):
-    """Values of named quantities over draws.
+    """Sampled values of named quantities, one for each draw (random network).
 
     Attributes:
-        cell: what was sampled, and how.
-        seeds: the root seed of every draw, (draws,); they differ where runs of several seeds were merged.
-        arrays: arrays of shape (draws,) or, per layer, (draws, L) with layer l at index l - 1; of an
-            encoder L is its own.
+        cell: the configuration that was sampled.
+        seeds: the root seed of every draw, (draws,); they differ if runs with several seeds were merged.
+        arrays: arrays of shape (draws,) or, per layer, (draws, L) with layer l at index l - 1; for an
+            encoder, L is its own depth.
     """
 
     cell: Cell
@@ -87,22 +87,25 @@ def sample(
     text: str | Path | TextWindows | None = None,
     memory: float | None = None,
 ) -> Samples:
-    """Independent random networks of a Stack, forward and backward.
+    """Sample random networks of a Stack, with one forward and backward pass each.
 
-    The same arguments give the same numbers, and fewer draws give the first of more.
+    The same arguments give the same numbers, and n draws are the first n of a larger number of draws.
 
     Args:
         stack: the network.
-        draws: how many networks, at least 1.
+        draws: number of random networks, at least 1.
         seed: root seed, a nonnegative integer.
-        engine: "dense" draws every weight matrix, "conditioned" only what it does to the tokens; the law is the same.
-            "auto" takes the cheaper one.
-        device: "cpu", "cuda" or "cuda:N", or such a `torch.device`.
-        dtype: "float32" or "float64", of weights and tokens.
-        text: a text file, "lighthouse", or its windows, for inputs and labels; each draw takes one window at random.
-            Without it inputs are independent N(0, I_d) tokens and labels uniform.
-        memory: bytes that a batch of draws may take, beyond the one block that it holds at least; None for half of what
-            is free, at most 6 GiB. The numbers do not depend on it.
+        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens. The
+            distribution is the same. "auto" chooses the cheaper one.
+        device: "cpu", "cuda", "cuda:N", or a `torch.device`.
+        dtype: type of weights and activations, "float32" or "float64".
+        text: a text file, "lighthouse", or `TextWindows`, for inputs and labels; each draw uses one random window.
+            Without it, inputs are independent N(0, I_d) tokens and labels are uniform.
+        memory: bytes for a batch of draws beyond its first block. None means half of the free memory, at most 6 GiB.
+            The numbers do not depend on it.
+
+    Returns:
+        The sampled quantities by name.
 
     Raises:
         ValueError: an argument is outside its range.

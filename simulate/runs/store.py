@@ -58,7 +58,7 @@ Landed = tuple[str, int, int]
 
 
 class Run:
-    """A run folder on disk. Open one with `Run.open`, make or continue one with `Run.create`."""
+    """A run folder on disk. `Run.open` opens one; `Run.create` makes or continues one."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What another run must ask for to continue this one; empty where nobody wrote it down."""
+        """The request that another run must repeat to continue this one; empty if it was not saved."""
         return self.manifest.get("request", {})
 
     @classmethod
@@ -99,7 +99,7 @@ class Run:
         """
         if not manifest.get("request"):
             raise ValueError(
-                "manifest must have a `request`, without which nobody knows what continues the run; "
+                "manifest must have a `request`, which is needed to continue the run; "
                 "gradbounds.sweep(cells, draws=..., seed=..., out=FOLDER) makes folder and manifest."
             )
         path = Path(folder)
@@ -152,13 +152,11 @@ class Run:
             lock.acquire()
         except filelock.Timeout:
             raise ValueError(
-                f"out must not be in use, but another process writes into {str(self.folder)!r}; wait for it, or choose "
+                f"out must not be in use, but another process writes to {str(self.folder)!r}; wait for it, or choose "
                 "another folder."
             ) from None
         except OSError as error:
-            raise ValueError(
-                f"out must be a place that can be written, but {str(self.folder)!r} cannot: {error.strerror}."
-            ) from error
+            raise ValueError(f"out must be writable, but {str(self.folder)!r} is not: {error.strerror}.") from error
         try:
             for sub in ("", "blocks", "windows"):
                 remove_temporaries(self.folder / sub)
@@ -193,8 +191,8 @@ class Run:
         """
         if not (self.folder / MANIFEST).exists():
             raise ValueError(
-                f"out must stay where it is while it is written, but {str(self.folder)!r} was deleted or moved "
-                f"meanwhile (there is no {MANIFEST}), and what had not landed is lost; give the command again."
+                f"out must not be moved while a sweep writes to it, but {str(self.folder)!r} was deleted or moved "
+                f"(it has no {MANIFEST}), and unsaved draws are lost; run the command again."
             )
 
     def landed(self, cells: "Sequence[Cell]" = ()) -> set[Landed]:
@@ -336,7 +334,7 @@ class Run:
         if file is None:
             gone = self.folder / "windows" / f"{_windows_stem(digest, stack)}-*.parquet"
             raise ValueError(
-                f"run must hold the windows of its texts, but {str(gone)!r} is gone; the same sweep writes it anew."
+                f"run must hold the windows of its texts, but {str(gone)!r} is missing; the same sweep writes it again."
             )
         return readable(lambda: _windows_of(file, digest, stack.tokens), file)
 
@@ -358,5 +356,5 @@ def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:
 
 
 def _order(stack: Stack) -> list[tuple[bool, Any]]:
-    """What sorts networks by their fields, of which some may be None."""
+    """Return a sort key for networks by their fields, some of which may be None."""
     return [(value is not None, value) for value in astuple(stack)]

@@ -60,21 +60,21 @@ def sweep(
     execution: Execution = ONE_PROCESS,
     on_block: Callable[[Progress], None] | None = None,
 ) -> Run:
-    """Sample networks into a run folder, or continue one: what landed stays, and more draws are added.
+    """Sample networks into a run folder, or continue one: saved draws are kept, and more draws are added.
 
-    The same call continues a sweep, however it stopped. The number of draws and who samples may be others, and so may
-    be the order of the networks; `gradbounds sweep` with the same networks and seed continues it too.
+    The same call continues a sweep, however it stopped. The number of draws, the execution and the order of the
+    networks may change. `gradbounds sweep` with the same networks and seed also continues it.
 
     Args:
-        cells: networks, or cells where an engine, device, dtype or text is to be chosen.
-        draws: least number of draws per network, rounded up to whole blocks.
+        cells: networks, or cells that also choose an engine, device, dtype or text.
+        draws: smallest number of draws per network, rounded up to whole blocks.
         seed: root seed.
-        out: a new or empty folder, or that of the same networks and seed.
-        execution: by whom.
-        on_block: called after each block.
+        out: a new or empty folder, or the folder of the same networks and seed.
+        execution: number of processes, memory and file options.
+        on_block: progress callback after each block.
 
     Returns:
-        The run: `samples()` gives every network with all its draws.
+        The run: `samples()` returns every network with all its draws.
 
     Raises:
         ValueError: an argument is outside its range, the folder holds something else or is in use, the disk is full, or
@@ -100,11 +100,11 @@ def begin(
     """The folder of a sweep about to run, with its manifest.
 
     Args:
-        cells: what will be sampled.
+        cells: the cells to sample.
         draws: least number of draws per cell.
         seed: root seed.
         out: a new or empty folder, or that of the same cells and seed.
-        execution: by whom.
+        execution: processes, memory and files.
         resume: whether to continue; if not, a run that is there is refused.
         **more: what the manifest says besides, such as the recipe.
 
@@ -145,11 +145,11 @@ def sample_into(
     cell and block alone, not on the execution.
 
     Args:
-        cells: what to sample.
+        cells: the cells to sample.
         draws: least number of draws per cell, or of each by its name.
         seed: root seed.
         run: where blocks land; nobody else may write there meanwhile.
-        execution: by whom.
+        execution: processes, memory and files.
         on_block: called after each block.
 
     Raises:
@@ -173,7 +173,7 @@ def sample_into(
                             on_block(to_do.finished(cell, len(values["loss"])))
         except BrokenProcessPool as error:
             raise ValueError(
-                "workers must fit into memory, but one was killed; use fewer. Draws that landed stay, and the same "
+                "workers must fit into memory, but one was killed; use fewer. Saved draws are kept, and the same "
                 "command continues."
             ) from error
         finally:

@@ -59,7 +59,7 @@ def block_rows(blocks: Sequence[Block]) -> pa.Table:
 
 
 def _array(numbers: NDArray, known: NDArray[np.bool_] | None = None) -> pa.Array:
-    """What `pa.array` makes of numbers, null where they are not known; that loads pandas first, to ask if it made them.
+    """Convert numbers like `pa.array`, with null for unknown ones, but without loading pandas.
 
     It takes as long to load as a short sweep to sample.
     """
@@ -68,7 +68,7 @@ def _array(numbers: NDArray, known: NDArray[np.bool_] | None = None) -> pa.Array
 
 
 def _constants(name: str, values: Sequence[Any]) -> pa.Array:
-    """Of each cell the value of a field, or what else names it."""
+    """Return the column of a field, or of another name part, with one value per cell."""
     if name in OWN:
         numbers = np.array(values, dtype=float)  # None is NaN
         return _array(numbers, ~np.isnan(numbers))
@@ -98,7 +98,7 @@ def with_nulls(rows: pa.Table) -> pa.Table:
 
 
 def cell_columns(cell: "Cell") -> dict[str, Any]:
-    """What names a cell in a row: its digest, the fields of its Stack, how it was sampled."""
+    """Return the columns that identify a cell in a row: its digest, the fields of its Stack, how it was sampled."""
     sampling = {"engine": cell.engine, "device": cell.device_kind, "dtype": cell.dtype}
     return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
 
@@ -127,7 +127,7 @@ def cell_of_table(table: Mapping[str, Any], windows: Callable[[str, Stack], Text
 
 
 def _layout(block: Block) -> list[tuple[str, np.dtype]]:
-    """What blocks share that become columns together."""
+    """Return the names and types of a block's values; blocks with the same layout become one table."""
     return [(name, value.dtype) for name, value in block.values.items()]
 
 
@@ -153,8 +153,8 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
     for name, table in NAMED.items():
         if row.get(name) is not None and not table.knows(row[name]):
             raise ValueError(
-                f"run must hold cells whose names are known, but cell {row['cell']} has {name} {row[name]!r}, which "
-                f"nothing here registers: import or install what does.{failures()}"
+                f"run must hold cells with known names, but cell {row['cell']} has {name} {row[name]!r}, which is not "
+                f"registered here: import or install the module that registers it.{failures()}"
             )
     stack = Stack(**{f.name: row[f.name] for f in fields(Stack) if row.get(f.name) is not None})
     text = windows(row["text"], stack) if row["text"] else None
@@ -164,13 +164,13 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
     if cell.name != row["cell"] and stack.versions:
         here = " and ".join(f"{name} {getattr(stack, name)!r} ({version})" for name, version in stack.versions.items())
         raise ValueError(
-            f"run must hold cells of what is registered here, but cell {row['cell']} is of another version than "
-            f"{here}, or of a later gradbounds."
+            f"run must hold cells of the registered version, but cell {row['cell']} has another version than "
+            f"{here}, or is from a later gradbounds."
         )
     if cell.name != row["cell"]:
         raise ValueError(
-            f"run must hold cells that this version of gradbounds describes, but cell {row['cell']} ({stack}) has "
-            "more to it; read it with the version that its manifest.toml names."
+            f"run must hold cells that this version of gradbounds can describe, but cell {row['cell']} ({stack}) has "
+            "other settings; read it with the version that its manifest.toml names."
         )
     return cell
 

@@ -2,7 +2,7 @@
 
 A kernel K_ij = x_i·x_j/d has fluctuations of order 1/√d, which means at large width leave out. They matter where a
 product is small by itself and enters squared: E K² = (E K)² + Var K. The gradient of queries and keys is made of such
-squares, (x_j − x̄)·(y_l − ȳ) of keys in two sentences with nothing in common (docs/encoder_decoder.md).
+squares, (x_j − x̄)·(y_l − ȳ) of keys in two sentences with nothing in common (docs/report.md).
 """
 
 from collections.abc import Callable, Sequence

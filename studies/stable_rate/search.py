@@ -221,7 +221,7 @@ def largest_stable_rates(
         ValueError: start is not a finite number above 0, the loss is unknown, or the stack has dropout, tied embeddings
             or an encoder.
 
-    Assumes nothing about the width; everything is float32. Source: docs/stable_rate.md.
+    Assumes nothing about the width; everything is float32. Source: studies/stable_rate/README.md.
 
     >>> stack = Stack(width=16, depth=1, tokens=2, vocab=16)
     >>> (found,) = largest_stable_rates(stack, seeds=[0], start=1.0, steps=20)

@@ -5,7 +5,7 @@ orthonormal rows that span every gradient so far, T = R W_0ᵀ. Given these W_0 
 
     W_0 = Pᵀ S + (I - Pᵀ P) Tᵀ R + (I - Pᵀ P) W̃ (I - Rᵀ R),
 
-and every gradient of the loss is Pᵀ C R with a small core C. docs/training.md derives it.
+and every gradient of the loss is Pᵀ C R with a small core C. studies/training/README.md derives it.
 """
 
 from dataclasses import dataclass, field

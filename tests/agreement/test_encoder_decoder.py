@@ -26,7 +26,7 @@ def test_post_gradients_grow_by_the_memorys_share(tokens):
 
 
 def test_the_pages_example():
-    page = (Path(__file__).parents[2] / "docs" / "encoder_decoder.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "attention.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(.*?)```", page, re.S).group(1)
     test = doctest.DocTestParser().get_doctest(block, {}, "page", None, None)
     assert doctest.DocTestRunner().run(test) == doctest.TestResults(0, 5)

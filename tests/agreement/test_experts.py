@@ -97,7 +97,7 @@ def test_tied_embeddings(monkeypatch):
     ("one of four, its sigmoid", 5, 6.5), ("two of six, softmax over all", 3, 4),
 ])  # fmt: skip
 def test_how_much_of_a_router_is_certain(monkeypatch, case, least, most):
-    """As docs/experts.md has it, in two layers."""
+    """As docs/attention.md has it, in two layers."""
     stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64, "embeddings": "tied"} | CASES[case])
     whole, right = predict(stack, patterns=128)["grad_sq_WR"], tied._below_router
     monkeypatch.setattr(tied, "_below_router", lambda *given: right(*given[:3], 0.0 * given[3], *given[4:]))

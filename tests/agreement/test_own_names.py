@@ -156,7 +156,7 @@ def test_a_run_folder_says_which_registration_it_lacks(tmp_path, own_names, caps
         "own.squared_relu", squared_relu, squared_relu_slope, torch=squared_relu_of_tensors, version="2"
     )
     with pytest.raises(
-        ValueError, match=r"is of another version than activation 'own.squared_relu' \(2\), or of a later"
+        ValueError, match=r"has another version than activation 'own.squared_relu' \(2\), or is from a later"
     ):
         run.samples()
 
@@ -233,7 +233,7 @@ def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
     assert "own.loss identity     here: not tested here" in str(list_claims())
     assert "The loss is ln V" in str(explain("OWN.loss"))
     with pytest.raises(
-        ValueError, match="^claim must have a new name, got 'own.loss', which stands for something else"
+        ValueError, match="^claim must have a new name, got 'own.loss', which already names something else"
     ):
         register_claim(claim, lambda cells: [])
     with pytest.raises(ValueError, match="^claim must have a new name, got 'L1', which is built in"):

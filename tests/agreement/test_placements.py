@@ -207,7 +207,7 @@ def test_compare(png_alone, tmp_path, monkeypatch, capsys):
     ]
     assert main([*one, "--draws", "4", "--tokens", "2", "--vocab", "4"]) == 0
     said = capsys.readouterr().out
-    assert "No exponents in L, which take 3 depths or more; here is L = 4." in said and "flat is below 1.1" in said
+    assert "No exponents in L: they need at least 3 depths, got L = 4." in said and "flat means below 1.1" in said
     monkeypatch.chdir(tmp_path)
     assert main([*COMPARE, *one[len(COMPARE) + 2 :], "--draws", "4", "--tokens", "2", "--vocab", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["norms"]

@@ -288,7 +288,7 @@ def test_squared_norms_are_not_negative():
     ({"query_key_norm": "head", "query_key_scale": 1.0, "query_gain": 0.0}, "^query_gain .* above 0 with query_key_"),
     ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8, .*, got 3"),
     ({"heads": 8, "kv_heads": 16}, "^kv_heads must be 0 or divide heads = 8, .*, got 16"),
-    ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or divide .* where one matrix has"),
+    ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or divide .* with query_key 'tied'"),
 ])  # fmt: skip
 def test_heads_that_do_not_divide_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):

@@ -216,7 +216,10 @@ def test_what_has_no_rule_is_sampled_and_shown(tmp_path, capsys):
     assert (table[table["quantity"] == "grad_sq_W2"]["mean"] > 0).all()
     capsys.readouterr()
     assert main(["figures", out, "--out", str(tmp_path / "figures")]) == 2
-    assert "run must have networks that large-width theory has a rule for" in capsys.readouterr().err
+    assert (
+        "run must have networks with a feed-forward branch that large-width theory can predict"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("fields", [{"vocab": 7}, {"input_correlation": 0.5}, {"input_gram": np.eye(8).tolist()}])

@@ -24,17 +24,19 @@ def test_what_logits_are_multiplied_by():
         return [str(alarm) for alarm in report.alarms], [note for note in report.notes if "q.k" in note]
 
     (alarm,), _ = scaled(1.0)
-    assert alarm.startswith("attention: layers: logits are q.k times 1; 1/sqrt(d_k) would be 0.25, as d_k = 16")
+    assert alarm.startswith(
+        "attention: layers: attention logits are q.k times 1, usual is 1/sqrt(d_k) = 0.25 for d_k = 16"
+    )
     assert scaled(1 / 16) == scaled(1 / 4) == ([], [])
     alarms, (note,) = scaled(1 / 8)
     assert not alarms
-    assert "logits are q.k times 0.12; 1/sqrt(d_k) would be 0.25" in note
+    assert "logits are q.k times 0.12, usual is 1/sqrt(d_k) = 0.25" in note
     # Queries may be drawn that much smaller instead, as T5's are.
     for layer in module.layers:
         layer.attention.q.weight.data.div_(4)
     alarms, (note,) = scaled(1.0)
     assert not alarms
-    assert "logits are q.k times 1; 1/sqrt(d_k) would be 0.25" in note
+    assert "logits are q.k times 1, usual is 1/sqrt(d_k) = 0.25" in note
 
 
 class Mixed(nn.Module):
@@ -54,16 +56,16 @@ class Mixed(nn.Module):
 def test_without_attention_what_is_there_is_said():
     def said(module):
         lines = gb.probe(module, torch.randn(2, 6, 8), loss=lambda y: y.square().mean()).lines()
-        return [line for line in lines if line.startswith(("attention", "no attention"))]
+        return [line for line in lines if line.startswith("Attention")]
 
     assert said(Mixed(nn.GRU(8, 8, batch_first=True), nn.GRU(8, 8, batch_first=True))) == [
-        "no attention at softmax or scaled_dot_product_attention, and positions see one another by something else: "
-        "layers hold LayerNorm, GRU"
+        "Attention: no attention by softmax or scaled_dot_product_attention; positions see one another by other "
+        "operations. Layers contain LayerNorm, GRU."
     ]
     assert said(Mixed(nn.Linear(8, 8), nn.Linear(8, 8))) == [
-        "no attention: in no layer does a position see another; layers hold LayerNorm, Linear"
+        "Attention: no attention; no position sees another in any layer. Layers contain LayerNorm, Linear."
     ]
-    assert said(nn.Linear(8, 8)) == ["attention: it is looked for in layers, and none was measured"]
+    assert said(nn.Linear(8, 8)) == ["Attention: not tested, because no layer was measured."]
     module, words, loss = made("decoder")
     assert not any("no attention" in line for line in gb.probe(module, words, loss=loss).lines())
 
@@ -86,7 +88,7 @@ def test_every_attention_of_a_layer_has_a_factor(scales):
     torch.manual_seed(2)
     module = nn.Sequential(Twice(), Twice(), Twice())
     alarms, notes, _ = exactly(module, torch.randn(3, 5, 16), lambda y: (y * torch.randn_like(y)).sum())
-    factors = ["logits are q.k times 1; 1/sqrt(d_k) would be 0.25" in line for line in (*alarms, *notes)]
+    factors = ["logits are q.k times 1, usual is 1/sqrt(d_k) = 0.25" in line for line in (*alarms, *notes)]
     assert sum(factors) == (1.0 in scales)
 
 
@@ -112,9 +114,9 @@ def test_what_logits_are_multiplied_by_under_a_bias():
 
     torch.manual_seed(7)
     (note,) = notes(False)
-    assert "q.k times 0.25; 1/sqrt(d_k) would be 0.354, as d_k = 8 [all layers]" in note
+    assert "q.k times 0.25, usual is 1/sqrt(d_k) = 0.354 for d_k = 8 [all layers]" in note
     (note,) = notes(True)
-    assert "what q.k is multiplied by is not seen" in note
+    assert "the factor of q.k was not measured" in note
 
 
 @pytest.mark.parametrize(("slope", "named"), [(0.1, False), (3.0, True)])
@@ -125,7 +127,7 @@ def test_logits_that_fall_with_the_distance_are_no_key_s_alone(slope, named):
         layer.attention.forward = partial(slopes, layer.attention, slope)
     words = torch.randint(128, (1, 200))
     raised = exactly(module, words, next_word(words))[0]
-    assert [alarm.startswith("attention: layers: logits have the standard deviation") for alarm in raised] == [
+    assert [alarm.startswith("attention: layers: attention logits have standard deviation") for alarm in raised] == [
         True
     ] * named
 
@@ -153,5 +155,5 @@ def test_a_sum_near_1_has_its_digits():
         layer.attention.causal = False
         layer.attention.q.weight.data.mul_(0.1)
     (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("attention")]
-    (total,) = re.findall(r"but to ([0-9.]+): is softmax over the keys\?", what)
+    (total,) = re.findall(r"add up to ([0-9.]+) over its keys, not to 1", what)
     assert abs(float(total) - 1) > 0.02

@@ -33,8 +33,8 @@ def test_a_right_transformer_passes_and_says_so(healthy):
     table = healthy.steps
     assert set(table.loc[table["quantity"] == "own", "role"]) == {"input", "hidden", "output", "vector", "inner"}
     assert not (table["word"] == "breach").any()
-    assert re.search(r"no exponent is off from mu-P; \d+ agree|is mu-P: all", healthy.judgement())
-    assert healthy.lines()[-1] == healthy.judgement()
+    assert re.search(r"no exponent is outside the range of mu-P; \d+ agree|is mu-P: all", healthy.judgement())
+    assert healthy.lines()[0] == f"Verdict: {healthy.judgement()}"
     head = table[(table["place"] == "head") & (table["step"] == 0)].iloc[0]
     # Entries of one size times 1/n, over n independent coordinates.
     assert head["low"] - 0.05 < -0.5 < head["high"] + 0.05
@@ -89,7 +89,7 @@ def test_the_power_of_a_sum_at_larger_sizes(healthy):
     at = table.index[(table["quantity"] == "passed") & table["off"].notna()][-1]
     table.loc[at, "ahead"] += 0.11
     (note,) = steps_notes([], healthy.stepped, table)[len(healthy.stepped.notes) :]
-    assert f"at 4 times the width that of passed of {table['place'][at]} in step 1 is about" in note
+    assert f"the exponent for passed of {table['place'][at]} in step 1 is" in note
     table.loc[at, "ahead"] -= 0.02
     assert steps_notes([], healthy.stepped, table) == list(healthy.stepped.notes)
     of_one = healthy.steps[healthy.steps["asked_low"] == healthy.steps["asked_high"]]
@@ -138,9 +138,9 @@ def test_a_right_perceptron_passes():
 
 @pytest.mark.parametrize(("optimizer", "breach", "kind", "what"), [
     (adam, "rate of one matrix", "learning rate",
-     "hidden.0.weight: its rate goes like width^0.00 and must go like width^-1: at width 128 it is 4.0 times too large "
-     "relative to width 32"),
-    (adam, "initial scale too small", "initial scale", "hidden.1.weight: its entries go like width^-1 and"),
+     "hidden.0.weight: its learning rate scales like width^0.00 and must scale like width^-1: at width 128 it is 4.0 "
+     "times too large relative to width 32"),
+    (adam, "initial scale too small", "initial scale", "hidden.1.weight: its entries scale like width^-1 and"),
     (sgd, "no output multiplier", "multiplier",
      "head.weight: it is the output matrix, and logits must be multiplied by width^-1: at width 128 it is 4.0 times"),
 ])  # fmt: skip
@@ -150,7 +150,7 @@ def test_breaches_of_perceptrons_are_named_with_what_mends_them(optimizer, breac
     assert kind == report.alarms[0].kind
     assert what in str(report.alarms[0])
     hidden = any(
-        note.startswith("learning rates are not judged while the initial scale is off") for note in report.notes
+        note.startswith("learning rates are not judged while the initial scale is wrong") for note in report.notes
     )
     assert hidden == (kind == "initial scale")
     with pytest.raises(AssertionError, match="is not mu-P"):
@@ -164,7 +164,10 @@ def test_breaches_of_the_transformer(breach):
     assert [alarm.kind for alarm in alarms] == [kind]
     assert name in alarms[0].part
     if kind == "attention":
-        assert "times 0.125, which goes like d_k^-0.50 and must go like d_k^-1: at d_k = 64 it is 2.0" in alarms[0].what
+        assert (
+            "times 0.125, which scales like d_k^-0.50 and must scale like d_k^-1: at d_k = 64 it is 2.0"
+            in alarms[0].what
+        )
 
 
 def test_entries_are_the_cause_where_the_multiplier_makes_the_update_right():
@@ -179,12 +182,12 @@ def test_entries_are_the_cause_where_the_multiplier_makes_the_update_right():
     (alarm,) = check(small_entries, adam, "mup", seeds=3, steps=1).alarms
     assert (alarm.kind, alarm.part) == ("initial scale", "head.weight")
     assert alarm.what.startswith(
-        "its entries go like width^-0.5 and must go like width^0: at width 128 it is 2.0 times"
+        "its entries scale like width^-0.5 and must scale like width^0: at width 128 it is 2.0 times"
     )
 
 
 @pytest.mark.parametrize(("role", "off", "rate", "words"), [
-    ("hidden", 0.7, 0.0, "must go like width^-1: at width 128 it is 4.0 times too large"),
+    ("hidden", 0.7, 0.0, "must scale like width^-1: at width 128 it is 4.0 times too large"),
     ("vector", -0.7, 0.0, "must rise faster with the width, by a power that is not clear"),
 ])  # fmt: skip
 def test_a_power_of_a_rate_is_named_where_it_is_clear(healthy, role, off, rate, words):
@@ -236,7 +239,7 @@ def test_a_wrong_rate_at_widths_below_the_number_of_vectors_is_named(power, what
     report = check(transformer, rates, "mup", seeds=8, steps=1, widths=[8, 16, 32])
     (alarm,) = report.alarms
     assert "layers.0.attention.query.weight" in alarm.part
-    assert alarm.what.endswith(f"must go like width^-1: at width 32 it is 4.0 times too {what} relative to width 8")
+    assert alarm.what.endswith(f"must scale like width^-1: at width 32 it is 4.0 times too {what} relative to width 8")
 
 
 class Readout(nn.Module):
@@ -278,7 +281,9 @@ def test_a_power_of_a_rate_is_exact_behind_many_vectors_and_a_factory_of_a_width
     assert [alarm.part for alarm in report.alarms] == ([f"{wrong}.weight"] if wrong else [])
     for alarm in report.alarms:
         asked = -1 if wrong == "hidden" else 0
-        assert f"its rate goes like width^{asked + power:.2f} and must go like width^{asked}:" in alarm.what
+        assert (
+            f"its learning rate scales like width^{asked + power:.2f} and must scale like width^{asked}:" in alarm.what
+        )
 
 
 def test_rates_and_gradients_are_those_of_the_first_step_in_which_there_are_any(healthy):
@@ -317,7 +322,7 @@ def test_breaches_in_the_depth():
     report = check(transformer, adam, "completep", "branches over the root of depth", seeds=2, steps=1)
     assert kind == report.alarms[0].kind
     assert name in report.alarms[0].part
-    assert "are multiplied by depth^-0.50, and must be by depth^-1" in report.alarms[0].what
+    assert "are multiplied by depth^-0.50 and must be multiplied by depth^-1" in report.alarms[0].what
     assert set(report.steps["against"]) == {"depth"}
 
 
@@ -380,16 +385,16 @@ def test_the_command_judges_and_keeps(folder, capsys):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["make", "--steps", "0"], "steps must be an integer of at least 1, got 0"),
-    (["make", "--steps", "1", "--width", "8"], "width must have 3 different values or more for an exponent"),
+    (["make", "--steps", "1", "--width", "8"], "width must have at least 3 different values for exponents"),
     (["make", "--steps", "1", "--seeds", "1"], "seeds must be at least 2"),
     (["make", "--steps", "1", "--optimizer", "steps_of_mine.py:nothing"], "or .optimizer, schedule., got NoneType"),
     (["make", "--steps", "1", "--optimizer", "steps_of_mine.py:no"], "optimizer must be importable, but "),
     (["make", "--steps", "1", "--optimizer", "lion"], "optimizer must be one of sgd, adam, adamw, muon, "),
     (["make", "--steps", "1", "--optimizer", "steps_of_mine.py:fast", "--learning-rate", "1"], "sets its own"),
     (["make", "--steps", "1", "--learning-rate", "-1"], "rate must be a number above 0, got -1.0"),
-    (["make", "--steps", "1", "--against", "encoder-pre"], "--against must stand without steps, got steps"),
-    (["make", "--parametrization", "sp"], "--parametrization must stand with steps and "),
-    (["one", "--steps", "1"], "steps must stand with a factory"),
+    (["make", "--steps", "1", "--against", "encoder-pre"], "--against cannot be combined with steps, got steps"),
+    (["make", "--parametrization", "sp"], "--parametrization requires steps and "),
+    (["one", "--steps", "1"], "steps requires a factory"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(folder, capsys, arguments, message):
     name, *rest = arguments
@@ -405,7 +410,7 @@ def test_bad_input_is_one_line(folder, capsys, arguments, message):
 def test_bad_input_from_python():
     with pytest.raises(ValueError, match="parametrization must be one of sp, mup, mean-field, completep, got 'ntk'"):
         gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, parametrization="ntk")
-    with pytest.raises(ValueError, match="depths must have 3 different values or more for an exponent of completep"):
+    with pytest.raises(ValueError, match="depths must have at least 3 different values for exponents of completep"):
         gb.probe("encoder-pre", widths=[4], depths=[2], steps=1, parametrization="completep")
     with pytest.raises(ValueError, match="optimizer must be a name or a function of a module, got 3"):
         gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, optimizer=3)

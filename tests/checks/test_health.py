@@ -26,19 +26,19 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+@pytest.mark.parametrize(("name", "layers"), [("encoder-post", (1, 4)), ("encoder-pre", (2,))])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_named_by_layer(name, fault):
-    """Single modules of four layers, a fault in the first, one between and the last."""
-    for layer in (1, 2, 4):
+def test_planted_faults_are_named_by_layer(name, layers, fault):
+    """Single modules of four layers, a fault in the first, one between or the last."""
+    for layer in layers:
         found = alarms(probe(planted(name, fault, layer), widths=[32], depths=[4], seeds=1, seed=layer).frame)
         assert (layer, KINDS[fault]) in [(alarm.layer, alarm.kind) for alarm in found]
 
 
 @pytest.mark.parametrize("name", ["encoder-post", "encoder-pre", "transformer-post", "transformer-pre"])
 def test_healthy_modules_raise_no_alarm(name):
-    """Each of five seeds by itself; 100 are in `make evidence`."""
-    frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=5).frame
+    """Each of two seeds by itself; 100 are in `make evidence`."""
+    frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=2).frame
     for _, one in frame.groupby("seed"):
         assert alarms(one) == []
 
@@ -51,7 +51,7 @@ def test_a_layer_that_differs_is_the_one_alarm_where_none_holds_its_input(factor
     layers[2][1].weight.data.mul_(factor)
     (alarm,) = judged_module(nn.Sequential(*layers), torch.randn(64, 32), lambda y: y.square().sum()).alarms
     assert alarm.layer == 3
-    assert "the energy of its output is " in str(alarm)
+    assert "the mean squared activation of its output is " in str(alarm)
 
 
 class _Passes(nn.Module):
@@ -115,14 +115,14 @@ def test_a_layer_that_is_frozen_is_noted_and_one_that_learns_nothing_is_an_alarm
     if purpose:
         assert report.alarms == []
         assert any("linear1.weight of layer 3 of body.layers" in note for note in report.notes)
-        assert "raises no alarm: all layers are like their neighbours. Judged: " in lines[-1]
+        assert "raises no alarm: every layer is like the nearest layers." in lines[0]
         (folded,) = (k for k, line in enumerate(lines) if line.startswith("... and "))
-        assert lines[folded] == f"... and {len(report.notes) - 4} notes more (`notes` has them)", "notes are folded"
+        assert lines[folded] == f"... and {len(report.notes) - 4} more notes (see `notes`)", "notes are folded"
         assert lines[folded - 4 : folded] == [f"note: {note}" for note in report.notes[:4]]
         assert frozen
     else:
         assert {(alarm.kind, alarm.layer) for alarm in report.alarms} == {("no gradient", 3)}
-        assert [k for k, line in enumerate(lines) if line.startswith("ALARM")] == [0]
+        assert [k for k, line in enumerate(lines) if line.startswith("ALARM")] == [1]
         assert any(line.startswith("note: unused: linear1") for line in lines)
 
 
@@ -158,14 +158,14 @@ def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy
     frame = pd.DataFrame(rows, columns=["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"])
     raised = one_a_cause(alarms(frame))
     assert [(alarm.kind, alarm.layer) for alarm in raised] == [("weight", 4)] * heavy + [("residual", 3)]
-    assert ("layer 4 behind it multiplies the energy by 3.3 times" in raised[-1].what) != heavy
+    assert ("layer 4 after it multiplies the mean squared activation by 3.3 times" in raised[-1].what) != heavy
 
 
 def test_a_module_that_is_not_healthy_fails_an_assertion():
-    report = judged(planted("encoder-pre", "no residual", 3), widths=[32], depths=[6], seeds=2)
-    with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: its output holds"):
+    report = judged(planted("encoder-pre", "no residual", 3), widths=[16], depths=[4], seeds=1)
+    with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: its output contains"):
         report.assert_healthy()
-    judged("encoder-pre", widths=[32], depths=[6], seeds=2).assert_healthy()
+    judged("encoder-pre", widths=[16], depths=[4], seeds=1).assert_healthy()
 
 
 def synthetic(exponent, *, rising, spread=0.05, depths=(4, 8, 16), seeds=6, seed=0, first=1):
@@ -234,9 +234,9 @@ def test_intervals_of_exponents_cover():
 def test_encoders_of_torch_are_predicted(name):
     """Random queries and keys, W^O, biases, epsilon and all: within 3% or 4.5 standard errors in every layer."""
     table = against_theory(
-        probe(BUILTINS[name].factory, widths=[256], depths=[3], seeds=24).frame, BUILTINS[name].stack
+        probe(BUILTINS[name].factory, widths=[256], depths=[2], seeds=24).frame, BUILTINS[name].stack
     )
-    assert len(table) == 3 * 5
+    assert len(table) == 2 * 5
     off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
     assert (off <= 1).all(), table[off > 1]
 
@@ -293,8 +293,8 @@ def test_the_layer_that_breaks_a_gradient_is_the_last_that_has_none():
     """Backward it reaches the layers below; forward an output that is not finite is the first layer's."""
     frame = synthetic(0.0, rising=0.0, depths=(6,))
     for quantity, layers, named, what in (
-        ("gradient", (1, 2, 3), 3, "its gradient is not finite, and no layer's after it"),
-        ("hidden_energy", (4, 5, 6), 4, "its output is not finite, and no layer's before it"),
+        ("gradient", (1, 2, 3), 3, "its gradient is not finite, although the gradients of all later layers are"),
+        ("hidden_energy", (4, 5, 6), 4, "its output is the first layer output that is not finite"),
     ):
         broken = (frame["quantity"] == quantity) & frame["layer"].isin(layers)
         (alarm,) = alarms(frame.assign(value=frame["value"].where(~broken, np.nan)))

@@ -70,17 +70,17 @@ def _unscaled(module):
 
 
 FAULTS = {
-    "norms": (True, _norms, "norm1, norm2, norm: multiply by 1.25, and its configuration's norms by 1"),
+    "norms": (True, _norms, "norm1, norm2, norm: have gain 1.25; its configuration's norms have gain 1"),
     "untied": (
         True, lambda m: setattr(m.head, "weight", nn.Parameter(m.head.weight.detach().clone())),
-        "head.weight: is another matrix than words.weight",
+        "head.weight: is not the same matrix as words.weight",
     ),
-    "tied": (False, lambda m: setattr(m.head, "weight", m.words.weight), "words.weight: is the output matrix, too"),
-    "embedding": (True, lambda m: nn.init.normal_(m.words.weight), "words.weight: has a deviation 49.* times"),
-    "head": (False, lambda m: nn.init.normal_(m.head.weight, std=0.03), "head.weight: has a deviation 1.4"),
-    "not drawn": (True, _drawn_by_torch, "down.weight, proj.weight, qkv.weight, up.weight have deviations"),
+    "tied": (False, lambda m: setattr(m.head, "weight", m.words.weight), "words.weight: is also the output matrix"),
+    "embedding": (True, lambda m: nn.init.normal_(m.words.weight), "words.weight: has 49.* times"),
+    "head": (False, lambda m: nn.init.normal_(m.head.weight, std=0.03), "head.weight: has 1.4"),
+    "not drawn": (True, _drawn_by_torch, "down.weight, proj.weight, qkv.weight, up.weight have"),
     "unscaled": (True, _unscaled, r"the factor 1/sqrt\(2 L\) .* is missing in down.weight, proj.weight"),
-    "layers": (True, lambda m: m.layers.pop(2), "layers: has 2 layers, and its configuration's number is 3"),
+    "layers": (True, lambda m: m.layers.pop(2), "layers: has 2 layers; its configuration's number of layers is 3"),
 }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def test_trained_weights_are_held_against_sizes_and_ties_alone_and_a_family_must
     module, words = Described(), torch.randint(VOCAB, (4, TOKENS + 1))
     nn.init.normal_(module.layers[0].up.weight, std=0.05)
     assert held(module, trained=True) == ([], [])
-    with pytest.raises(AssertionError, match=r"layer 1 of layers: up.weight has a deviation 2.\d+ times its config"):
+    with pytest.raises(AssertionError, match=r"layer 1 of layers: up.weight has 2.\d+ times its config"):
         gb.probe(module, words[:, :-1], loss=loss_of(words)).assert_healthy()
     del module.config["model_type"]
     alarms, (note,) = held(module)

@@ -1,5 +1,6 @@
 """What a probe says of the stream and of the whole: residual connections, gradients, depth, a reference, a Stack."""
 
+import functools
 import re
 from dataclasses import replace
 
@@ -73,7 +74,7 @@ def test_a_missing_residual_connection_is_named(input_scale):
 def test_layers_without_any_residual_connection_are_no_alarm():
     report = probe(model(faults=[(k, "no residual") for k in range(1, 5)]), **SIZES)
     assert not [alarm for alarm in report.alarms if alarm.kind == "residual"]
-    assert any("no layer of body has a residual connection" in line for line in report.lines())
+    assert any("no residual connection was found in any layer of body" in line for line in report.lines())
 
 
 @pytest.mark.parametrize("layer", ["relu", "normed gelu"])
@@ -113,7 +114,7 @@ def test_layers_that_do_not_follow_the_depth_are_said():
     sizes = {"widths": [16], "depths": [2, 3, 4], "seeds": 2}
     report = probe(model(layers=4), **sizes)
     (alarm,) = report.alarms
-    assert str(alarm).startswith("depth: body: has 4 layers whatever the depth")
+    assert str(alarm).startswith("depth: body: has 4 layers at every depth")
     assert "note: body has 4 layers at depth 2" in report.lines()
     assert not (report.exponents["against"] == "depth").any()
     assert probe(model(), **sizes).alarms == []
@@ -123,7 +124,7 @@ def test_one_seed_has_no_error_and_a_word():
     lines = probe("encoder-pre", widths=[512], depths=[2], seeds=1).lines()
     assert any(line.endswith("(one seed)  undecided") for line in lines)
     assert any(line.endswith("(one seed)  not judged") for line in lines)
-    assert any(line.startswith("not compared") and "linear1.bias" in line for line in lines)
+    assert any(line.startswith("  Not compared") and "linear1.bias" in line for line in lines)
     assert not any("nan" in line for line in lines)
 
 
@@ -165,14 +166,14 @@ def test_a_missing_mask_and_a_loss_that_is_too_large(tmp_path):
     healthy = probe(decoders(), **sizes)
     healthy.reference().save(tmp_path / "probe.json")
     assert healthy.alarms == []
-    assert "Positions of layers see earlier ones alone." in healthy.lines()
+    assert "Positions seen in layers: earlier only." in healthy.lines()
     report = probe(decoders(mask=False), **sizes, seed=5, against=tmp_path)
-    assert "Positions of layers see earlier and later ones." in report.lines()
-    first = "reference: layers: sees later positions, and the reference does not [at (width, depth) = (16, 1)]"
+    assert "Positions seen in layers: earlier and later." in report.lines()
+    first = "reference: layers: sees later positions, unlike the reference [at (width, depth) = (16, 1)]"
     assert str(report.alarms[0]) == first
     (alarm,) = probe(decoders(std=3.0), **sizes).alarms
     assert alarm.kind == "loss"
-    assert "where a uniform guess among 64 has 4.16" in alarm.what
+    assert "a uniform guess among 64 classes has 4.16" in alarm.what
 
 
 def test_against_the_theory_of_its_initialization():
@@ -190,17 +191,8 @@ def test_against_the_theory_of_its_initialization():
     sizes = {"widths": [32], "depths": [2], "seeds": 3}
     (alarm, *_) = probe(louder, **sizes, stack=BUILTINS["encoder-pre"].stack).alarms
     assert (alarm.kind, alarm.layer) == ("theory", 0)
-    assert "energy of the stream is" in alarm.what
+    assert "mean squared activation is" in alarm.what
     assert probe("encoder-pre", **sizes).alarms == []
-
-
-def test_false_alarms_against_a_reference_are_rare():
-    """Eight healthy modules: two alarms come once in 400 at the stated rate of 1%; `make evidence` has hundreds."""
-    reference = probe(model(), widths=[16], depths=[3], seeds=4, seed=99).reference()
-    raised = [
-        bool(probe(model(), widths=[16], depths=[3], seeds=2, seed=k, against=reference).alarms) for k in range(8)
-    ]
-    assert np.sum(raised) < 2
 
 
 @pytest.mark.parametrize("others", [0.04, 0.003])
@@ -253,11 +245,11 @@ BRANCH = ("gate", "down")
     (("down", "other", "parts"), None),
     (("gate",), None),
     (("one part",), None),
-    (("factor",), "no parameter of its layers gets a gradient, or will: is a factor of 0 behind them all?"),
-    (BRANCH, "no layer has a gradient, or will have one, of down.bias, down.weight, gate, up.bias, up.weight"),
+    (("factor",), "no parameter of its layers gets a gradient, now or in later steps: are they all multiplied by 0?"),
+    (BRANCH, "no layer has a gradient, now or in later steps, for down.bias, down.weight, gate, up.bias, up.weight"),
     (("unused",), "no layer uses spare"),
     (("head",), None),
-    (("cut",), "no parameter of its layers gets a gradient, or will: is its output used, and not detached?"),
+    (("cut",), "no parameter of its layers gets a gradient, now or in later steps: is its output unused or detached?"),
 ])  # fmt: skip
 def test_what_never_learns_is_one_alarm_and_what_learns_later_none(zeros, said):
     """Two factors of 0 in a row never move; one does, and what stands before it then."""
@@ -280,7 +272,7 @@ def test_what_never_learns_is_one_alarm_and_what_learns_later_none(zeros, said):
     report = probe(factory, widths=[8], depths=[3], seeds=1)
     found = [(alarm.kind, alarm.layer, alarm.what) for alarm in report.alarms]
     assert found == ([("no gradient", 0, said)] if said else [])
-    later = "note: all layers of layers get gradient 0 at the first step: head.weight is 0 and moves first"
+    later = "note: all layers of layers get gradient 0 at the first step, because head.weight is 0 and must move first"
     assert (later in report.lines()) == ("head" in zeros)
 
 
@@ -311,7 +303,9 @@ def test_a_gate_that_is_divided_by_itself_is_named(kind):
 
     report = probe(factory, widths=[8], depths=[4], seeds=1)
     found = [(alarm.kind, alarm.layer, re.sub(r"[\d.]+e-\d+", "#", alarm.what)) for alarm in report.alarms]
-    what = "in every layer the gradient of gate.weight is rounding (# of the layer's largest): is what it makes divided"
+    what = (
+        "in every layer the gradient of gate.weight is only rounding (# of the layer's largest): is its output divided"
+    )
     assert found == [("no gradient", 0, f"{what} by itself?")] * (kind == "divided by itself")
 
 
@@ -327,12 +321,12 @@ def test_what_all_layers_lack_beside_a_reference_is_said_once():
         return module, batch
 
     found = [str(alarm) for alarm in probe(silent, **SIZES, against=model()).alarms if " lacks " in str(alarm)]
-    at = ", and the reference has it [at (width, depth) = (32, 4)]"
+    at = "[at (width, depth) = (32, 4)]"
     blocked = "norm.bias, norm.weight, up.bias, up.weight"
     assert found == [
-        f"reference: body: lacks a gradient that is not 0 of {blocked} in its layers{at}",
-        f"reference: body: lacks a weight that is not 0 of down.weight in its layers{at}",
-        f"reference: layer 2 of body: lacks a weight that is not 0 of up.bias{at}",
+        f"reference: body: lacks a nonzero gradient of {blocked} in its layers, unlike the reference {at}",
+        f"reference: body: lacks a nonzero norm of down.weight in its layers, unlike the reference {at}",
+        f"reference: layer 2 of body: lacks a nonzero norm of up.bias, unlike the reference {at}",
     ]
 
 
@@ -348,11 +342,11 @@ def test_a_residual_connection_of_the_normed_stream_is_named(width, depth):
     faults = [(k, "residual of the normed") for k in range(1, depth + 1)]
     report = probe(model(faults=faults), widths=[width], depths=[depth], seeds=1)
     assert report.alarms == []
-    assert "note: residual connections of body hold the normed stream, and not the stream itself" in report.lines()
+    assert "note: residual connections of body carry the normalized stream, not the stream itself" in report.lines()
     pre, post = (BUILTINS[f"encoder-{placement}"].stack(width, depth) for placement in ("pre", "post"))
     (alarm,) = beside(report.to_frame(), pre, {})
     assert alarm.layer == 0
-    assert alarm.what == "residual connections hold the normed stream, and the Stack's the stream itself"
+    assert alarm.what == "residual connections carry the normalized stream; the Stack's carry the stream itself"
     assert beside(report.to_frame(), post, {}) == []
     # Only where outputs are normed is another energy that of a missing norm.
     assert not behind_norms(report.to_frame())
@@ -360,6 +354,11 @@ def test_a_residual_connection_of_the_normed_stream_is_named(width, depth):
         healthy = measured(BUILTINS[name].factory, widths=[width], depths=[depth], seeds=1).frame
         assert normed_residuals(healthy) == []
         assert behind_norms(healthy) == (name == "encoder-post")
+
+
+@functools.cache
+def healthy_frame(seeds=2):
+    return frame_with({}, seeds=seeds)
 
 
 def frame_with(factors, *, width=32, depth=3, seeds=2):
@@ -382,35 +381,35 @@ FACTOR, BETA = 6**0.5, 24**-0.25
 
 
 @pytest.mark.parametrize(("factors", "changes", "said"), [
-    ({}, {"depth_scaling": "depth"}, f"branch is missing in {W2}, {WO} (deviation"),
-    ({}, {"depth_scaling": "layer"}, f"branch is missing in {W2}, {WO} (deviation"),
-    ({}, {"depth_scaling": "layer_up"}, f"branch is missing in {W1}, {W2}, {WO} (deviation"),
-    ({WO: 1 / FACTOR}, {}, f"the factor 1/sqrt(2 L) of matrices that end a branch stands on {WO} (deviation"),
-    ({W1: 1 / FACTOR, WO: 1 / FACTOR}, {"depth_scaling": "depth"}, f"stands on {W1} and is missing in {W2} (deviation"),
-    ({WO: 4**0.5, W2: 4**0.5}, {}, f"as drawn with the fan of one of 4 shards: {W2}, {WO} (deviation"),
+    ({}, {"depth_scaling": "depth"}, f"branch is missing in {W2}, {WO} ("),
+    ({}, {"depth_scaling": "layer"}, f"branch is missing in {W2}, {WO} ("),
+    ({}, {"depth_scaling": "layer_up"}, f"branch is missing in {W1}, {W2}, {WO} ("),
+    ({WO: 1 / FACTOR}, {}, f"the factor 1/sqrt(2 L) for matrices that end a branch is applied to {WO} ("),
+    ({W1: 1 / FACTOR, WO: 1 / FACTOR}, {"depth_scaling": "depth"}, f"is applied to {W1} and is missing in {W2} ("),
+    ({WO: 4**0.5, W2: 4**0.5}, {}, f"initialized with the fan of one of 4 shards: {W2}, {WO} ("),
     ({"in_proj_weight": ((2 + BETA**2) / 3) ** 0.5, WO: BETA, W2: BETA}, {"placement": "deepnorm"},
-     f"DeepNorm's factor of weights is missing in {W1} (deviation"),
+     f"the weight factor of DeepNorm is missing in {W1} ("),
     ({WO: BETA, W1: BETA, W2: BETA}, {"placement": "deepnorm"},
-     "DeepNorm's factor of weights is missing in self_attn.in_proj_weight (deviation"),
-    ({WO: 0.0}, {}, f"{WO} has a deviation 0 times the Stack's"),
-    ({WO: 0.8796, W1: 0.8796}, {}, f"as normal numbers cut at two deviations: {W1}, {WO} (deviation"),
-    ({W1: 2**0.5, W2: 2**0.5, WO: 2**0.5}, {}, f"{W1}, {W2}, {WO} have deviations"),
-    ({f"layers.1.{W1}": 1.25}, {}, f"{W1} has a deviation"),
-    ({}, {"ffn_ratio": 2.0}, f"{W1} has 4096 entries, and the Stack's 2048"),
+     "the weight factor of DeepNorm is missing in self_attn.in_proj_weight ("),
+    ({WO: 0.0}, {}, f"{WO} has 0 times the Stack's standard deviation"),
+    ({WO: 0.8796, W1: 0.8796}, {}, f"a normal distribution cut at two standard deviations: {W1}, {WO} ("),
+    ({W1: 2**0.5, W2: 2**0.5, WO: 2**0.5}, {}, f"{W1}, {W2}, {WO} have 1.4"),
+    ({f"layers.1.{W1}": 1.25}, {}, f"{W1} has 1.2"),
+    ({}, {"ffn_ratio": 2.0}, f"{W1} has 4096 entries; the Stack's matrix has 2048"),
     ({}, {}, None),
 ])  # fmt: skip
 def test_matrices_are_compared_with_a_stack_and_the_cause_is_named(factors, changes, said):
     """One alarm a cause; healthy ones raise none in 8 seeds, each by itself, but once in 1250."""
     stack = replace(BUILTINS["encoder-pre"].stack(32, 3), **changes)
     if said is None:
-        for _, one in frame_with({}, seeds=8).groupby("seed"):
+        for _, one in healthy_frame(seeds=8).groupby("seed"):
             assert beside(one, stack) == []
+        (zero,) = beside(healthy_frame(), replace(stack, query_gain=0.0), {WO: ("WQ",)})
+        assert zero.what == f"{WO} is not 0; the Stack's matrix is 0"
         return
-    (alarm, *more) = beside(frame_with(factors), stack)
+    (alarm, *more) = beside(frame_with(factors) if factors else healthy_frame(), stack)
     assert said in alarm.what
     assert len(more) == ("entries" in said)
-    (zero,) = beside(frame_with({}), replace(BUILTINS["encoder-pre"].stack(32, 3), query_gain=0.0), {WO: ("WQ",)})
-    assert zero.what == f"{WO} is not 0, and the Stack's is"
     assert alarm.layer == (2 if "layers.1" in str(factors) else 0)
 
 
@@ -419,9 +418,10 @@ def test_matrices_are_judged_before_what_they_make():
     built = BUILTINS["encoder-pre"]
     table = pd.DataFrame([(32, 3, "body.layers", "hidden_energy", layer, 50.0, 0.1) for layer in (1, 2, 3)],
                          columns=["width", "depth", "part", "quantity", "layer", "ratio", "noise"])  # fmt: skip
-    found = [against_initialization(frame_with(factors), table, built.stack, ROLES) for factors in ({}, {W2: 4.0})]
+    frames = (healthy_frame(), frame_with({W2: 4.0}))
+    found = [against_initialization(frame, table, built.stack, ROLES) for frame in frames]
     assert [len(alarms) for alarms in found] == [1, 1]
-    assert "energy of the stream is 50 times theory's" in found[0][0].what and W2 in found[1][0].what
+    assert "mean squared activation is 50 times theory's" in found[0][0].what and W2 in found[1][0].what
 
 
 @pytest.mark.parametrize(("ratios", "number"), [
@@ -432,5 +432,5 @@ def test_the_layer_that_is_furthest_from_theory_counts(ratios, number):
     """By a factor of four in one, or of two in all to one side."""
     columns = ["width", "depth", "part", "quantity", "layer", "ratio", "noise"]
     table = pd.DataFrame([(32, 3, "body.layers", W1, k, r, 0.02) for k, r in enumerate(ratios, 1)], columns=columns)
-    found = against_initialization(frame_with({}, seeds=1), table, BUILTINS["encoder-pre"].stack, ROLES)
+    found = against_initialization(healthy_frame(seeds=1), table, BUILTINS["encoder-pre"].stack, ROLES)
     assert [alarm.what for alarm in found] == ([f"|gradient|^2 of {W1} is {number}"] if number else [])

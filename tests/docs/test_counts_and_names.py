@@ -9,6 +9,8 @@ import pytest
 from checks.experiment import verify_cells
 from tests.test_architecture import MAY_IMPORT
 from theory import Stack
+from theory.configurations import PUBLISHED
+from theory.configurations.classes import CLASSES
 from theory.stack.placements import COMPOSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -22,12 +24,13 @@ PACKAGES = len(MAY_IMPORT.keys() - {"tests", "bench", "tools", "studies"})
 COUNTS = [
     ("README.md", r"samples (\w+) kinds of networks", len(verify_cells())),
     ("docs/faq.md", r"puts (\w+) placements side by side", SAMPLED),
-    ("docs/architecture.md", r"There are (\w+) packages", PACKAGES),
+    ("docs/faq.md", r"knows (\w+) published models", len(PUBLISHED)),
+    ("docs/faq.md", r"`config.json` of (\w+) families", len(CLASSES)),
+    ("docs/extending.md", r"There are (\w+) packages", PACKAGES),
     ("docs/setting.md", r"a table of (\w+) fields", FIELDS),
-    ("docs/setting.md", r"or one of (\w+) more: \[placements", len(COMPOSITIONS) - 2),
-    ("docs/placements.md", r"(\w+) placements follow from one rule", len(COMPOSITIONS)),
-    ("docs/placements.md", r"and (\w+) are compared here", SAMPLED),
-    ("docs/placements.md", r"all layers', for (\w+) placements", SAMPLED),
+    ("docs/theory.md", r"(\w+) placements follow from one rule", len(COMPOSITIONS)),
+    ("docs/theory.md", r"and (\w+) are compared here", SAMPLED),
+    ("docs/theory.md", r"all layers', for (\w+) placements", SAMPLED),
     ("examples/GALLERY_HEADER.rst", r"(\w+) scripts of a page each", SCRIPTS),
 ]
 

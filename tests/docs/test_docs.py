@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from gradbounds.cli import parsed
 from gradbounds.commands.sweep import WITH_TABLE, Sweep
 from gradbounds.recipe import read_recipe
 from studies.__main__ import Study
-from theory import QUANTITIES, Stack
+from theory import QUANTITIES
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,10 +44,26 @@ def test_every_command_shown_is_one(line):
         assert command.recipe().stacks()
 
 
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#{1,3} (.*)$", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_links_lead_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in [*PAGES, ROOT / "paper_checks.md", ROOT / "CONTRIBUTING.md"]:
+        for target, anchor in re.findall(r"\]\(([^):#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(file), f"{page.name}: {target}#{anchor}"
+
+
+def test_every_page_that_code_cites_is_there():
+    """In docstrings, comments and messages."""
+    for folder in ("theory", "simulate", "checks", "figures", "gradbounds", "studies", "tools", "tests", "bench"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for cited in re.findall(r"(?:docs|studies/\w+)/\w+\.md", file.read_text(encoding="utf-8")):
+                assert (ROOT / cited).exists(), f"{file.relative_to(ROOT)} cites {cited}"
 
 
 def test_the_toml_file_shown_is_a_sweep(tmp_path):
@@ -59,11 +74,7 @@ def test_the_toml_file_shown_is_a_sweep(tmp_path):
     assert len(recipe.stacks()) == 2 * (4 * 2 + 3) - 2, "d = 512 at V = 512 is in both vocabularies"
 
 
-def test_the_tables_of_the_setting_are_complete():
+def test_every_quantity_has_its_row():
     page = (ROOT / "docs" / "setting.md").read_text(encoding="utf-8")
-    empty = '""'
-    for f in fields(Stack):
-        default = f"`{f.default or empty}`" if isinstance(f.default, str) else f.default
-        assert f"| `{f.name}` | {default} |" in page, f.name
     for name in QUANTITIES:
         assert f"`{name}`" in page or f"`{name.removeprefix('encoder_')}`" in page

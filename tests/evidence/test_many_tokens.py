@@ -80,7 +80,7 @@ def test_beside_networks(kept_folder):
 def beside_long(folder: Path, name: str, networks: Sequence[str], off: Collection[str] = ()) -> None:
     """At 1024 tokens, with matrices drawn: numbers are within 3%, or 4 standard errors of at most 1.5%.
 
-    Of some quantities that is expected to fail (docs/queries.md).
+    Of some quantities that is expected to fail (docs/report.md).
     """
     fields = {"tokens": 1024, "vocab": 1024}
     found: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def beside_long(folder: Path, name: str, networks: Sequence[str], off: Collectio
         others = [one for one in row["beyond"] if one["quantity"] not in off]
         assert len(others) <= 0.02 * row["numbers"], (network, others)
     if failed := [network for network, row in found.items() if len(row["beyond"]) > 0.02 * row["numbers"]]:
-        pytest.xfail(f"{', '.join(off)} of {', '.join(failed)} are beyond it (docs/queries.md)")
+        pytest.xfail(f"{', '.join(off)} of {', '.join(failed)} are beyond it (docs/report.md)")
 
 
 def over_tokens(model: str, tokens: int) -> dict[str, Any]:

@@ -68,9 +68,9 @@ FAULTS: dict[str, Callable[[Any], bool]] = {
     "a layer left out": layer_left_out,
 }  # fmt: skip
 SAYS = {
-    "norms that multiply by 2": "multiply by", "the other tie": "tie_word_embeddings",
-    "an embedding of deviation 1": "has a deviation", "matrices as torch draws them": "have deviations",
-    "a layer left out": "layers, and its configuration's number",
+    "norms that multiply by 2": "have gain", "the other tie": "tie_word_embeddings",
+    "an embedding of deviation 1": "standard deviation", "matrices as torch draws them": "standard deviation",
+    "a layer left out": "layers; its configuration's number",
 }  # fmt: skip
 
 

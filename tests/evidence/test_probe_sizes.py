@@ -60,7 +60,7 @@ def size_case(name: str) -> dict[str, Any]:
         "million parameters": sum(weight.numel() for weight in model.parameters()) / 1e6,
         "seconds": time.perf_counter() - started,
         "alarms": [str(alarm) for alarm in report.alarms],
-        "loss": report.lines()[0] if not report.alarms else "",
+        "loss": report.lines()[1] if not report.alarms else "",
     }
     for theory in report.theory:
         energies = report.layers["energy"].to_numpy(float)

@@ -20,7 +20,7 @@ KNOWN = {
     "BigScience 52B, old",  # outside since its text is English alone, and no range of exponents
     "AuroraGPT 2B, torchtitan",
 }
-"""Runs with a number outside of its interval, which docs/first_step.md names."""
+"""Runs with a number outside of its interval, which docs/report.md names."""
 
 
 def found_runs(folder: Path) -> dict[str, dict[str, Any]]:
@@ -47,4 +47,4 @@ def test_first_lines_of_public_runs(kept_folder):
     assert all(run.get("norm by one law", 0.0) <= 0.5 for run in found.values())
     assert set(misses) <= KNOWN, "one that was inside before"
     if misses or wide:
-        pytest.xfail(f"outside are {misses}; wider than 2% are {wide} (docs/first_step.md)")
+        pytest.xfail(f"outside are {misses}; wider than 2% are {wide} (docs/report.md)")

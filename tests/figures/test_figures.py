@@ -25,6 +25,7 @@ from gradbounds.figure_files import save
 from simulate import sample
 from studies.mean_hessian.figure import mean_hessian
 from theory import Stack
+from theory.paper.proof_chain import STEPS
 from theory.stack import PAPER, TITLES
 
 ROOT = Path(__file__).parents[2]
@@ -50,30 +51,34 @@ def test_scaling(small_grid, against, values, vocab):
         table["vocab"] = table["width"]
     series = longest_series(table, against)
     figure = scaling(series, against)
-    assert len(figure.axes) == 2
-    for axes, placement in zip(figure.axes, PAPER, strict=True):
-        assert axes.get_xscale() == axes.get_yscale() == "log"
-        assert f"{against} $" in axes.get_xlabel()
-        assert TITLES[placement] in axes.get_title()
-        assert f"$V = {256 if (vocab, against) == ('d', 'depth') else vocab}$" in axes.get_title()
-        assert [label.get_text() for label in axes.get_xticklabels()] == [str(v) for v in values]
+    (axes,) = figure.axes
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert f"{against} $" in axes.get_xlabel()
+    assert "rms over draws" in axes.get_ylabel()
+    said = figure.get_supxlabel()
+    assert "2 s.e." in said and f"$V = {256 if (vocab, against) == ('d', 'depth') else vocab}$" in said
+    assert [label.get_text() for label in axes.get_xticklabels()] == [str(v) for v in values]
+    every = [line.get_ydata() for line in axes.lines]
+    for bars, placement in zip(error_bars(axes), PAPER, strict=True):
         rows = table[(table["placement"] == placement)]
         rows = rows[rows["depth"] == 2] if against == "width" else rows[rows["width"] == 256]
         rows = rows.sort_values(against)
-        (bars,) = error_bars(axes)
         assert bars.lines[0].get_ydata(orig=False) == pytest.approx(rows["norm"].to_numpy())
         assert bar_halves(bars) == pytest.approx((2 * rows["sem"]).to_numpy())
-        lines = {line.get_label(): line.get_ydata() for line in axes.lines}
-        assert lines["large-width theory"] == pytest.approx(rows["predicted"].to_numpy())
-        assert lines["Theorem 1, with constants"] == pytest.approx(rows["bound"].to_numpy())
-    assert "rms over draws" in figure.axes[0].get_ylabel()
-    assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
+        for column in ("predicted", "bound"):
+            assert any(line == pytest.approx(rows[column].to_numpy()) for line in every if len(line) == len(rows))
+    names = [text.get_text() for text in axes.texts]
+    assert {f"{TITLES[placement]}, {name}" for placement in PAPER for name in ("gradient", "Theorem 1")} < set(names)
+    gaps = (series["bound"] / series["predicted"]).to_numpy()
+    assert figure.get_suptitle().startswith(f"Theorem 1 is {gaps.min():,.0f} to {gaps.max():,.0f} times too large")
+    assert f"\u00d7{gaps[0]:,.0f}" in names
 
 
 def test_equal_figures_are_equal_files(small_grid, tmp_path):
     for name in ("one", "other"):
-        save(scaling(longest_series(last_layer_table(small_grid), "width"), "width"), tmp_path, name)
-    for suffix in ("svg", "png"):
+        figure = scaling(longest_series(last_layer_table(small_grid), "width"), "width")
+        save(figure, tmp_path, name, drawn_from="three networks", suffixes=("svg", "png", "pdf"))
+    for suffix in ("svg", "png", "pdf"):
         assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"other.{suffix}").read_bytes()
 
 
@@ -87,63 +92,61 @@ def test_scaling_without_a_series(small_grid):
 def test_local_exponents(small_grid, against, values):
     series = longest_series(last_layer_table(small_grid), against)
     figure = local_exponents(local_exponent_table(series, against), against)
-    for axes, placement in zip(figure.axes, PAPER, strict=True):
+    (axes,) = figure.axes
+    for bars, placement in zip(error_bars(axes), PAPER, strict=True):
         rows = series[series["placement"] == placement]
         x, norm = rows[against].to_numpy(), rows["norm"].to_numpy()
         slopes = np.log(norm[1:] / norm[:-1]) / np.log(x[1:] / x[:-1])
-        (bars,) = error_bars(axes)
         assert bars.lines[0].get_xdata() == pytest.approx(np.sqrt(x[1:] * x[:-1]))
         assert bars.lines[0].get_ydata() == pytest.approx(slopes)
         relative = rows["sem"].to_numpy() / norm
         assert bar_halves(bars) == pytest.approx(2 * np.hypot(relative[1:], relative[:-1]) / np.log(x[1:] / x[:-1]))
-        assert axes.get_xscale() == "log"
-        assert f"{against} $" in axes.get_xlabel()
-        assert "$V = 64$" in axes.get_title()
-        lines = {line.get_label(): line.get_ydata() for line in axes.lines}
-        assert lines["large-width theory"][0] == pytest.approx(
-            np.log(rows["predicted"].iloc[1] / rows["predicted"].iloc[0]) / np.log(x[1] / x[0])
-        )
-    assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
+        slope = np.log(rows["predicted"].iloc[1] / rows["predicted"].iloc[0]) / np.log(x[1] / x[0])
+        assert any(line.get_ydata()[0] == pytest.approx(slope) for line in axes.lines)
+    assert axes.get_xscale() == "log"
+    assert f"{against} $" in axes.get_xlabel()
+    assert "$V = 64$" in figure.get_supxlabel() and "2 s.e." in figure.get_supxlabel()
 
 
 def test_layer_profile(small_grid):
     table = comparison(profile_cells(small_grid))
     figure = layer_profile(table)
-    for axes, placement in zip(figure.axes, PAPER, strict=True):
-        assert axes.get_yscale() == "log"
-        assert axes.get_xlabel() == "layer $l$"
-        assert len(error_bars(axes)) == 3
+    (axes,) = figure.axes
+    assert axes.get_yscale() == "log"
+    assert axes.get_xlabel() == "layer $l$"
+    assert {text.get_text() for text in axes.texts} == {"appendix F", *(TITLES[placement] for placement in PAPER)}
+    assert figure.get_suptitle() == "Everybody believes the dotted line"
+    laws = [line.get_ydata() for line in axes.lines if line.get_linestyle() == ":"]
+    for bars, law, placement in zip(error_bars(axes), laws, PAPER, strict=True):
         rows = table.query("placement == @placement and quantity == 'grad_sq_W2'").sort_values("layer")
-        points = {bars.get_label(): bars.lines[0].get_ydata() for bars in error_bars(axes)}
-        assert points["$W^2$"] == pytest.approx((rows["mean"] ** 0.5).to_numpy())
-        law = next(line for line in axes.lines if line.get_label() == "appendix F, $W^2$").get_ydata()
+        assert bars.lines[0].get_ydata() == pytest.approx((rows["mean"] ** 0.5).to_numpy())
         assert law[-1] / law[0] == pytest.approx((3 / 2) ** (5 / 2) if placement == "post" else 1.0)
+    (alone,) = layer_profile(table[table["placement"] == "pre"]).axes
+    assert {text.get_text() for text in alone.texts} == {"appendix F", "$W^1$", "$W^2$", "$W^V$"}
     with pytest.raises(ValueError, match="^table must hold grad_sq_W1"):
         layer_profile(table[table["quantity"] == "loss"])
 
 
 def test_proof_slack():
-    """One bar of six segments per network, stacked from the norm to the bound, on one log axis."""
+    """A bar for each step of each placement in the widest network, and the step that grows against the width."""
     steps = np.array([1.0, 3, 3, 30, 200, 600, 1800])
     table = pd.concat(
-        pd.DataFrame({"step": range(7), "measured": k * steps, "predicted": steps}).assign(
+        pd.DataFrame({"step": range(7), "measured": steps * np.where(np.arange(7) > 2, k, 1)}).assign(
             placement=placement, width=64 * k, depth=6, tokens=8
         )
         for placement in ("post", "pre")
         for k in (1, 2)
     )
     figure = proof_slack(table)
-    for axes, placement in zip(figure.axes, ("post", "pre"), strict=True):
-        assert axes.get_yscale() == "log"
-        assert axes.get_title() == TITLES[placement]
-        bars = [patch for patch in axes.patches if patch.get_height() > 0]
-        assert len(bars) == 2 * 5, "the step from 3 to 3 has no height"
-        tops = sorted(bar.get_y() + bar.get_height() for bar in bars)
-        assert tops == pytest.approx(sorted([*steps[1:2], *steps[3:], *2 * steps[1:2], *2 * steps[3:]]))
-        assert {text.get_text() for text in axes.texts} == {"×1,800"}
-        assert [label.get_text().splitlines()[0] for label in axes.get_xticklabels()] == ["$d = 64$", "$d = 128$"]
+    axes, against = figure.axes
+    assert axes.get_xscale() == "log" and "$d = 128$" in axes.get_title()
+    assert {text.get_text() for text in axes.texts} == {"\u00d73", "\u00d71", "\u00d720", "\u00d76.67"}
+    ends = sorted(bar.get_x() + bar.get_width() for bar in axes.patches)
+    assert ends == pytest.approx(sorted([3, 3, 60, 400, 1200, 3600] * 2))
+    assert figure.get_suptitle().endswith(f"one step: {STEPS[2].name}, \u00d720")
+    assert [line.get_ydata().tolist() for line in against.lines] == [pytest.approx([10, 20])] * 2
     (legend,) = figure.legends
-    assert len(legend.get_texts()) == 6
+    assert [text.get_text() for text in legend.get_texts()] == ["Post-LN", "Pre-LN"]
 
 
 def test_concentration():
@@ -230,15 +233,15 @@ def test_a_figure_is_drawn_into_given_axes_under_the_callers_style(small_grid):
     series = longest_series(last_layer_table(small_grid), "width")
     with mpl.rc_context({"font.family": "serif", "axes.grid": False}):
         figure = Figure()
-        axes = figure.subplots(3, 2)
-        assert layer_profile(table, axes=axes[0]) is scaling(series, "width", axes=axes[1]) is figure
-        local_exponents(local_exponent_table(series, "width"), "width", axes=axes[2])
+        axes = figure.subplots(3)
+        assert layer_profile(table, axes=axes[:1]) is scaling(series, "width", axes=axes[1:2]) is figure
+        local_exponents(local_exponent_table(series, "width"), "width", axes=axes[2:])
     own = (layer_profile(table), scaling(series, "width"))
-    for mine, theirs in zip([axes for one in own for axes in one.axes], axes.flat, strict=False):
+    for mine, theirs in zip([axes for one in own for axes in one.axes], axes, strict=False):
         assert [line.get_xydata().tolist() for line in mine.lines] == [
             line.get_xydata().tolist() for line in theirs.lines
         ]
         assert theirs.title.get_fontfamily() == ["serif"]
     assert not figure.legends, "a legend of the whole figure would be the caller's to place"
-    with pytest.raises(ValueError, match="^axes must have one entry for each panel, which are 2, got 1"):
-        layer_profile(table, axes=axes[0][:1])
+    with pytest.raises(ValueError, match="^axes must have one entry for each panel, which are 1, got 3"):
+        layer_profile(table, axes=axes)

@@ -63,8 +63,8 @@ def test_help_ends_with_examples_that_can_be_given(capsys):
 @pytest.mark.parametrize("words", [*MOVED, *REMOVED])
 def test_commands_of_earlier_versions_lead_to_those_of_now(words, capsys):
     assert main([*words.split(), "runs/a"]) == 2
-    now = f"is gradbounds {MOVED[words]} now" if words in MOVED else f"was removed: {REMOVED[words]}"
-    assert capsys.readouterr().err == f"gradbounds: command must be one that there is; {words} {now}.\n"
+    now = f"was renamed: use gradbounds {MOVED[words]}" if words in MOVED else f"was removed: {REMOVED[words]}"
+    assert capsys.readouterr().err == f"gradbounds: command {words} {now}.\n"
 
 
 @pytest.mark.parametrize("words", REMOVED_FLAGS)
@@ -119,12 +119,12 @@ def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):
     assert "Nothing is judged" in said
     assert "not wide enough: 4 layers need d >= 320" in said or "not wide enough: the logits need" in said
     assert "T1   Pre-LN, exponent in d (V = d, L = 2, n = 3)" in said
-    assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
-    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert main(["figures", str(run)]) == 0
+    drawn = sorted(path.name for path in (run / "figures").iterdir())
     names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers"]
     names += ["local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
     names.sort()
-    assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
+    assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("pdf", "png", "svg")]
 
 
 def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
 def test_more_draws_continue_a_sweep(tmp_path, capsys):
     arguments = ["sweep", "--placement", "post", "--width", "8", "--depth", "1", "--out", str(tmp_path / "run")]
     assert main([*arguments, "--draws", "5"]) == 0
-    assert "1 cells of at least 5 draws (whole blocks)" in capsys.readouterr().out
+    assert "cells   1, each with at least 5 draws (in whole blocks)" in capsys.readouterr().out
     first = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.parquet")}
     assert main([*arguments, "--draws", "100"]) == 0
     assert Run.open(tmp_path / "run").samples()[0].draws == 128
@@ -175,7 +175,7 @@ def test_networks_that_do_not_fit_into_memory(tmp_path, capsys):
     arguments = ["sweep", "--engine", "dense", "--width", "10000000", "--depth", "1", "--out", str(tmp_path / "run")]
     assert main(arguments) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
-    assert "must fit into the memory of 'cpu': one network of width 10000000" in line
+    assert "must fit into the memory of 'cpu', but one network of width 10000000" in line
 
 
 def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
@@ -184,7 +184,7 @@ def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(sampling, "sample_into", interrupted)
     assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 130
-    assert capsys.readouterr().err == "gradbounds: interrupted; draws that had landed stay in the run folder.\n"
+    assert capsys.readouterr().err == "gradbounds: interrupted; draws that were saved stay in the run folder.\n"
     monkeypatch.setattr("gradbounds.commands.predict.Predict.run", interrupted)
     assert main(["predict"]) == 130
     assert capsys.readouterr().err == "gradbounds: interrupted.\n"
@@ -273,7 +273,7 @@ def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
     assert accepted.command == f"gradbounds {' '.join(line)}"
     assert {v.claim for v in accepted.verdicts} >= {"L1", "L2a", "L2b"}
     assert all(v.cells for v in accepted.verdicts)
-    assert f"`{accepted.command}`" in (tmp_path / "docs" / "claim_rows.md").read_text()
+    assert f"`{accepted.command}`" in (tmp_path / "paper_checks.md").read_text()
     # What is committed anew is not held against what it replaces.
     path, verdict = tmp_path / "checks" / "data" / "octaves.json", '"verdict": "holds"'
     path.write_text(path.read_text().replace(verdict, '"verdict": "fails"'))

@@ -1,6 +1,7 @@
 """`gradbounds explore`: what the page is answered is what `predict` finds, and nothing but the page may ask."""
 
 import http.client
+import itertools
 import json
 import random
 import re
@@ -12,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from figures.style import WEIGHTS
 from gradbounds.cli import main
 from gradbounds.explore import answers as explore_answers
 from gradbounds.explore import apart, precomputed, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart
-from gradbounds.explore.page import page
+from gradbounds.explore.page import SCRIPTS, page
 from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import RunSamples, drawn, summary
 from gradbounds.explore.server import MOST_BYTES, Server
@@ -288,7 +288,7 @@ def test_a_run_folder_lies_over_the_curves(tmp_path, capsys):
     assert main(["explore", str(tmp_path)]) == 2
     assert "run must be a folder that `gradbounds sweep` wrote" in capsys.readouterr().err
     assert main(["explore", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
-    assert "must stand without --out" in capsys.readouterr().err
+    assert "cannot be combined with --out" in capsys.readouterr().err
 
 
 HOSTILE = [
@@ -362,15 +362,18 @@ def test_every_field_has_a_control():
     names = [field["name"] for group in data["groups"] for field in group["fields"]]
     assert names == [*Stack.__dataclass_fields__]
     assert [group["name"] for group in data["groups"]] == [group.__name__ for group in GROUPS]
-    assert data["colors"] == {name.replace("grad_sq", "grad"): look["color"] for name, look in WEIGHTS.items()}
     choices = {field["name"]: field["choices"] for group in data["groups"] for field in group["fields"]}
     assert choices["mask"] == ["none", "causal", "given"]
     assert "NAME" not in choices["placement"]
 
 
 def test_the_page_sets_data_as_text_alone():
-    script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script)
+    scripts = [part for part in Path(server.__file__).with_name("static").glob("*.js") if "uPlot" not in part.name]
+    lines = {part.stem: part.read_text(encoding="utf-8").splitlines() for part in scripts}
+    assert sorted(lines) == sorted(SCRIPTS)
+    assert max(map(len, lines.values())) < 300 and sum(map(len, lines.values())) <= 1500
+    for line in itertools.chain(*lines.values()):
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", line)
 
 
 def test_what_the_command_takes(capsys, tmp_path, served):
@@ -379,4 +382,4 @@ def test_what_the_command_takes(capsys, tmp_path, served):
     assert main(["explore", "--port", str(served.server_port)]) == 2
     assert "--port must be free" in capsys.readouterr().err
     assert main(["explore", "--port", "8000", "--out", str(tmp_path / "page.html")]) == 2
-    assert "--port must stand without --out" in capsys.readouterr().err
+    assert "--port cannot be combined with --out" in capsys.readouterr().err

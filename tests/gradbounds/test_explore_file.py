@@ -1,16 +1,19 @@
 """`gradbounds explore --out`: a page as one file, whose answers are those of theory, made once and counted."""
 
 import itertools
+import json
 import re
+from urllib.parse import parse_qsl
 
 import pytest
 
 from gradbounds import progress
-from gradbounds.explore import precomputed
+from gradbounds.explore import precomputed, prepared
 from gradbounds.explore.answers import answer, seconds_of_answer
 from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import answers
 from theory import Stack, predict
+from theory.configurations.published import PUBLISHED
 
 SMALL = {"width": "64", "depth": "2", "tokens": "4", "vocab": "16"}
 
@@ -24,7 +27,7 @@ def few():
 def outside(text):
     """What a page would fetch: addresses in attributes and styles, and what styles import."""
     return re.findall(
-        r"""(?:src|href|action)\s*=\s*["']?[^"'>\s]+|url\([^)]*\)|@import[^;]+|importScripts|import\(""", text
+        r"""(?:src|href|action)\s*=\s*["']?(?!data:)[^"'>\s]+|url\([^)]*\)|@import[^;]+|importScripts|import\(""", text
     )
 
 
@@ -48,6 +51,33 @@ def test_numbers_of_a_file_are_those_of_theory(few):
         for name in ("W1", "W2", "WV", "Wemb"):
             (norms,) = (each["predicted"] for each in content["series"] if each["quantity"] == f"grad_{name}")
             assert norms == pytest.approx([float(known[f"grad_sq_{name}"].sum()) ** 0.5], rel=1e-3)
+
+
+def test_answers_that_ship_are_those_of_theory(monkeypatch):
+    """Three of them, all models and each stop of the tour; those of another version are not shown."""
+    given = prepared.prepared()["given"]
+    assert prepared.FILE.stat().st_size <= 1e6
+    for question in (
+        {"fields": {}},
+        {"fields": {"depth": "24", "ffn": "gated", "activation": "silu"}},
+        {"like": "gpt2"},
+    ):
+        known = {one["quantity"]: one["predicted"] for one in answer("predict", question)["series"]}
+        kept = {one["quantity"]: one["predicted"] for one in given[precomputed.name_of("predict", question)]["series"]}
+        assert kept.keys() == known.keys()
+        assert all(kept[name] == pytest.approx(known[name], rel=1e-4, nan_ok=True) for name in known)
+    assert all("series" in given[f"predict?like={model}"] for model in PUBLISHED)
+    for stop in json.loads(prepared.FILE.with_name("tour.json").read_text()):
+        assert stop["guesses"][stop["right"]]
+        network = dict(parse_qsl(stop["address"]))
+        for fields in (network, *([dict(parse_qsl(network.pop("pin")))] if "pin" in network else [])):
+            fields.pop("name", None)
+            assert "series" in given[precomputed.name_of("predict", {"fields": fields})]
+    assert "Computing the first network" not in page()
+    monkeypatch.setattr(prepared, "__version__", "0")
+    prepared.prepared.cache_clear()
+    assert prepared.prepared()["given"] == {} and "Computing the first network" in page()
+    prepared.prepared.cache_clear()
 
 
 def test_a_file_has_all_digits_of_the_line_of_a_log(few):

@@ -23,7 +23,8 @@ MODEL = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96,
     "intermediate_size": 96, "max_position_embeddings": 64,
 }  # fmt: skip
-SCRIPT = Path(explore_page.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
+STATIC = Path(explore_page.__file__).with_name("static")
+SCRIPT = "".join(part.read_text(encoding="utf-8") for part in STATIC.glob("*.js"))
 LATE = re.compile(re.search(r"const LATE = /(.*)/;", SCRIPT)[1])
 """By which the page knows from a message that an answer may take longer."""
 

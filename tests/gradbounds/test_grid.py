@@ -89,7 +89,7 @@ def test_a_sweep_takes_a_models_network():
     )
     assert_alike([Description(like="pythia-1.4b").read({"width": 256, "depth": 2})[0]], networks[:1])
     with pytest.raises(
-        ValueError, match="^config and like must stand without preset deep, which have networks of their own"
+        ValueError, match="^config and like cannot be combined with preset deep, which define their own networks"
     ):
         parsed(["sweep", "--preset", "deep", *words]).run()
 
@@ -219,7 +219,7 @@ def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
     assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run"]) == 0
     assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run", "--dry-run"]) == 0
-    assert "landed  2 blocks are in run already" in capsys.readouterr().out
+    assert "saved   2 blocks are already in run" in capsys.readouterr().out
 
 
 def test_a_flag_stands_for_what_a_file_says_of_its_field(tmp_path):

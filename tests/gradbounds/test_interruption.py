@@ -69,7 +69,7 @@ def test_a_folder_in_use_and_ctrl_c(tmp_path, whole, capsys):
     os.kill(process.pid, signal.SIGCONT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == "gradbounds: interrupted; draws that had landed stay in the run folder."
+    assert said.splitlines()[-1] == "gradbounds: interrupted; draws that were saved stay in the run folder."
     assert "Traceback" not in said
     assert 0 < landed(out) < BLOCKS
     assert_finished_by_the_same_command(out, whole)

@@ -65,4 +65,4 @@ def test_rows_without_an_assumption_of_the_paper_are_counted_apart(capsys):
     assert main(["claims"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "App. F: fails (2). With relaxations: fails (56)" in said
-    assert "docs/layer_growth.md: with relaxations: holds (21); undecided (1)" in said
+    assert "docs/theory.md: with relaxations: holds (21); undecided (1)" in said

@@ -36,10 +36,10 @@ async function open(browser, url, options = {}) {
   await page.goto(url);
   return page;
 }
+const tab = (page, name) => page.click(`#tab_${name}`);
 async function fill(page, field, value) {
   await page.evaluate(([name, word]) => {
     const input = document.getElementById(`field_${name}`);
-    input.closest("details").open = true;
     input.value = word;
     input.dispatchEvent(new Event("change"));
   }, [field, value]);
@@ -69,11 +69,14 @@ async function live(browser) {
   found.back_restores = (await table(page)) === before[0];
   await page.locator("#gradients").focus();
   await page.keyboard.press("ArrowRight");
-  found.value_by_keyboard = await page.evaluate(() => [...document.querySelectorAll("#gradients .u-value")].map((value) => value.textContent).join(" "));
+  found.value_by_keyboard = await text(page, "spoken");
+  await tab(page, "code");
   const [download] = await Promise.all([page.waitForEvent("download"), page.click("#csv")]);
   await download.saveAs(`${folder}/page.csv`);
   const [picture] = await Promise.all([page.waitForEvent("download"), page.click("#svg")]);
   await picture.saveAs(`${folder}/page.svg`);
+  await tab(page, "log");
+  await settled(page, "placement=post&tab=log");
   await page.fill("#my_norm", "2");
   found.what_yours_printed = await text(page, "mine");
   const config = { model_type: "llama", hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4, vocab_size: 96,
@@ -83,11 +86,13 @@ async function live(browser) {
   found.of_a_config = await text(page, "title");
   found.command_of_a_config = await text(page, "command");
   await page.goBack();
-  await shown(page, "placement=post");
+  await settled(page, "placement=post&tab=log");
+  await tab(page, "compare");
   await page.fill("#pin_name", "one");
   await page.click("#pin");
   await page.waitForFunction(() => document.querySelectorAll("#pins li").length === 1 && location.hash.includes("pin="));
   found.pinned = await text(page, "pins");
+  await tab(page, "rate");
   await page.click("#step");
   await page.waitForTimeout(500);
   await page.click("#cancel");
@@ -97,8 +102,8 @@ async function live(browser) {
 }
 // Samples of one browser, which the other has not; a cancelled draw leaves none.
 async function samples(browser) {
-  const one = await open(browser, `${address}#${SMALL}`), other = await open(browser, `${address}#${SMALL}`);
-  for (const page of [one, other]) await settled(page, SMALL);
+  const hash = `${SMALL}&tab=samples`, one = await open(browser, `${address}#${hash}`), other = await open(browser, `${address}#${hash}`);
+  for (const page of [one, other]) await settled(page, hash);
   const words = (page) => text(page, "sample_words"), plain = await canvas(one);
   const drawnBy = async (page, draws) => {
     await page.fill("#draws", draws);
@@ -109,10 +114,12 @@ async function samples(browser) {
   await idle(one);
   found.samples = { words: await words(one), moves_curve: plain !== await canvas(one), button: await text(one, "sample"),
     others_words: await words(other), others_curve_is_plain: plain === await canvas(other) };
+  await tab(one, "code");
   const [download] = await Promise.all([one.waitForEvent("download"), one.click("#csv")]);
   await download.saveAs(`${folder}/samples.csv`);
   const [drawn] = await Promise.all([one.waitForEvent("download"), one.click("#svg")]);
   await drawn.saveAs(`${folder}/samples.svg`);
+  await tab(one, "samples");
   await drawnBy(one, "20000");
   await one.waitForFunction(() => /^[0-9]+ of/.test(document.getElementById("sample_words").textContent), null, { timeout: 300000 });
   found.samples.bar = await one.evaluate(() => { const bar = document.getElementById("sample_bar"); return [bar.hidden, bar.value > 0 && bar.value < bar.max]; });
@@ -138,8 +145,8 @@ async function run(browser) {
   await page.close();
 }
 async function public_run(browser) {
-  const page = await open(browser, `${address}#like=gpt2`);
-  await settled(page, "like=gpt2");
+  const page = await open(browser, `${address}#like=gpt2&tab=log`);
+  await settled(page, "like=gpt2&tab=log");
   await page.evaluate(() => {
     const list = document.getElementById("public_run");
     list.value = [...list.options].find((each) => each.text === "GPT-2 124M, llm.c").value;
@@ -156,9 +163,10 @@ async function public_run(browser) {
 }
 async function parts(browser) {
   const pins = ["pre", "peri", "keel"].map((name) => `pin=${encodeURIComponent(`placement=${name}&name=${name}`)}`).join("&");
-  const page = await open(browser, `${address}#placement=post&${pins}`);
+  const page = await open(browser, `${address}#placement=post&${pins}&tab=compare`);
   await page.waitForFunction(() => document.querySelectorAll("#compared p").length === 3, null, { timeout: 300000 });
   found.compared = await page.evaluate(() => [...document.querySelectorAll("#compared p")].map((each) => each.textContent));
+  await tab(page, "layers");
   await unfold(page, "apart_table");
   found.taken_apart = await page.evaluate(() => [...document.querySelectorAll("#apart_table tbody tr")].map((row) =>
     [...row.cells].map((cell) => (cell.querySelector("span")?.firstChild ?? cell).textContent)));
@@ -190,6 +198,7 @@ async function pictures(browser) {
         const page = await open(browser, url, { viewport: { width, height: 900 }, colorScheme });
         await page.waitForFunction(() => document.body.dataset.settled !== undefined, null, { timeout: 300000 });
         if (name === "served") {
+          await tab(page, "samples");
           await page.click("#sample");
           await page.waitForFunction(() => !document.getElementById("sample").disabled, null, { timeout: 300000 });
         }
@@ -204,7 +213,7 @@ async function pictures(browser) {
 // From a control to the new curve, of four networks of 48 layers; and the time of the page's own work in it.
 async function latency(browser) {
   const pins = ["pre", "peri", "keel"].map((name) => `pin=${encodeURIComponent(`placement=${name}&depth=48&name=${name}`)}`).join("&");
-  const page = await open(browser, `${address}#placement=post&depth=48&${pins}`), times = [];
+  const page = await open(browser, `${address}#placement=post&depth=48&${pins}&tab=fields`), times = [];
   const work = await page.context().newCDPSession(page);
   await work.send("Performance.enable", { timeDomain: "threadTicks" }); // of a processor, not of a clock
   const busy = async () => (await work.send("Performance.getMetrics")).metrics.find((each) => each.name === "TaskDuration").value;
@@ -245,8 +254,10 @@ async function hostile(browser) {
 async function offline(browser) {
   const before = found.requests.length;
   const page = await open(browser, file, { offline: true });
-  await page.waitForFunction(() => document.body.dataset.settled !== undefined);
+  await tab(page, "log");
+  await page.waitForFunction(() => document.getElementById("first_line").textContent);
   const first = await text(page, "first_line");
+  await tab(page, "layers");
   await page.click("#paper");
   await shown(page, "placement=post");
   await page.locator("#chips input[value=pre]").check({ force: true });
@@ -258,41 +269,62 @@ async function offline(browser) {
   found.requests.length = before;
   await page.close();
 }
-// While answers are held back: which parts can be used that answer another question than the address asks. Then the
-// field with the caret, which follows the history.
+// While answers are held back: which parts can be seen or used that answer another question than the address asks. Then
+// the field with the caret, which follows the history.
 async function current(browser) {
-  const page = await open(browser, `${address}#${SMALL}`), held = [];
-  await settled(page, SMALL);
+  const page = await open(browser, `${address}#${SMALL}&tab=log`), held = [];
+  await settled(page, `${SMALL}&tab=log`);
   const hold = (kind) => page.route(`**/api/${kind}`, (route) => held.push(route));
-  const release = async (kind) => {
-    await page.unroute(`**/api/${kind}`);
-    while (held.length) await held.pop().continue();
+  const seen = async () => {
+    await page.waitForTimeout(300); // of which a fast answer has half before what it replaces is hidden
+    return page.evaluate(() => [...new Set([...document.querySelectorAll("[data-of]")].filter((each) => each.offsetParent
+      && !(each.closest("[inert]") && getComputedStyle(each).visibility === "hidden")).map((each) => each.dataset.of))].sort());
   };
-  const used = () => page.evaluate(() => [...new Set([...document.querySelectorAll("[data-of]")].filter((each) => each.offsetParent
-    && !each.closest("[inert]")).map((each) => each.dataset.of))].sort());
   for (const kind of ["predict", "batch"]) await hold(kind);
-  await page.evaluate(() => { location.hash = "placement=pre&width=128"; });
-  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Predicting"));
-  found.current = { waiting: await used() };
+  const next = "placement=pre&width=144";
+  await page.evaluate((want) => { location.hash = want; }, `${next}&tab=log`);
+  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Computing"));
+  found.current = { waiting: await seen() };
   await page.unroute("**/api/predict");
-  await held.pop().continue();
-  await shown(page, "placement=pre&width=128");
-  found.current.predicted = await used();
-  await release("batch");
-  await settled(page, "placement=pre&width=128");
-  found.current.settled = (await used()).filter((kind) => kind !== "sizes");
-  await page.locator("#field_tokens").fill("4");
-  await settled(page, "placement=pre&width=128&tokens=4");
-  await page.locator("#field_tokens").fill("6");
-  await settled(page, "placement=pre&width=128&tokens=6");
+  for (const route of held.splice(0)) await route.continue().catch(() => {});
+  await shown(page, `${next}&tab=log`);
+  found.current.predicted = await seen();
+  await page.unroute("**/api/batch");
+  for (const route of held.splice(0)) await route.continue().catch(() => {});
+  await settled(page, `${next}&tab=log`);
+  found.current.settled = await seen();
+  await tab(page, "fields");
+  const field = (value) => `${next}&tokens=${value}&tab=fields`;
+  await page.evaluate(() => document.querySelectorAll("#groups details").forEach((each) => { each.open = true; }));
+  for (const value of ["4", "6"]) {
+    await page.locator("#field_tokens").fill(value);
+    await settled(page, field(value));
+  }
   await page.goBack();
-  await settled(page, "placement=pre&width=128&tokens=4");
+  await settled(page, field("4"));
   found.current.caret = await page.evaluate(() => [document.activeElement.id, document.activeElement.value]);
+  await page.context().close();
+}
+// From an address to the first picture, of the served page and of the file; and whether a reader without scripts has one.
+async function first(browser) {
+  found.first = {};
+  for (const [name, url] of [["served", address], ["file", file]]) {
+    const times = [];
+    for (let k = 0; k < 5; k++) {
+      const begun = Date.now(), page = await open(browser, url);
+      await page.waitForFunction(() => document.body.dataset.shown !== undefined);
+      times.push(Date.now() - begun);
+      await page.context().close();
+    }
+    found.first[`${name}_ms`] = times.sort((a, b) => a - b)[2];
+  }
+  const page = await open(browser, address, { javaScriptEnabled: false });
+  found.first.without_scripts = [await page.locator("#finding").textContent(), await page.locator("#gradients polyline").count()];
   await page.context().close();
 }
 (async () => {
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
-  await { live, samples, run, parts, public_run, latency, hostile, offline, numbers, pictures, current }[asked](browser);
+  await { live, samples, run, parts, public_run, latency, hostile, offline, numbers, pictures, current, first }[asked](browser);
   found.requests = [...new Set(found.requests)];
   found.chromium = browser.version();
   await browser.close();

@@ -24,8 +24,8 @@ def short_blocks(draws: int) -> list[str]:
     ]  # fmt: skip
 
 
-SWEEP = short_blocks(768)
-BLOCKS = 120
+SWEEP = short_blocks(384)
+BLOCKS = 60
 
 
 class Forked:

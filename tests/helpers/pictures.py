@@ -24,7 +24,7 @@ from gradbounds.figure_files import save
 from studies.fig3.figure import fig3
 from theory import Stack, predict
 from theory.paper.theorem1 import bound_value
-from tools.paper_sections import bound_stack
+from tools.paper_page import bound_stack
 
 ROOT = Path(__file__).parents[2]
 

@@ -59,7 +59,7 @@ class Kind:
             if pattern.search(str(alarm)) and (not self.local or alarm.layer == number)
         ]  # fmt: skip
         where = re.compile(rf"layer {number} of " if self.local else "")
-        facts = [line for line in report.lines()[:-1] if not line.startswith(("ALARM", "note"))]
+        facts = [line for line in report.lines()[1:] if not line.startswith(("ALARM", "note", "Judged", "Not judged"))]
         return {
             "alarm": bool(right),
             "note": any(pattern.search(note) and where.search(note) for note in report.notes),
@@ -245,18 +245,18 @@ _ROUTED = tuple(family for family in PRE if "torch.nn" not in family)
 _DRAWN = tuple(family for family in HEALTHY if "torch.nn" not in family)
 """In an encoder of torch.nn layers of the same numbers are what it makes."""
 _UNTIED = ("decoder", "without attention", "ViT-like", "torch.nn, Pre-LN", "torch.nn, Post-LN", "Llama")
-_NEVER = "no parameter of its layers gets a gradient, or will"
-_SEES, _LABEL = r"^Positions of \S+ see earlier and later ones", "every position sees its own label"
-_TURNED = "sees later positions and no earlier one"
-_SAMPLES = "^Samples (see|do not see one another along the second axis; along the first they do)"
+_NEVER = "no parameter of its layers gets a gradient, now or in later steps"
+_SEES, _LABEL = r"^Positions seen in \S+: earlier and later", "every position sees its own label"
+_TURNED = "sees later positions and no earlier ones"
+_SAMPLES = "they (see|do not see one another along the second axis; along the first axis they do\\b)"
 
 KINDS: dict[str, Kind] = {
     "q.k without 1/sqrt(d_k), one layer": Kind(
-        "K6", _NAMED, r"logits are q\.k times 1;|logits of attention are [\d.]+ times the other", ATTENDING,
+        "K6", _NAMED, r"logits are q\.k times 1,|attention logits are [\d.]+ times the other", ATTENDING,
         _attention(local=True, scale=1.0), local=True,
     ),
     "q.k without 1/sqrt(d_k), all layers": Kind(
-        "K6", _NAMED, r"logits are q\.k times 1;", ATTENDING, _attention(scale=1.0)
+        "K6", _NAMED, r"logits are q\.k times 1,", ATTENDING, _attention(scale=1.0)
     ),
     "q.k times sqrt(d_k)": Kind(
         "K6", _NAMED, r"logits are q\.k times [24]", ATTENDING, _attention(scale=lambda _, size: size**0.5)
@@ -264,7 +264,7 @@ KINDS: dict[str, Kind] = {
     "q.k over sqrt(d)": Kind(
         "K6", _NAMED, r"logits are q\.k times 0\.1[28]", ATTENDING, _attention(scale=lambda width, _: width**-0.5)
     ),
-    "softmax over queries, all layers": Kind("K6", _ALARM, "do not add up to 1", ATTENDING, _attention(over=-2)),
+    "softmax over queries, all layers": Kind("K6", _ALARM, "over its keys, not to 1", ATTENDING, _attention(over=-2)),
     "batch_first forgotten, labels tell": Kind(
         "K7", _ALARM, r"sees other samples.*batch_first=False", tuple(AXIS_TOLD), _batch_second(AXIS_TOLD)
     ),
@@ -282,20 +282,20 @@ KINDS: dict[str, Kind] = {
         "K7", _ALARM, _TURNED, _CAUSAL, _attention(sees="later", next_words=False)
     ),
     "epsilon of 1, one layer": Kind("K5", _NAMED, "epsilon of", EVERY, _plant(_epsilon), local=True),
-    "norms times their input": Kind("K5", _ALARM, "is no norm", EVERY, _plant(_norms_twice)),
-    "layers that torch.nn copied": Kind("K1", _NAMED, "hold the same numbers", tuple(OF_TORCH), _of_torch_alike),
+    "norms times their input": Kind("K5", _ALARM, "does not normalize", EVERY, _plant(_norms_twice)),
+    "layers that torch.nn copied": Kind("K1", _NAMED, "have the same numbers", tuple(OF_TORCH), _of_torch_alike),
     "every matrix from one seed": Kind("K1", _ALARM, "the same numbers", _DRAWN, _plant(_one_seed)),
     "rows that repeat, all layers": Kind("K1", _ALARM, r"of the rows of \S+ repeat", EVERY, _plant(_repeated)),
-    "output matrix of N(0, 1)": Kind("K4", _ALARM, r"loss [\d.]+ at the start, where a", EVERY, _plant(_head(1.0))),
+    "output matrix of N(0, 1)": Kind("K4", _ALARM, r"loss [\d.]+ at the start; a", EVERY, _plant(_head(1.0))),
     "biases of attention that nobody wrote": Kind("K4", _ALARM, "bias: .*entries of", WITH_BIASES, _plant(_garbage)),
     "key biases of 1000": Kind("K4", _ALARM, "entries of .*bias", WITH_BIASES, _plant(_key_bias)),
     "norms that are not called": Kind("K4", _ALARM, r"no layer uses .*q_norm", EVERY, _plant(_unused_norms)),
     "one expert's weight over itself": Kind(
-        "K4", _ALARM, r"no gradient: .*gate\S* is rounding", _ROUTED, _plant(_routed(1, divided=True))
+        "K4", _ALARM, r"no gradient: .*gate\S* is only rounding", _ROUTED, _plant(_routed(1, divided=True))
     ),
     "two factors of 0 in a row": Kind("K4", _ALARM, _NEVER, PRE, _plant(_zeros(gate="parameter", ends=True))),
     "a buffer of 0": Kind("K4", _ALARM, _NEVER, PRE, _plant(_zeros(gate="buffer"))),
-    "a head of 0": Kind("K4", _NAMED, "get gradient 0 at the first step: .* 0 and move", _UNTIED, _plant(_head(0.0))),
+    "a head of 0": Kind("K4", _NAMED, "get gradient 0 at the first step, .* must move", _UNTIED, _plant(_head(0.0))),
     "healthy: last matrices of 0": Kind("K4", (), "", PRE, _plant(_zeros(ends=True))),
     "healthy: ReZero": Kind("K4", (), "", PRE, _plant(_zeros(gate="parameter"))),
     "healthy: two experts, divided": Kind("K4", (), "", _ROUTED, _plant(_routed(2, divided=True))),

@@ -6,27 +6,33 @@ A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; 
 import json
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from textwrap import fill
 
 from gradbounds.commands.predict import EXCLUDES, NEEDS
-from tests.helpers.rendered.atlas import (
-    comparisons,
-    read_families,
-    versions,
-)
-from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
+from tests.helpers.rendered.atlas import comparisons, versions
 from tests.helpers.rendered.log_formats import log_formats
-from tests.helpers.rendered.tables import (
-    families,
-    pre_norm,
-)
-from tests.helpers.rendered.training_codes import training_code_sources, training_codes
-from tests.test_architecture import ARROWS, MAY_IMPORT
+from tests.helpers.rendered.placements import placements_at_a_glance
+from tests.helpers.rendered.statements import statements_of_the_field
+from tests.helpers.rendered.tables import families, pre_norm
+from tests.helpers.rendered.training_codes import training_codes
+from tests.test_architecture import MAY_IMPORT
+from theory.configurations import PUBLISHED
+from theory.configurations.classes import CLASSES
 from theory.configurations.comparisons import FILE
-from theory.coverage import GAPS, SUBJECTS
+from theory.coverage import GAPS
+from theory.stack.groups import GROUPS
 
 DOCS = Path(__file__).parents[2] / "docs"
+_PREDICTED = {
+    "prediction": "Not predicted at all",
+    "queries": "No prediction of W^Q and W^K",
+    "first_step": "No prediction of the first step",
+    "grouped": "No prediction by groups of tokens",
+    "noise_scale": "No noise scale",
+    "finite_width": "No corrections for finite width",
+}
+_EMPTY = '""'
 FLOORS = ("theory", "simulate", "checks", "figures", "gradbounds")
 
 
@@ -40,32 +46,22 @@ def floors() -> str:
     return "\n".join(lines)
 
 
-def parts() -> str:
-    """Which other parts of its own package each part imports, a list for each package."""
+def coverage() -> str:
+    """Return a list of the networks without a rule, by what a command predicts; the error states the reason."""
     lines = []
-    for package, arrows in ARROWS.items():
-        lines += [f"**`{package}`**", ""]
-        listed = (f"- `{part}`: {_listed(sorted(names.split()))}" for part, names in arrows.items())
-        lines += [fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in listed]
+    for subject, title in _PREDICTED.items():
+        lines += [f"**{title}**", ""]
+        lines += [f"- {gap.networks}" for gap in GAPS if subject in gap.subjects]
         lines.append("")
     return "\n".join(lines).rstrip()
 
 
-def coverage() -> str:
-    """Networks without a rule, of what, and what is missing."""
-    lines = ["| networks | what is not predicted | what is missing |", "|---|---|---|"]
-    for gap in GAPS:
-        subjects = ", ".join(SUBJECTS[name].replace(" of its ", " of the ").removeprefix("a ") for name in gap.subjects)
-        lines.append(f"| {gap.networks} | {subjects} | {gap.because} |")
-    return "\n".join(lines)
-
-
 def flags_together() -> str:
-    """Which flags of `predict` need others, and which exclude each other."""
-    lines = ["| flag of `predict` | needs | excludes |", "|---|---|---|"]
+    """Return a table of the flags of `predict` that require or exclude other flags."""
+    lines = ["| flag of `predict` | requires | cannot be combined with |", "|---|---|---|"]
     for name in dict.fromkeys([*NEEDS, *EXCLUDES]):
-        others = EXCLUDES.get(name, ((), ""))[0]
-        lines.append(f"| {_flag(name)} | {_flag(NEEDS.get(name, ''))} | {', '.join(map(_flag, others))} |")
+        needed = " or ".join(map(_flag, NEEDS[name].split(" or "))) if name in NEEDS else ""
+        lines.append(f"| {_flag(name)} | {needed} | {', '.join(map(_flag, EXCLUDES.get(name, ((), ''))[0]))} |")
     return "\n".join(lines)
 
 
@@ -77,19 +73,34 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
+def fields_of_a_network() -> str:
+    """Return a table of the fields of a Stack, by group, with their default, meaning and choices."""
+    lines = ["| field | default | meaning |", "|---|---|---|"]
+    for group in GROUPS:
+        lines.append(f"| **{group.__name__}** | | |")
+        for field in fields(group):
+            default = f"`{field.default or _EMPTY}`" if isinstance(field.default, str) else field.default
+            names = [f"`{name}`" for name in field.metadata.get("choices", ()) if name != "NAME"]
+            same = field.name == "lower_placement"  # as `placement`
+            meaning = "; ".join([field.metadata["help"], *([", ".join(names)] if names and not same else [])])
+            lines.append(f"| `{field.name}` | {'`own`' if default is None else default} | {meaning} |")
+    return "\n".join(lines)
+
+
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
-    "cheat_sheet.md": {"placements at a glance": placements_at_a_glance},
-    "architecture.md": {"floors": floors, "parts": parts},
+    "claim_tutorial.md": {"statements of the field": statements_of_the_field},
+    "theory.md": {"placements at a glance": placements_at_a_glance},
+    "extending.md": {"floors": floors},
     "configurations.md": {
         "flags together": flags_together,
-        "versions": versions,
-        "families": read_families,
+        "published": lambda: _listed(list(PUBLISHED)) + ".",
+        "families": lambda: _listed(list(CLASSES)) + ".",
         "training codes": training_codes,
-        "sources of training codes": training_code_sources,
     },
-    "finite_width.md": {"families": families, "pre-norm": pre_norm},
-    "first_step.md": {"log formats": log_formats},
-    "relaxations.md": {"coverage": coverage},
+    "finite_width.md": {"coverage": coverage},
+    "report.md": {"versions": versions, "families": families, "pre-norm": pre_norm},
+    "setting.md": {"fields": fields_of_a_network},
+    "training_logs.md": {"log formats": log_formats},
 }
 
 

@@ -177,14 +177,14 @@ def planted_stack(placement):
 @cache
 def drawn_densely(placement):
     """What every planted error is held against."""
-    return numbers(planted_stack(placement), "dense", 5000, 7)
+    return numbers(planted_stack(placement), "dense", 3000, 7)
 
 
 @pytest.mark.parametrize(("error", "placement"), list(zip(PLANTED, cycle(["post", "pre"]), strict=False)))
 def test_planted_errors_are_seen(monkeypatch, placement, error):
     dense = drawn_densely(placement)
     monkeypatch.setattr(conditioned, *PLANTED[error])
-    assert differences(dense, numbers(planted_stack(placement), "conditioned", 5000, 7))
+    assert differences(dense, numbers(planted_stack(placement), "conditioned", 3000, 7))
 
 
 @pytest.mark.gpu

@@ -249,10 +249,10 @@ def test_what_is_wrong_with_an_optimizer():
         return torch.optim.Adam([p for name, p in module.named_parameters() if "head" not in name], lr=0.1)
 
     assert [alarm[2:] for alarm in steps(optimizer=without_head, widths=(4,)).alarms] == [
-        (("head.weight",), "the optimizer does not hold it, and it has a gradient")
+        (("head.weight",), "it has a gradient, but the optimizer does not hold it")
     ]
     (alarm,) = {text for *_, text in steps(optimizer=lambda _: adam(Small(4)), widths=(4,)).alarms if "holds" in text}
-    assert "holds 7 tensors that are no parameters of the module" in alarm
+    assert "holds 7 tensors that are not parameters of the module" in alarm
 
     def upwards(module):
         groups = [{"params": [module.head.weight], "maximize": True}, {"params": module.inner.parameters()}]
@@ -278,7 +278,9 @@ def test_what_is_wrong_with_an_optimizer():
 
     stepped = steps(optimizer=warm, widths=(4,))
     assert stepped.alarms == ()
-    assert any("weight decay is on gains and biases: shift, inner.bias, norm.weight" in note for note in stepped.notes)
+    assert any(
+        "weight decay applies to gains and biases: shift, inner.bias, norm.weight" in note for note in stepped.notes
+    )
     assert any("the rate of step 1 is 0" in note for note in stepped.notes)
     assert values(stepped)[1, "inner", "weight", "own"] == 0 < values(stepped)[2, "inner", "weight", "own"]
 
@@ -290,7 +292,7 @@ def test_what_is_wrong_with_an_optimizer():
         return torch.optim.SGD(module.parameters(), lr=1e-9)
 
     alarms = [alarm[2:] for alarm in steps(coarse, tiny, widths=(4,), count=1).alarms]
-    (names,) = [names for names, text in alarms if "stays where it is in step 1 (bfloat16)" in text]
+    (names,) = [names for names, text in alarms if "does not change in step 1 (bfloat16)" in text]
     assert {"inner.weight", "norm.weight"} <= {*names}
 
 
@@ -351,7 +353,8 @@ def test_a_weight_that_two_optimizers_hold_is_that_of_the_first():
     both = steps(optimizer=twice, count=2)
     shares = [{key: value for key, value in values(of).items() if "damping" in key} for of in (once, both)]
     assert any(
-        note.startswith("several optimizers hold them, and each steps them: shift, words.weight") for note in both.notes
+        note.startswith("several optimizers hold and update the same parameters: shift, words.weight")
+        for note in both.notes
     )
     assert not any("several optimizers" in note for note in once.notes)
     assert {step for step, *_ in shares[0]} == {0}

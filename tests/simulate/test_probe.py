@@ -202,7 +202,7 @@ def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
     line = ["probe", "encoder-pre", "--width", "16:64:x2", "--depth", "2", "3", "4", "--seeds", "4"]
     assert main([*line, "--out", str(tmp_path / "out"), "--strict"]) == 0
     said = capsys.readouterr().out
-    assert "raises no alarm" in said and "large-width theory: none of 135 numbers is judged" in said
+    assert "raises no alarm" in said and "Large-width theory: none of 135 numbers is judged" in said
     assert main([*line, "--against", str(tmp_path / "none.json")]) == 2
     assert "reference must be a probe.json that `probe --out` wrote" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -234,7 +234,7 @@ def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"stack": 7}, "^stack must be a function of a width and a depth, which gives a Stack, got 7"),
+        ({"stack": 7}, "^stack must be a function of a width and a depth that returns a Stack, got 7"),
         ({"stack": lambda width, depth: None}, "^stack must give a Stack with all 2 layers .* depth 2, got None"),
         ({"stack": lambda width, depth: Stack(width=width, depth=1)}, "^stack must give a Stack with all 2 layers"),
         ({"roles": [1]}, r"^roles must be a dict such as .*, got \[1\]"),
@@ -313,7 +313,7 @@ def test_a_layer_that_runs_twice_or_never_is_said():
         return Twice(), lambda seed: (torch.ones(2, 3, 4), lambda y: y.square().mean())
 
     notes = probe(factory, widths=[4], depths=[3], seeds=1, layers=["layers.*"]).notes
-    assert "layer 1 of layers ran 2 times, of which the last is recorded" in notes
+    assert "layer 1 of layers ran 2 times; the last run is recorded" in notes
     assert "layer 3 of layers never ran" in notes
     assert not any("layer 2" in note and "ran" in note for note in notes)
 

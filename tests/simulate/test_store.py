@@ -50,7 +50,7 @@ def test_folders_that_are_no_run(tmp_path):
         Run.create(tmp_path / "full", REQUEST)
     with pytest.raises(ValueError, match="^out must be a new or empty folder"):
         Run.create(tmp_path / "full" / "thesis.tex", REQUEST)
-    with pytest.raises(ValueError, match="^out must be a place that can be written"):
+    with pytest.raises(ValueError, match="^out must be writable"):
         Run.create("/proc/nowhere/run", REQUEST)
     run = Run.create(tmp_path / "empty", REQUEST)
     with pytest.raises(ValueError, match="^run must hold draws, but .* has none"):
@@ -164,7 +164,7 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
     sample_into([relaxed], draws=64, seed=3, run=run)
     assert sorted(s.stack.to_come for s in run.samples()) == [1, 1, 1, 2], "old and new files in one folder"
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="^run must hold cells that this version of gradbounds describes"):
+    with pytest.raises(ValueError, match="^run must hold cells that this version of gradbounds can describe"):
         run.samples()
 
 
@@ -245,7 +245,7 @@ def test_a_strange_name_among_the_blocks(tmp_path, cells, name):
         copy.write_bytes(file.read_bytes())
 
     sample_into(cells[:1], draws=192, seed=3, run=run, on_block=copied)
-    said = f"^run must hold only Parquet files that a sweep named, but .*{re.escape(copy.name)}"
+    said = f"^run must hold only Parquet files that a sweep wrote, but .*{re.escape(copy.name)}"
     with pytest.raises(ValueError, match=said):
         sample_into(cells[:1], draws=256, seed=3, run=run, on_block=pytest.fail)
     copy.unlink()
@@ -262,7 +262,9 @@ def test_a_folder_deleted_while_it_is_swept(tmp_path, cells, at):
         if len(done) == at:
             shutil.rmtree(run.folder)
 
-    with pytest.raises(ValueError, match="^out must stay where it is while it is written, but .*run' was deleted or"):
+    with pytest.raises(
+        ValueError, match="^out must not be moved while a sweep writes to it, but .*run' was deleted or"
+    ):
         sample_into(cells[:2], draws=64, seed=3, run=run, on_block=deleted, execution=Execution(land_every=0.0))
     assert not (run.folder / "blocks").exists()
 
@@ -270,7 +272,7 @@ def test_a_folder_deleted_while_it_is_swept(tmp_path, cells, at):
 def test_one_writer_at_a_time(tmp_path):
     run = Run.create(tmp_path / "run", REQUEST)
     with run.hold():
-        with pytest.raises(ValueError, match="^out must not be in use, but another process writes into"):
+        with pytest.raises(ValueError, match="^out must not be in use, but another process writes to"):
             Run.create(tmp_path / "run", REQUEST)
         with pytest.raises(ValueError, match="^out must not be in use"):
             sample_into([Cell(Stack(width=8))], draws=1, seed=0, run=run)

@@ -182,7 +182,7 @@ def test_arguments_of_another_kind():
 
 @pytest.mark.parametrize("more", [{}, {"query_key_scale": 1.0, "tokens": 2}])
 @pytest.mark.parametrize(("depth", "message"), [
-    (7, "^final_norm must be 'added', or layers fewer or their gains smaller, .* the last tokens have the size"),
+    (7, "^logits are too large for a prediction: .* the last tokens have norm"),
     (14, "^depth must be less than 1[01] for a prediction: the energy of tokens overflows there"),
 ])  # fmt: skip
 def test_energies_that_overflow_are_refused(depth, message, more):

@@ -160,7 +160,7 @@ def test_a_name_stands_for_one_thing():
     register_activation("own_softplus", softplus, expit)
     register_activation("own_softplus", softplus, expit)
     taken = (
-        "^activation must have a new name, got 'own_softplus', which stands for something else already .version '1'."
+        "^activation must have a new name, got 'own_softplus', which already names something else already .version '1'."
     )
     for function, derivative, version in ((softplus, expit, "2"), (gelu, gelu_slope, "1")):
         with pytest.raises(ValueError, match=taken):
@@ -178,7 +178,7 @@ def test_a_function_of_a_module_that_is_run_twice_is_the_same():
         exec(code, space)
     for space in spaces[:2]:
         register_activation("square", space["own"], space["slope"])
-    with pytest.raises(ValueError, match="which stands for something else"):
+    with pytest.raises(ValueError, match="which already names something else"):
         register_activation("square", spaces[2]["own"], spaces[2]["slope"])
 
 

@@ -94,7 +94,7 @@ def test_a_law_by_its_name(tmp_path):
         (lambda: TextLaw(np.array([1.0]), 1.5, 0.6, 0.1, 0.1), "^within must be a chance from 0 to 1, got 1.5"),
         (lambda: TextLaw.of_text("a b c".split(), 2), "^text must have two sequences of at least 2 tokens"),
         (lambda: predict(SMALL, text=TextLaw.zipf(1.0, 65)), "^vocab must be at least the 65 words .* got 64"),
-        (lambda: predict(SMALL, text=TextLaw.zipf(1.0, 8), grouped=False), "^text must stand without windows"),
+        (lambda: predict(SMALL, text=TextLaw.zipf(1.0, 8), grouped=False), "^text cannot be combined with windows"),
         (lambda: predict(SMALL, text="zipf"), "^text must be a TextLaw or None, got 'zipf'"),
         (lambda: predict(replace(SMALL, tokens=1), text=TextLaw.zipf(1.0, 8)), "at least 2 tokens"),
         (lambda: replace(TextLaw.zipf(1.0, 2), own_labels=[0.5, 2.0]), "^own_labels must be None or chances from 0"),
@@ -214,7 +214,7 @@ def test_texts_with_fixed_attention(fields):
 
 
 def test_texts_with_random_queries():
-    """Likewise on 256 words, kappa 0.04. W^Q and W^K are known to some 12% at so few tokens (docs/queries.md)."""
+    """Likewise on 256 words, kappa 0.04. W^Q and W^K are known to some 12% at so few tokens (docs/report.md)."""
     stack = replace(SMALL, vocab=256, mask="causal", **QUERIES | {"depth": 1})
     for (kind, role), (off, error) in deviations(stack, TextLaw.zipf(1.0, 256), 400, 20).items():
         margin = 0.12 if role in ("WQ", "WK") else 0.02

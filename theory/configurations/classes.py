@@ -1,4 +1,4 @@
-"""What the classes of Hugging Face transformers have where a file says nothing, as they were measured."""
+"""Measured defaults of model classes in Hugging Face transformers, for fields that a file does not set."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the comparison of each family's own code with theory came to: how many numbers, and how many are off."""
+"""Results of comparing each model family's own code with theory: how many numbers, and how many are off."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ _SIZES = {"width", "depth", "tokens", "vocab", "heads", "kv_heads", "ffn_ratio"}
 
 
 def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozenset()) -> str:
-    """What is known of theory for a family of models, in a sentence; "" if it was not compared.
+    """Describe in a sentence how theory compares with a family of models; "" if it was not compared.
 
     Args:
         family: its `model_type`.
@@ -40,7 +40,7 @@ def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozens
 
 
 def compared_step(family: str | None, optimizer: str, embeddings: str) -> str:
-    """What the first step of a family's own class came to beside theory, in a sentence; "" if it was not compared.
+    """Describe in a sentence how theory compares with the first step of a family's own class; "" if not compared.
 
     Args:
         family: its `model_type`.

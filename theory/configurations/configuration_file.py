@@ -41,22 +41,22 @@ def stack_from_config(
     drawn_by: str = HUGGING_FACE,
     **fields: Any,
 ) -> tuple[Stack, tuple[Note, ...]]:
-    """The network that a model's configuration describes, with weights as its class or a training code draws them.
+    """Return the network that a model's configuration describes, with the initialization of its class or framework.
 
     Args:
         config: a Hugging Face `config.json`, as its fields or its path, or the arguments of nanoGPT's `GPTConfig`.
-        like: the name of a published model in place of it.
+        like: the name of a published model, instead of config.
         tokens: sequence length n.
-        embeddings: whether the output matrix is that of the inputs; None for what the file says.
-        ignore: fields of the file to leave out.
-        drawn_by: "hf" for the model's class in transformers, or a training code whose rule gives the deviations of all
-            weights: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2", "torchtitan", "nanochat", "mup:256" (base
-            model of width 256) or "completep:256:2" (and of 2 layers).
-        fields: fields of the Stack that are given anew; the rule is applied to this width and depth.
+        embeddings: "tied" or "untied"; None for the value in the file.
+        ignore: fields of the file to ignore.
+        drawn_by: initialization rule: "hf" for the model's class in transformers, or a training framework whose rule
+            sets the standard deviations of all weights: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2",
+            "torchtitan", "nanochat", "mup:256" (base width 256) or "completep:256:2" (base width 256 and depth 2).
+        fields: fields of the Stack that override the file; the initialization rule uses the new width and depth.
 
     Returns:
-        The network; and a note on every field of the file that is none of the Stack's, on every default of the class
-        that the file lacks, and on how weights are drawn.
+        The network; and a note on every field of the file without a field in the Stack, on every default of the class
+        that was used, and on how weights are initialized.
 
     Raises:
         ValueError: the file, its family, a field, or `drawn_by` is not known or contradicts another; `init_std` is
@@ -72,7 +72,7 @@ def stack_from_config(
     code = training_code(drawn_by)
     _check_fields(fields)
     if config is not None and like is not None:
-        raise ValueError("config and like must not both be given.")
+        raise ValueError("config cannot be combined with like: give one of them.")
     family, in_file, about = _recognized(config if like is None else published(like), ignore)
     reading = _reading(family, in_file, ignore, fields)
     reading.notes += about
@@ -104,7 +104,7 @@ def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fie
     for name in ignore:
         if name not in in_file:
             raise ValueError(f"ignore must name fields of the file, got {name!r}.")
-        reading.say(name, in_file[name], "ignored, as was asked for")
+        reading.say(name, in_file[name], "ignored on request")
     return reading
 
 
@@ -128,7 +128,7 @@ def _recognized(
         family = "nanochat.GPTConfig" if set(in_file) & _NANOCHAT else "nanogpt"
         if "vocab_size" not in in_file:
             in_file["vocab_size"] = _NANOGPT_WORDS
-            about.append(Note("vocab_size", _NANOGPT_WORDS, "default", "nanoGPT's GPTConfig has it, and the file none"))
+            about.append(Note("vocab_size", _NANOGPT_WORDS, "default", "the default of nanoGPT's GPTConfig"))
     if family is not None and "model_type" in ignore:
         family = NEAREST.get(family, family)
     if family is None or family not in FAMILIES:
@@ -161,7 +161,7 @@ def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
         values = FAMILIES[family](reading, tokens)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise ValueError(
-            f"config must have values of the kinds that {family} has, but a field has another: {error}."
+            f"config must have fields of the types that {family} has, but one has another type: {error}."
         ) from error
     reading.finish()
     return values
@@ -186,7 +186,7 @@ def _drawn_fields(
     """
     if "init_std" in given:
         raise ValueError(
-            "init_std must stand without drawn_by, whose rule gives the deviations of all weights, got "
+            "init_std cannot be combined with drawn_by, which sets the standard deviations of all weights, got "
             f"{given['init_std']!r} and {code.name!r}."
         )
     drawn = code.fields(values, reading.scales)
@@ -241,7 +241,7 @@ def _check_type(fields: dict[str, Any]) -> str | None:
 
 
 def _unread(family: str | None, fields: dict[str, Any]) -> str:
-    """What stands in place of a family that is read, and why it is not."""
+    """Return the text for an unknown model family, and the reason why it is not read."""
     if family is None:
         if set(fields) >= _META.keys():
             renamed = ", ".join(f"{name} as {ours}" for name, ours in _META.items())
@@ -272,18 +272,18 @@ def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
         return fields, []  # whose error has the reason
     if outer in WITHOUT_WORDS:
         raise ValueError(
-            f"model_type must be that of a model that predicts words, got {outer!r}, of which transformers {MEASURED} "
-            f"has no class that does; to read {name} as a language model, give it in a file of its own."
+            f"model_type must belong to a language model, got {outer!r}, which has no language model class in "
+            f"transformers {MEASURED}; to read {name} as a language model, save it as a file of its own."
         )
     if inner["model_type"] is None:
         raise ValueError(
-            f"{name} must have a model_type where that of the whole, {outer!r}, does not say it, got none."
+            f"{name} must have a model_type, because the outer model_type {outer!r} does not imply it, got none."
         )
     if "tie_word_embeddings" in fields:
         inner["tie_word_embeddings"] = fields["tie_word_embeddings"]
     others = sorted(other for other in fields if other.endswith("_config") and other != name)
     others = [other for other in others if other != "quantization_config"]
-    what = f"the model of words, {name}, is read alone{', without ' if others else ''}{', '.join(others)}"
+    what = f"only the language model, {name}, is read{', without ' if others else ''}{', '.join(others)}"
     return inner, [Note("model_type", outer, "left out", what)]
 
 

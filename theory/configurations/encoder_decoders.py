@@ -1,4 +1,4 @@
-"""What the fields of encoders and decoders mean, both of one width: T5's kind and BART's."""
+"""Configuration fields of encoder-decoders with one width: T5's kind and BART's."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from theory.configurations.family import (
 from theory.configurations.reading import Fields, Reading
 
 _VANISHING = "biases of logits are N(0, 1/d) at initialization, and vanish in wide networks"
-_OTHER = "the output matrix is another than the inputs' here"
+_OTHER = "the output matrix is not tied to the input embeddings here"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class T5:
         activation = activation_of(r, "feed_forward_proj")
         if r.left.get("is_gated_act") not in (None, gated):
             raise ValueError(
-                f"is_gated_act must be {gated} beside feed_forward_proj = {unit!r}, got {r.left['is_gated_act']!r}."
+                f"is_gated_act must be {gated} with feed_forward_proj = {unit!r}, got {r.left['is_gated_act']!r}."
             )
         if r.left.get("dense_act_fn") is not None and activation_of(r, "dense_act_fn") != activation:
             raise ValueError(f"dense_act_fn must be that of feed_forward_proj = {unit!r}, got another.")
@@ -126,7 +126,7 @@ class Bart:
         vocab = r.count("vocab_size")
         words = r.count("decoder_vocab_size", default=vocab)
         if words != vocab:
-            r.say("vocab_size", vocab, f"the encoder has the decoder's words, {words}, here")
+            r.say("vocab_size", vocab, f"the encoder has the decoder's vocabulary, {words}, here")
         r.neutral("one matrix of words has as large entries as two", "share_encoder_decoder_embeddings")
         fields: Fields = {
             "width": width,

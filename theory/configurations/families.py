@@ -49,7 +49,7 @@ def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
     fields["activation"] = activations[names[0]]
     r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
     r.refused(
-        "tokens then see later ones; --ignore use_bidirectional_attention --mask none reads it so",
+        "tokens would then see later tokens; --ignore use_bidirectional_attention --mask none reads it so",
         "use_bidirectional_attention",
     )
     if r.knows("query_pre_attn_scalar"):

@@ -112,8 +112,8 @@ def one_std(r: Reading, fields: Fields) -> None:
     scale = fields["query_key_scale"] * fields.get("logit_factor", 1.0) ** 0.5
     if scale > 4:
         raise ValueError(
-            f"queries and keys must have entries of at most 4 beside tokens of unit size, which {name} = {std!r} and "
-            f"the factor of the logits make {scale:.3g}: attention is then one token's."
+            f"{name} = {std!r} is too large: with the factor of the logits it makes query_key_scale {scale:.3g}, which "
+            "must be at most 4; above that each query attends to a single token."
         )
 
 
@@ -139,9 +139,7 @@ def tied(r: Reading) -> str:
     asked = r.switch("tie_word_embeddings", default=True if default is None else default)
     is_tied = r.of.tied[asked]
     if is_tied != asked:
-        r.say(
-            "tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends, whatever it says"
-        )
+        r.say("tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends in any case")
     return "tied" if is_tied else "untied"
 
 
@@ -177,7 +175,7 @@ def small_positions(r: Reading, fields: Fields) -> None:
     """Learned positions beside words that are sqrt(d) times as large."""
     if fields["positions"] == "learned":
         fields["positions"] = "none"
-        r.say("learned positions", fields["width"] ** -0.5, "they are so much smaller than words, and 0 here")
+        r.say("learned positions", fields["width"] ** -0.5, "they are much smaller than token embeddings, and 0 here")
 
 
 def _window(r: Reading, fields: Fields, tokens: int) -> None:

@@ -35,14 +35,14 @@ SAID_ELSEWHERE = {
         "reference_compile", "inference_runner", "pad_key_length", "validate_runner_input", "max_batch_size",
         "pre_allocate_kv_cache", "use_parallel_embedding",
     ),
-    "how words are drawn from a trained network": (
+    "sampling from a trained network": (
         "do_sample", "temperature", "top_k", "top_p", "typical_p", "num_beams", "num_beam_groups", "max_length",
         "min_length", "max_new_tokens", "early_stopping", "repetition_penalty", "length_penalty", "bad_words_ids",
         "diversity_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "num_return_sequences",
         "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", "output_scores",
         "return_dict_in_generate", "remove_invalid_values", "renormalize_logits", "force_bos_token_to_be_generated",
     ),
-    "of a head that language models do not have": (
+    "belongs to a head that language models do not have": (
         "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
         "summary_type", "summary_use_proj", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
         "pooler_size_per_head", "pooler_type", "pooler_act", "pooler_hidden_act", "pooler_hidden_size",
@@ -69,28 +69,28 @@ _KEYS_OF_CLASSES = frozenset[str]().union(*(each.keys for each in CLASSES.values
 _SWITCHES = frozenset(SAID_ELSEWHERE["a bias is zero at initialization"])
 
 MATTER_WHEN_OFF = {
-    "is_causal": "tokens then see later ones; --ignore is_causal --mask none reads it so",
-    "causal": "tokens then see later ones; --ignore causal --mask none reads it so",
-    "rotary": "positions then do not rotate, which the class of this model always does",
-    "use_rope": "positions then do not rotate, which the class of this model always does",
-    "norm_topk_prob": "weights of the chosen experts are then their scores, which the class puts over their sum",
-    "is_gated_act": "units then are not gated, which feed_forward_proj says",
-    "pre_norm": "norms then stand elsewhere",
-    "normalize_before": "norms then stand elsewhere",
+    "is_causal": "tokens would then see later tokens; --ignore is_causal --mask none reads it so",
+    "causal": "tokens would then see later tokens; --ignore causal --mask none reads it so",
+    "rotary": "this model's class always uses rotary positions",
+    "use_rope": "this model's class always uses rotary positions",
+    "norm_topk_prob": "this model's class always divides the chosen experts' scores by their sum",
+    "is_gated_act": "feed_forward_proj says that hidden units are gated",
+    "pre_norm": "norms would then be at other places",
+    "normalize_before": "norms would then be at other places",
 }
 """Fields of other people's code that change the network if they are false."""
 
 # What the classes that predict words end with.
 _OF_WORDS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel")
 _OTHER_HEADS = {
-    "ElectraForPreTraining": "its loss is one of which words were replaced",
-    "ForPreTraining": "its loss has a second part, of whether a sentence follows another",
-    "DoubleHeadsModel": "its loss has a second part, of choices",
-    "ForSequenceClassification": "its loss is one of outputs for a whole sequence",
-    "ForTokenClassification": "its loss is one of labels for each token",
-    "ForQuestionAnswering": "its loss is one of the ends of an answer",
-    "ForMultipleChoice": "its loss is one of choices",
-    "RewardModel": "its loss is one of an output for a whole sequence",
+    "ElectraForPreTraining": "its loss is about which tokens were replaced",
+    "ForPreTraining": "its loss has a second part, about whether a sentence follows another",
+    "DoubleHeadsModel": "its loss has a second part, about multiple choices",
+    "ForSequenceClassification": "its loss is about outputs for a whole sequence",
+    "ForTokenClassification": "its loss is about labels of single tokens",
+    "ForQuestionAnswering": "its loss is about the start and end of an answer",
+    "ForMultipleChoice": "its loss is about multiple choices",
+    "RewardModel": "its loss is about one output for a whole sequence",
     "Model": "it has no head and no loss",
 }
 _OF_TOKENS = ("_token_id", "_token_ids", "_token_index", "_token_indices")
@@ -99,7 +99,7 @@ _LONG = 160
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was done with a field of a configuration that is not a field of the Stack.
+    """A remark on a configuration field that has no field in the Stack.
 
     Attributes:
         field: its name.
@@ -117,7 +117,7 @@ class Note:
 
     @classmethod
     def neutral(cls, field: str, value: Any, reason: str) -> "Note":
-        """Of a field that changes nothing."""
+        """Make a note on a field that changes nothing."""
         return cls(field, value, "neutral", reason)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class Note:
 
 
 def model_type(notes: Sequence[Note]) -> str | None:
-    """That of a configuration whose every part was read, which is neutral by itself; None of any other."""
+    """Return the model_type of a configuration that was read completely, or None."""
     return next((note.value for note in notes if (note.field, note.what) == ("model_type", "neutral")), None)
 
 
@@ -319,7 +319,7 @@ class Reading:
                     (text for suffix, text in _OTHER_HEADS.items() if name.endswith(suffix)), "its loss is not known"
                 )
                 self.left.pop("architectures", None)
-                self.say("architectures", name, f"{why}; here a word is predicted at every position")
+                self.say("architectures", name, f"{why}; here a token id is predicted at every position")
             elif kind and stem.lower() != kind.lower():
                 self.left.pop("architectures", None)
                 self.say("architectures", name, f"the class that is read here is {self.of.name}")
@@ -347,7 +347,7 @@ class Reading:
         self.neutral("the class of this model_type does not read it", *filter(self._unread_by_class, self.left))
         for name, value in list(self.left.items()):
             if name in self.of.defaults and value == self.of.defaults[name]:
-                self.neutral("it is what the class has by default", name)
+                self.neutral("it is the default of the class", name)
             elif not value and name not in MATTER_WHEN_OFF and not _is_zero(value) and not self.of.defaults.get(name):
                 self.neutral("it is switched off", name)
             elif value is True and name in MATTER_WHEN_OFF:

@@ -21,7 +21,7 @@ BASES = {"d0": "WIDTH", "L0": "DEPTH"}
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What a configuration says of sizes of weights, beside how they are drawn.
+    """The sizes of weights in a configuration, independent of the initialization rule.
 
     Attributes:
         std: its `initializer_range`.
@@ -91,7 +91,7 @@ class TrainingCode:
 
     @property
     def pattern(self) -> str:
-        """What `drawn_by` takes, with the numbers that the rule asks for."""
+        """The form of the flag `drawn_by` for this rule, with the numbers that the rule needs."""
         return ":".join([self.name, *(BASES[symbol] for symbol in self.asks)])
 
     def fields(self, values: Mapping[str, Any], scales: Scales) -> dict[str, Any]:
@@ -112,8 +112,8 @@ class TrainingCode:
         if values.get("experts", 0) and not self.routers:
             able = ", ".join(repr(name) for name, code in TRAINING_CODES.items() if code.routers)
             raise ValueError(
-                f"drawn_by must be 'hf' or {able} for models with experts, got a rule of {self.title}, which says "
-                "nothing of routers."
+                f"drawn_by must be 'hf' or {able} for models with experts, got a rule of {self.title}, which does "
+                "not cover routers."
             )
         width, depth, gated = values["width"], values["depth"], values.get("ffn") == "gated"
         sizes = {"d": width, "f": values["ffn_ratio"] * width, "L": depth, "l": 1.0, "sigma": scales.std, **self.base}
@@ -155,7 +155,7 @@ class TrainingCode:
 
 
 def _product(powers: Variance, sizes: Mapping[str, float]) -> float:
-    """Of powers of sizes; of an entry's variance in layer 1."""
+    """Return a product of powers of sizes, such as an entry's variance in layer 1."""
     product = powers.get("times", 1.0)
     for name, power in powers.items():
         product *= 1.0 if name == "times" else sizes[name] ** power

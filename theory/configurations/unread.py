@@ -11,29 +11,29 @@ _REASONS = {
         "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm_moe_dsa axk1 minicpm3 youtu mistral4 glm4_moe_lite "
         "longcat_flash sarvam_mla"
     ),
-    "queries and what attention gives go through narrow matrices, which has no rule": "deepseek_v4",
+    "queries and the attention output go through narrow matrices, which has no rule": "deepseek_v4",
     "a bias enters its router's choice of experts, which no field describes": (
         "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p5 step3p7 afmoe solar_open "
         "hy_v3 kolibri1 sarvam_moe"
     ),
-    "a gate multiplies what its attention gives, which no field describes": "laguna",
+    "a gate multiplies its attention output, which no field describes": "laguna",
     "convolutions mix the tokens' queries, keys and values, which has no rule": "zaya",
     "its attention has sinks, and its experts clamped units, which no field describes": "gpt_oss",
     "its router masks scores before their softmax (sparse mixer), which no field describes": "phimoe",
     "its attention is made of experts as well, which no field describes": "jetmoe",
-    "its router's weights multiply what experts are given, which no field describes": "llama4_text llama4",
+    "its router's weights multiply the experts' input, which no field describes": "llama4_text llama4",
     "its experts take a limited number of tokens, which no field describes": "switch_transformers nllb-moe",
     "most of its attention is linear, without a softmax, which has no rule": (
         "minimax minimax_m1 minimax_text_01 kimi_linear"
     ),
-    "its layers mix tokens by a recurrence, which is no attention": (
+    "its layers mix tokens by a recurrence instead of attention": (
         "mamba mamba2 rwkv nemotron_h jamba zamba zamba2 falcon_mamba falcon_h1 bamba recurrent_gemma xlstm qwen3_next "
         "qwen3_5_text olmo_hybrid"
     ),
-    "some of its layers mix tokens by short convolutions, which are no attention": "lfm2 lfm2_moe lfm3",
+    "some of its layers mix tokens by short convolutions instead of attention": "lfm2 lfm2_moe lfm3",
     "its layers run several times, and their gradients then add up, which has no rule": "hrm_text",
     "its values decide which tokens attention sees, and weights multiply its stream, which no field describes": "doge",
-    "its stream is several streams that are mixed, which has no rule": "gemma3n gemma3n_text",
+    "its residual stream consists of several mixed streams, which has no rule": "gemma3n gemma3n_text",
     "heads of its full layers are wider than those with a window, which no field describes": (
         "gemma4 gemma4_text gemma4_unified gemma4_unified_text"
     ),
@@ -41,13 +41,13 @@ _REASONS = {
     "its layers share their matrices, whose gradients then add up, which has no rule": "albert",
     "queries and keys of contents meet those of relative positions, which has no rule": "deberta deberta-v2 xlnet",
     "relative positions are biases of its logits, drawn as large as its words": "mpnet",
-    "its vectors of token types stand without positions beside them, which is no field": "roformer nomic_bert",
+    "it has token type embeddings without position embeddings, which no field describes": "roformer nomic_bert",
     "a part of its values are embeddings of their own, and scalars add its inputs to every layer, which no field "
     "describes; --drawn-by nanochat draws another decoder by its rule": "nanochat.GPTConfig",
     "attention is the difference of two, which has no rule": "diffllama",
-    "its activation xIELU, which has parameters, is none that theory has": "apertus",
+    "its activation xIELU has parameters, which theory does not support": "apertus",
     "its matrices are rounded to three values in every step": "bitnet",
-    "its inputs are parts of images, and its loss one of classes: neither is a field": (
+    "its inputs are parts of images and its loss is about classes, which no field describes": (
         "vit deit beit swin dinov2 dinov3_vit vit_mae siglip_vision_model clip_vision_model imagegpt"
     ),
     "its loss compares images with texts, or it has none": (
@@ -56,7 +56,7 @@ _REASONS = {
     "its encoder reads sounds, which no field describes": "whisper speech_to_text wav2vec2 hubert wavlm seamless_m4t",
     "boxes of a page are added to its inputs, which no field describes": "layoutlm layoutlmv2 layoutlmv3 bros",
     "masked words are scaled by their share in its inputs, which no field describes": "esm",
-    "the configuration of the words is mixed with that of images, and has no class of its own": (
+    "the language model's configuration is mixed with the image model's": (
         "qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text qwen3_vl_text phi3_v multi_modality mllama_text_model"
     ),
 }

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class NoRuleError(ValueError):
-    """A network that can be sampled and that large-width theory has no rule for yet."""
+    """Error for a network that can be sampled but not yet predicted by large-width theory."""
 
 
 def gaps(stack: Stack, subject: str) -> list[Gap]:

@@ -36,7 +36,7 @@ def is_exchangeable(stack: Stack) -> bool:
 def is_approximate(stack: Stack) -> bool:
     """Whether W^Q and W^K have a rule that leaves overlaps of leading order out: where no norm projects anywhere.
 
-    The gradient then has a deterministic component along the stream, which holds the values (docs/queries.md).
+    The gradient then has a deterministic component along the stream, which holds the values (docs/attention.md).
     """
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm

@@ -27,7 +27,7 @@ from theory.stack import Stack
 MOST_STEPPED_ROWS = 64
 """Tokens of all sequences up to which a first step is predicted: means of four slopes are n⁴ numbers a sample."""
 LARGEST_STEPPED_VOCAB = 200.0
-"""V/d up to which a first step is predicted. It was compared with networks up to 64 (docs/first_step.md)."""
+"""V/d up to which a first step is predicted. It was compared with networks up to 64 (docs/report.md)."""
 NARROWEST_GROUPED_WINDOW = 32
 """Here W^Q and W^K are 20% off at a window of 8, 9% at 16, and 3% at 32, by groups of tokens."""
 FEWEST_GROUPED_WORDS = 2.0

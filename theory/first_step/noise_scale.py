@@ -30,13 +30,13 @@ class NoiseScale:
     """Gradients of batches of any size and their noise scales, in sequences.
 
     Attributes:
-        stack: the network, of one sequence.
-        loss: E of the cross-entropy, which the size of the batch does not change.
-        single: S of each matrix, by role: (L,), and of "Wemb" (); those of an encoder as "encoder_W1"; of experts
-            together, and NaN of layers that have no such matrix.
-        product: C, likewise.
-        single_sem: standard errors of S, where attention patterns or logits are sampled; else 0.
-        product_sem: of C, likewise.
+        stack: the network, with one sequence.
+        loss: the expected cross-entropy, which does not depend on the batch size.
+        single: S of each matrix, by role: shape (L,), or () for "Wemb"; matrices of an encoder as "encoder_W1", experts
+            together, and NaN for layers without such a matrix.
+        product: C of each matrix, in the same form.
+        single_sem: standard errors of S if attention samples or logits are sampled, otherwise 0.
+        product_sem: standard errors of C, in the same form.
         vectors: S and C of what a network may have beside its matrices, (2, ...): biases of its matrices, "bias_W1" and
             so on, by the layer; gains of its norms and their biases, "gain" and "shift", by the sub-layer from below;
             and tables of "inputs", "positions" and the "segment", whose rows enter as they are.
@@ -145,23 +145,23 @@ def noise_scale(
     max_time: float | None = None,
     memory: float | None = None,
 ) -> NoiseScale:
-    """The gradients of batches of a stack and their noise scale, in sequences of `stack.tokens` tokens.
+    """Predict how the gradient of a batch depends on its size, and the noise scale of McCandlish et al. (2018).
 
-    Takes what `predict` takes for two sequences.
+    The unit is one sequence of `stack.tokens` tokens. The cost is that of `predict` for two sequences.
 
     Args:
-        stack: the network; how many sequences it has is ignored.
-        windows: word ids of shape (windows, n + 1), as `predict` has them, of which two consecutive ones are two
-            sequences: their law is that of the words. Without windows all words differ, also those of two sequences.
-        patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, as in `predict`.
-        grouped: whether a few tokens stand for groups of their neighbours, likewise.
-        text: the law of random text within a sequence and of two, likewise.
-        max_time: most seconds it may take, likewise.
-        memory: most bytes it may hold, likewise.
+        stack: the network; its number of sequences is ignored.
+        windows: token ids of shape (windows, n + 1), as in `predict`; consecutive pairs of rows are the two sequences
+            that are compared. Without windows all token ids differ, within and between sequences.
+        patterns: smallest number of attention samples, or of sampled logits with tied embeddings, as in `predict`.
+        grouped: whether a few tokens represent groups of adjacent tokens, as in `predict`.
+        text: the law of random text within and between sequences, as in `predict`.
+        max_time: limit of the computing time in seconds, as in `predict`.
+        memory: limit of the memory in bytes, as in `predict`.
 
     Raises:
-        ValueError: as `predict` of two sequences.
-        NoRuleError: `predict` has no rule.
+        ValueError: as in `predict` for two sequences.
+        NoRuleError: `predict` has no rule for the network.
 
     Assumes d → ∞ at fixed L and n; corrections are O(L/d). Where a share of the positions counts, each does by itself.
 

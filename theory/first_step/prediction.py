@@ -41,7 +41,7 @@ from theory.first_step.rules import RULES
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
 from theory.first_step.tangent import Down, TwoPassSolution
-from theory.first_step.tied_networks import sampled_tied_outputs, tied_statistics
+from theory.first_step.tied_networks import TiedStep, sampled_tied_outputs, tied_statistics
 from theory.mean_field.inputs import Inputs, checked_windows, loss_positions, word_inputs
 from theory.mean_field.kernels import Array
 from theory.stack import Stack, check_stack
@@ -175,6 +175,17 @@ def first_step_given(
         )
         terms.append(_statistics(outputs, taken))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
+
+
+def moves_of_outputs(
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs
+) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:
+    """Changes of logits and the variances of their random part, where all positions count; E|u_W|² and |W|² by role."""
+    if holds_words(solution.stack):
+        step = TiedStep.of(solution, optimizer, chosen, outputs)
+        return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
+    taken = _take_step(solution, optimizer, chosen, outputs, None)
+    return taken.moves(slice(None), outputs.r)[0], taken.speeds, _squared_updates(outputs, taken)
 
 
 def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[Array] | None]:

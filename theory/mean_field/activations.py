@@ -151,8 +151,8 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
     scales = math.sqrt(first), math.sqrt(second)
     if scales[1] > _LARGEST:
         raise ValueError(
-            f"activation must be homogeneous (relu, leaky_relu, identity) for a prediction where pre-activations are "
-            f"this large: their standard deviation is {scales[1]:.3g}, and the quadrature reaches {_LARGEST:g}."
+            f"activation must be homogeneous (relu, leaky_relu, identity) for a prediction with pre-activations this "
+            f"large: their standard deviation is {scales[1]:.3g}, and the quadrature allows at most {_LARGEST:g}."
         )
     correlation = min(1.0, covariance / (scales[0] * scales[1]))
     # Given what u and v share, w, they are independent. Nodes in steps, and correlations without their last digit, let

@@ -5,7 +5,7 @@ experts, which the recursion samples like attention patterns. They give the weig
 scores, and 0 of the others, all independent of the experts' matrices. So f(u_i) = Σ_e p_ie F_e(u_i) has the kernel
 S ∘ K, with S_ij = Σ_e p_ie p_je and K that of one expert's units; and a gradient kernel G at the output is S ∘ G for
 the units, whose squared gradients are sums over experts. The router is given t_ie = g_i·F_e(u_i) and hands on
-a_if = Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/experts.md.
+a_if = Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/report.md.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer

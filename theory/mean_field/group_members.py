@@ -3,7 +3,7 @@
 A router sends every token to experts of its own, so that products of two tokens of a group differ from pair to pair,
 and gradients with them. So some tokens of every group are followed, each with its own choice. Their pairs have the law
 of all pairs. Attention asks for what the tokens of a group have in common instead: for the mean of their products, and
-for how these vary (docs/experts.md).
+for how these vary (docs/report.md).
 """
 
 from __future__ import annotations

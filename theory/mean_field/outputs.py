@@ -86,9 +86,9 @@ def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, 
     size = float(np.max(tokens.diagonal(output))) ** 0.5
     if stack.output_scale <= LARGEST_SCALE < size * stack.output_scale:
         raise ValueError(
-            "final_norm must be 'added', or layers fewer or their gains smaller, for a prediction: without a norm the "
-            f"last tokens have the size {size:.3g} sqrt(d), and logits of a scale above {LARGEST_SCALE:g} are not "
-            "predicted."
+            f"logits are too large for a prediction: without a final norm the last tokens have norm {size:.3g} sqrt(d),"
+            f" and the scale of logits must be at most {LARGEST_SCALE:g}. Use final_norm 'added', fewer layers or "
+            "smaller gains."
         )
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
     targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)

@@ -65,8 +65,8 @@ class Prediction(NamedArrays):
 
     Attributes:
         stack: the network.
-        arrays: the means.
-        errors: their standard errors where attention patterns or logits are sampled, by name; empty where nothing is.
+        arrays: the predicted means.
+        errors: standard errors of the means if attention samples or logits are sampled, by name; otherwise empty.
     """
 
     stack: Stack
@@ -104,11 +104,11 @@ def predict(
     max_time: float | None = None,
     memory: float | None = None,
 ) -> Prediction:
-    """Large-width means of every predicted quantity of a random stack.
+    """Predict the mean of every quantity of a random network in the limit of large width.
 
     Args:
         stack: the network.
-        windows: word ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
+        windows: token ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
             Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
         finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
@@ -120,7 +120,7 @@ def predict(
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
-            some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
+            some seconds at any n and holds the terms of order n/d (docs/attention.md). None for that where the patterns
             of all tokens would take longer than that. With tied embeddings, where a position's own word has a mean
             probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
@@ -298,8 +298,8 @@ def _averaged(
         now = time.thread_time()
         if max_time is not None and 2 * now - before - began > max_time:
             raise ValueError(
-                f"target must be larger, or max_time longer: with {values['loss'].size} patterns it is not met, and as "
-                f"many again would take about {now - before:.2g} s more."
+                f"target {target:g} was not reached with {values['loss'].size} attention samples, and as many again "
+                f"would take about {now - before:.2g} s. Raise target or max_time."
             )
 
 
@@ -387,19 +387,18 @@ def _check_cost(
     holds, smaller = f"hold about {cost.bytes / 1e9:.2g} GB", "take fewer tokens or patterns"
     if memory is not None and cost.bytes > memory:
         raise ValueError(
-            f"memory must be larger here, got {memory / 1e9:.2g} GB: a prediction would {holds}; or {smaller}."
+            f"memory {memory / 1e9:.2g} GB is too small: the prediction would {holds}. Raise memory, or {smaller}."
         )
     if memory is None and cost.bytes > (there := _machine_memory()):
         raise ValueError(
-            f"tokens must be fewer here: a prediction would {holds}, and the machine has {there / 1e9:.2g} GB; "
-            f"{smaller}."
+            f"tokens are too many: the prediction would {holds}, and this machine has {there / 1e9:.2g} GB; {smaller}."
         )
     seconds = clock() if cost.seconds > (_LONG if max_time is None else max_time) / _SLOWEST else cost.seconds
     takes = f"a prediction would take about {seconds:.2g} s and {holds}"
     if max_time is not None and seconds > max_time:
-        raise ValueError(f"max_time must be longer here, got {max_time:g} s: {takes}; or {smaller}.")
+        raise ValueError(f"max_time {max_time:g} s is too short: {takes}. Raise max_time, or {smaller}.")
     if max_time is None and seconds > _LONG:
-        warnings.warn(f"{takes}; max_time= refuses what takes longer than it.", stacklevel=stacklevel)
+        warnings.warn(f"{takes}; max_time= sets a limit.", stacklevel=stacklevel)
 
 
 def _machine_memory() -> float:
@@ -420,21 +419,20 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         raise ValueError(f"text must be a TextLaw or None, got {text!r}.")
     if windows is not None or grouped is False:
         raise ValueError(
-            "text must stand without windows and grouped=False: its law is predicted by groups of tokens; "
-            "windows=text.windows(...) predicts texts that are given."
+            "text cannot be combined with windows or grouped=False, because it is predicted with groups of tokens; "
+            "windows=text.windows(...) predicts given texts."
         )
     if has_experts(stack):
         raise ValueError(
-            f"experts must be 0 with text, whose words tokens of a group share, got {stack.experts}; "
-            "windows=text.windows(...) predicts texts that are given."
+            f"experts must be 0 with text, because tokens are predicted in groups, got {stack.experts}; "
+            "windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
         raise ValueError(f"vocab must be at least the {words} words of the text, got {stack.vocab}.")
     if stack.tokens < 2 or stack.input_correlation:
         raise ValueError(
-            f"text must be given to input_correlation 0 and at least 2 tokens, got input_correlation "
-            f"{stack.input_correlation:g} and tokens {stack.tokens}; windows=text.windows(...) predicts texts that are "
-            "given."
+            f"text requires input_correlation 0 and at least 2 tokens, got input_correlation "
+            f"{stack.input_correlation:g} and tokens {stack.tokens}; windows=text.windows(...) predicts given texts."
         )
 
 

@@ -41,6 +41,7 @@ from theory.mean_field.sublayers import (
     feed_forward,
     norm_parameter_gradients,
     normed,
+    of_stream,
     removed,
     sublayer,
     tracks_norm_overlaps,
@@ -54,7 +55,7 @@ from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
 from theory.stack.plan import Kind, Step, plan
-from theory.stack.quantities import QUANTITIES
+from theory.stack.quantities import QUANTITIES, STREAM
 from theory.stack.weights import weight_shapes
 
 Quantities = dict[str, Number | list[Number]]
@@ -168,6 +169,7 @@ def gradients_from(
     below_transform, _ = forward.transform(gradient)
     _, energies = _pulled_back(forward, below_transform)
     squares = _weight_gradients(stack, energies)
+    squares.pop(STREAM, None)
     if stack.encoder is not None and forward.encoded is not None:
         of_encoder = _of_encoder(stack.encoder, *forward.encoded)
         squares |= {name: value for name, value in of_encoder.items() if name.startswith("encoder_grad_sq_")}
@@ -181,8 +183,11 @@ def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
         slopes = [part["scalar"] for part in reversed(energies) if "scalar" in part]
         each = len(slopes) // stack.depth
         roles["scalar"] = [sum(slopes[start : start + each]) for start in range(0, len(slopes), each)]
+    roles["stream"] = [part["stream"] for part in reversed(energies) if "stream" in part]
     return {
-        f"grad_sq_{role}": _above_dense(stack, [stack.width * energy for energy in layers])
+        STREAM if role == "stream" else f"grad_sq_{role}": _above_dense(
+            stack, [stack.width * energy for energy in layers]
+        )
         for role, layers in roles.items()
         if layers
     }
@@ -289,7 +294,7 @@ def forward_pass(
         if groups is not None and variance is not None:
             variance = propagate_overlap_variance(variance, step, groups, passed)
         stream, total = passed.stream, passed.total
-        pullbacks.append(passed.pullback)
+        pullbacks.append(_recording(step, tokens, passed.pullback) if step.ends_layer else passed.pullback)
         insides += [passed.insides] if passed.insides else []
         _record(layers, step, tokens, passed)
         hidden = passed.recorded.get("hidden", hidden)
@@ -301,6 +306,18 @@ def forward_pass(
     return Forward(
         layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded
     )
+
+
+def _recording(step: Step, tokens: KernelLayout[Any], pullback: Pullback[Any]) -> Pullback[Any]:
+    """The pullback of a layer's last sub-layer, which also records the gradient of the stream after that layer."""
+    if step.stack.composition.second_stream:
+        return pullback
+
+    def recorded(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
+        below, energies, above = pullback(gradient, above)
+        return below, energies | of_stream(tokens, gradient, step.stack.width), above
+
+    return recorded
 
 
 def _record(layers: dict[str, list[Number]], step: Step, tokens: KernelLayout[Kernel], passed: Passed[Kernel]) -> None:

@@ -81,6 +81,11 @@ def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: 
     return {"gain": gains / stack.width, "shift": tokens.total(gradient) / stack.width}
 
 
+def of_stream(tokens: KernelLayout[Any], gradient: Any, width: int) -> SquaredNorms:
+    """E‖∂L/∂x‖²/d of the stream x after a layer, by its gradient kernel."""
+    return {"stream": tokens.count * tokens.diagonal(gradient) / width}
+
+
 def add_energies(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
     """Return the sum of two tables of squared norms, name by name; a name that one of them lacks counts as 0."""
     return energies | {name: energies.get(name, 0.0) + value for name, value in more.items()}

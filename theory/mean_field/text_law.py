@@ -23,16 +23,16 @@ _PIECE = 2**22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextLaw:
-    """A law of text, whose pairs of positions are of two classes: of the same word, and of two others.
+    """A law of random text. It distinguishes pairs of positions with the same token id and with different ones.
 
     Attributes:
-        frequencies: of every word, (words,), of sum 1.
-        within: the chance that two positions of a sequence hold the same word.
-        across: the same of positions of two sequences.
-        same_word_labels: the chance that labels of two positions of the same word agree.
-        other_word_labels: the same of two words.
-        own_labels: the chance that the label of a word is that word, (words,); its frequency, where None.
-        independent_labels: whether labels are drawn independently of all words; else a label is the next word.
+        frequencies: frequency of every token id, (words,), with sum 1.
+        within: probability that two positions of a sequence have the same token id.
+        across: probability that positions of two different sequences have the same token id.
+        same_word_labels: probability that two positions with the same token id have equal labels.
+        other_word_labels: probability that two positions with different token ids have equal labels.
+        own_labels: probability that a token's label is its own id, (words,); None for the frequencies.
+        independent_labels: whether labels are independent of the inputs; otherwise a label is the next token id.
     """
 
     frequencies: Array

@@ -1,7 +1,7 @@
 """What feed-forward units do to a kernel and to the gradient's, in symbols, and the growth per layer that follows.
 
 A branch that takes tokens of unit energy and correlation c to a kernel h(c) multiplies the gradient's kernel by h'(c):
-Price's theorem, for plain and for gated units. docs/layer_growth.md has the theorem; `theory.paper.layer_growth` its
+Price's theorem, for plain and for gated units. docs/theory.md has the theorem; `theory.paper.layer_growth` its
 number for a Stack.
 """
 

@@ -1,26 +1,37 @@
-"""The paper's statements and some about it as data: what is claimed, where, in what words, under which assumptions."""
+"""Statements of papers as data: what is claimed, where, in what words, about which networks; one file a source."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.stack.documents import parsed
-from theory.stack.registry import Table
+from theory.stack.documents import content_of, parsed
+from theory.stack.registry import Table, nearest
 
 if TYPE_CHECKING:
     import sympy
 
-Kind = Literal["identity", "bound", "order", "probability", "observation"]
+Kind = Literal[
+    "identity", "bound", "order", "probability", "observation", "value", "exponent", "growth", "ratio", "comparison"
+]
+
+MOST_BYTES, MOST_CLAIMS, MOST_NETWORKS, MOST_DRAWS = 2**20, 200, 32, 4096
+"""Of a file of claims: bytes and claims; of a claim: networks of a series or variants, and draws."""
+
+_SOURCES = Path(__file__).parent / "sources"
+_OWN = "xiong_2020"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, our own or registered.
+    """A claim: of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, of this project, or registered.
 
     Attributes:
         id: short name used in tables and on the command line.
@@ -30,7 +41,9 @@ class Claim:
         form: the claim for sympy, as text; `expression` parses it.
         setting: where it is claimed.
         assumptions: what it assumes there.
-        kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
+        kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models;
+            and, with a quantity, a value, an exponent, a growth a layer or a step of `against`, a ratio of two networks
+            or a comparison of several, which falls from the first to the last.
         tight: in words, where it is attained, or by how much it is not.
         in_words: the claim in one sentence that needs no symbol of the paper; "" where none was written.
         explains: which observation of the paper theory has, with its numbers; "" for none.
@@ -38,29 +51,88 @@ class Claim:
         measures: what a row's number is, as a noun, by words of the row's part, "" for every other; empty where the
             part says it.
         untested: what of it no verdict is about, as it follows on "T1"; "" where that is nothing, or all of it.
+        paper: title of the source, and where it is found.
+        quantity: what is claimed of, as powers of means by their names: {"grad_sq_W2[1]": 0.5} is the norm in the first
+            layer; a layer below 0 counts from the last.
+        claimed: the number that is claimed; or
+        at_most: the largest, and
+        at_least: the least that is allowed.
+        network: fields of a Stack, the source's own setting.
+        against: the field that varies, or "layer".
+        at: its values, or tables of fields that vary with it.
+        layers: first and last of those that an exponent or a growth over layers is taken over; all if empty.
+        networks: fields of the networks of a ratio or a comparison, by name.
+        variants: other settings by name, as fields that differ from the source's own.
+        optimizer: whose first step the numbers "gain", "curvature" and "critical_rate" are of.
+        draws: least number of random networks of each kind.
+        seed: of these.
+        left_out: the step of the derivation that is left out, where the statement fails.
+        corrected: the statement that holds in its place.
+        remark: what else a reader must know: that it is about training, or holds for a norm and not for a layer.
+        unjudged: why no verdict is given; "" where one is.
 
     Raises:
-        ValueError: there is no such kind.
+        ValueError: there is no such kind, or a field of another form.
     """
 
     id: str
-    source: str
-    statement: str
-    latex: str
-    form: str
-    setting: str
-    assumptions: tuple[str, ...]
+    source: str = ""
+    statement: str = ""
+    latex: str = ""
+    form: str = ""
+    setting: str = ""
+    assumptions: tuple[str, ...] = ()
     kind: Kind
-    tight: str
+    tight: str = ""
     in_words: str = ""
     untested: str = ""
     explains: str = ""
     numbers: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
     measures: Mapping[str, str] = field(default_factory=dict, hash=False)
+    paper: str = ""
+    quantity: Mapping[str, float] = field(default_factory=dict, hash=False)
+    claimed: float | None = None
+    at_most: float | None = None
+    at_least: float | None = None
+    network: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    against: str = ""
+    at: tuple[Any, ...] = field(default=(), hash=False)
+    layers: tuple[int, ...] = ()
+    networks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    optimizer: str = ""
+    draws: int = 64
+    seed: int = 0
+    left_out: str = ""
+    corrected: str = ""
+    remark: str = ""
+    unjudged: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {self.kind!r}.")
+        for each in fields(self):
+            allowed, valid = _FORMS.get(each.name, ("text of at most 2000 characters on one line", _is_text))
+            if not valid(value := getattr(self, each.name)):
+                raise ValueError(
+                    f"{each.name} of claim {str(self.id)[:40]!r} must be {allowed}, got {str(value)[:80]!r}."
+                )
+        if not self.quantity and not self.statement:
+            raise ValueError(f"statement of claim {self.id!r} must be given.")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The least and the largest number that the claim allows.
+
+        Raises:
+            ValueError: it has no number, or two.
+        """
+        ends = self.at_least, self.at_most
+        if (self.claimed is None) == (ends == (None, None)):
+            raise ValueError(f"claimed, or at_most or at_least in its place, must be given in claim {self.id!r}.")
+        if self.claimed is not None:
+            return self.claimed, self.claimed
+        return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
 
     def measured_in(self, part: str) -> str:
         """What the number of a row about this part of the claim is, "" where the part says it.
@@ -86,16 +158,122 @@ class Claim:
         return sp.sympify(self.form, locals=functions | positive | layers)
 
 
-def _read() -> dict[str, Claim]:
-    content = parsed((Path(__file__).parent / "claims.toml").read_bytes(), "TOML")
-    claims = {}
-    for name, fields in content.items():
-        numbers = {key: Fraction(value) for key, value in fields.get("numbers", {}).items()}
-        claims[name] = Claim(id=name, **(fields | {"assumptions": tuple(fields["assumptions"]), "numbers": numbers}))
-    return claims
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= 2000 and value.isprintable()
 
 
-CLAIMS: Table[Claim] = Table("claim", _read())
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e100
+    )
+
+
+def _is_fields(value: object) -> bool:
+    return isinstance(value, Mapping) and all(_is_text(key) and not isinstance(v, Mapping) for key, v in value.items())
+
+
+def _are_fields(value: object) -> bool:
+    few = isinstance(value, Mapping) and len(value) <= MOST_NETWORKS
+    return few and all(_is_text(key) and _is_fields(v) for key, v in value.items())  # type: ignore[attr-defined]
+
+
+def _whole(least: int, most: int) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+_NUMBER = ("a finite number", lambda value: value is None or _is_number(value))
+_TABLES = (f"at most {MOST_NETWORKS} tables of fields by name", _are_fields)
+_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "id": (
+        "a word of at most 40 letters, digits, '_', '.' and '-'",
+        lambda value: isinstance(value, str) and bool(re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value)),
+    ),
+    "assumptions": ("a list of texts", lambda value: isinstance(value, tuple) and all(map(_is_text, value))),
+    "numbers": ("a table", lambda value: isinstance(value, Mapping)),
+    "measures": ("a table", lambda value: isinstance(value, Mapping)),
+    "quantity": (
+        "a table of powers by name, such as {\"grad_sq_W2[1]\" = 0.5}",
+        lambda value: isinstance(value, Mapping) and len(value) <= 8 and all(map(_is_number, value.values())),
+    ),
+    "claimed": _NUMBER, "at_most": _NUMBER, "at_least": _NUMBER,
+    "network": ("a table of fields of a Stack", _is_fields),
+    "at": (
+        f"a list of at most {MOST_NETWORKS} numbers or tables",
+        lambda value: isinstance(value, tuple)
+        and len(value) <= MOST_NETWORKS
+        and all(_is_number(v) or _is_fields(v) for v in value),
+    ),
+    "layers": (
+        "a list of the first and the last layer",
+        lambda value: isinstance(value, tuple) and len(value) in (0, 2) and all(map(_whole(1, 10**6), value)),
+    ),
+    "networks": _TABLES, "variants": _TABLES,
+    "draws": (f"an integer from 2 to {MOST_DRAWS}", _whole(2, MOST_DRAWS)),
+    "seed": ("an integer from 0 to 2^31", _whole(0, 2**31)),
+}  # fmt: skip
+"""The form of a field that is not text."""
+
+_FIELDS = {each.name for each in fields(Claim)} - {"id", "paper"}
+
+
+def claim_of(name: str, content: object, paper: str = "") -> Claim:
+    """A claim from a table of a file.
+
+    Raises:
+        ValueError: it is no table, or has a field that is unknown or of another form.
+    """
+    if not isinstance(content, dict):
+        raise ValueError(f"claim {name[:40]!r} must be a table, got {str(content)[:80]!r}.")
+    if unknown := content.keys() - _FIELDS:
+        raise ValueError(f"claim {name[:40]!r} has no field {min(unknown)[:40]!r}.{nearest(unknown, _FIELDS)}")
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    if isinstance(given.get("quantity"), str):
+        given["quantity"] = {given["quantity"]: 1.0}
+    if isinstance(numbers := given.get("numbers", {}), dict):
+        given["numbers"] = {key: Fraction(value) for key, value in numbers.items()}
+    try:
+        return Claim(id=name, paper=paper, **given)
+    except TypeError as error:
+        raise ValueError(f"claim {name[:40]!r} must have a kind.") from error
+
+
+def claims_of(content: bytes, name: str) -> dict[str, Claim]:
+    """The claims of a file by id: `paper`, which source they are of, and a table for each.
+
+    Args:
+        content: TOML.
+        name: of the file, for errors.
+
+    Raises:
+        ValueError: it is not TOML, has no claim or too many, or one is ill-formed.
+    """
+    try:
+        tables = parsed(content, "TOML")
+    except ValueError as error:
+        raise ValueError(f"claims must be TOML, but {name!r} is not: {error}.") from error
+    paper = tables.pop("paper", "")
+    if not _is_text(paper) or not 0 < len(tables) <= MOST_CLAIMS:
+        raise ValueError(f"claims must be a paper and from 1 to {MOST_CLAIMS} claims, got {len(tables)} in {name!r}.")
+    return {key: claim_of(key, table, paper) for key, table in tables.items()}
+
+
+def read_claims(path: str | Path) -> dict[str, Claim]:
+    """The claims of somebody's file, by id.
+
+    Raises:
+        ValueError: the file cannot be read, is larger than 1 MiB, or as `claims_of`.
+    """
+    return claims_of(content_of(path, "claims", "a readable file of claims", most=MOST_BYTES), str(path))
+
+
+@cache
+def sources() -> dict[str, dict[str, Claim]]:
+    """The claims of every source of the field by its name, without the paper that gradbounds is about."""
+    files = sorted(path for path in _SOURCES.glob("*.toml") if path.stem != _OWN)
+    return {path.stem: claims_of(path.read_bytes(), path.name) for path in files}
+
+
+CLAIMS: Table[Claim] = Table("claim", claims_of((_SOURCES / f"{_OWN}.toml").read_bytes(), _OWN))
 
 
 def printed_profile(placement: str, depth: int) -> NDArray[np.float64] | None:

@@ -4,7 +4,7 @@ A branch takes tokens of unit energy and correlation c to a kernel h(c) off and 
 gradient's kernel by h'(c) and h'(1) on its way back. For plain and for gated units this is Price's theorem, d/dc of
 E[φ(u_i) φ(u_j)] = Var(u) E[φ'(u_i) φ'(u_j)]. So where tokens have aligned a feed-forward sub-layer multiplies the
 summed gradient energy by (1 + h'(1))/(1 + h(1)), and attention, whose h is linear, by 1. W^Q and W^K receive
-differences of tokens, which fall besides. docs/layer_growth.md has the theorem, its conditions, and why placements
+differences of tokens, which fall besides. docs/theory.md has the theorem, its conditions, and why placements
 without a norm on the stream have a power of L instead.
 
 Assumes what the recursion of `theory.mean_field.recursion` assumes, d → ∞ at fixed n and L; here L grows after that.

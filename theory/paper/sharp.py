@@ -7,7 +7,7 @@ As d → ∞ at fixed n, L, V and σ_e,
 with H_ij = κ₀(ρ_ij) the kernel of the hidden units, G the gradient kernel at the last LayerNorm's output, and q the
 energy that LayerNorm divides by: 3/2, or q_L of Pre-LN. Independent inputs keep ρ_ij ≥ 0, so 0 ≤ H_ij ≤ H_ii = 1/2 and
 0 ≤ G_ij for i ≠ j: leaving the off-diagonal terms out, or completing them, brackets the limit. Proved in
-docs/sharp_theorem.md.
+docs/theorem_1.md.
 """
 
 import sympy as sp

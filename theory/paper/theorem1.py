@@ -179,12 +179,12 @@ class Bound:
 
 
 def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = None) -> Bound:
-    """Theorem 1's bound on ‖∂L/∂W^{2,L}‖_F, the gradient of the last feed-forward matrix, with all its constants.
+    """Return Theorem 1's bound on ‖∂L/∂W^{2,L}‖_F, the gradient of the last feed-forward matrix, with all constants.
 
     Args:
         stack: the network, in the paper's setting: its placement, sizes and output_scale are free.
-        head_norm: ‖W_emb‖₂, the spectral norm of the output matrix: a number, or an array of any shape with one of
-            each draw. None where the matrix is not at hand: then B is from the law of W_emb.
+        head_norm: ‖W_emb‖₂, the spectral norm of the output matrix: a number, or an array of any shape with one value
+            per draw. None if the matrix is not known: then B follows from the distribution of W_emb.
 
     Returns:
         The bound, of a loss in nats, and the B in it, both of the shape of `head_norm`, () without it: B = √2‖W_emb‖₂,

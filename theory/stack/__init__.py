@@ -1,4 +1,4 @@
-"""What a network is: fields, placements, initializations, weights and the names of quantities; no formula."""
+"""The description of a network: fields, placements, initializations, weights and names of quantities; no formulas."""
 
 from theory.stack.activations import Activation
 from theory.stack.groups import Attention, Experts, FeedForward, Inputs, Loss, Matrices, Residual, Sizes

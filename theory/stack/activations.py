@@ -19,7 +19,7 @@ Moment = Callable[[float, float, float], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredActivation:
-    """What theory and the network need of an activation that is not built in.
+    """An activation that is not built in, with everything that theory and sampling need.
 
     Attributes:
         function: φ of arrays of any shape, entrywise.

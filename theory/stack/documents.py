@@ -15,12 +15,12 @@ _MOST_BYTES = 2**29
 
 
 def parsed(content: bytes | str, kind: Kind, *, finite: bool = True) -> Any:
-    """What a text holds.
+    """Parse a text as JSON or TOML.
 
     Args:
         content: the text.
-        kind: what it must be.
-        finite: whether every number must be.
+        kind: "JSON" or "TOML".
+        finite: whether every number must be finite.
 
     Raises:
         ValueError: it is not of its kind, not UTF-8, nested too deeply, has a number that is not finite and must be, or
@@ -62,13 +62,13 @@ def _finite(word: str) -> float:
 
 
 def read_document(path: str | Path, name: str, kind: Kind, *, finite: bool = True) -> Any:
-    """What a file holds.
+    """Read a JSON or TOML file.
 
     Args:
-        path: of the file.
-        name: what the file is to the user, such as the flag that names it; messages begin with it.
-        kind: what it must be.
-        finite: whether every number must be.
+        path: path of the file.
+        name: the user's name for the file, such as the flag that names it; error messages begin with it.
+        kind: "JSON" or "TOML".
+        finite: whether every number must be finite.
 
     Raises:
         ValueError: the file cannot be read, or as `parsed`.

@@ -38,7 +38,7 @@ class Group:
         """Refuse what fields do not allow together."""
 
     def __repr__(self) -> str:
-        """What makes this one, without the fields that are at their defaults."""
+        """Return the class name with the fields that differ from their defaults."""
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
 
     def non_default(self) -> dict[str, str | int | float | None]:

@@ -52,10 +52,10 @@ _OF_MATRICES: Any = _POSITIVE | {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sizes(Group):
-    """What the paper's statements leave free: the placement of LayerNorm, the sizes, and the output matrix's scale."""
+    """The fields that the paper varies: placement of LayerNorm, sizes, and scale of the output matrix."""
 
     placement: Placement | str = named(
-        "post", COMPOSITIONS, "where LayerNorm stands: after each residual sum (post), before each branch (pre), ..."
+        "post", COMPOSITIONS, "position of LayerNorm: after each residual sum (post), before each branch (pre), ..."
     )
     # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
     width: int = integer(512, 2, "hidden width d")
@@ -67,46 +67,46 @@ class Sizes(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FeedForward(Group):
-    """The feed-forward units."""
+    """The fields of the feed-forward branch (MLP)."""
 
     ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", **_POSITIVE)
-    activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward units")
-    leaky_slope: float = real(LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
-    ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
-    feed_forward_factor: float = real(1.0, "factor on tau of feed-forward branches alone", **_POSITIVE)
+    activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward hidden units")
+    leaky_slope: float = real(LEAK, "slope of leaky ReLU below 0", allowed="a number in [-1, 1]", low=-1, high=1)
+    ffn: Ffn = choice("plain", get_args(Ffn), "hidden units of the MLP: phi(x W1), or gated, phi(x WG) * (x W1)")
+    feed_forward_factor: float = real(1.0, "factor on tau of feed-forward branches only", **_POSITIVE)
 
     def _check(self) -> None:
         super()._check()
         if self.leaky_slope != LEAK and self.activation != "leaky_relu":
-            raise ValueError(f"leaky_slope must stand with activation 'leaky_relu', got {self.activation!r}.")
+            raise ValueError(f"leaky_slope requires activation 'leaky_relu', got {self.activation!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Experts(Group):
-    """Experts in the place of a layer's feed-forward units, and the router that chooses some of them for every token.
+    """The fields of experts, which replace a layer's MLP, and of the router that chooses some of them for every token.
 
-    Each expert has units of the width r d. A token's scores are the softmax or the sigmoid of its router's logits; its
-    k largest choose the experts, whose outputs are added with their scores, or with these over their sum. The softmax
-    over its sum is the softmax of the chosen logits alone.
+    Each expert is an MLP of width r d. A token's scores are the softmax or the sigmoid of its router's logits. The k
+    largest scores choose the experts, whose outputs are added with their scores, or with the scores divided by their
+    sum. The softmax divided by its sum is the softmax of the chosen logits only.
     """
 
-    experts: int = integer(0, 0, "E; experts in the place of the feed-forward units; 0 for none", most=2**16)
-    experts_per_token: int = integer(1, 1, "k; experts of the largest scores, which are added", most=2**16)
+    experts: int = integer(0, 0, "E; number of experts that replace the MLP; 0 for none", most=2**16)
+    experts_per_token: int = integer(1, 1, "k; number of experts per token, those with the largest scores", most=2**16)
     router_scores: RouterScores = choice(
         "softmax", get_args(RouterScores), "scores: the softmax of all the router's logits, or the sigmoid of each"
     )
     router_norm: RouterNorm = choice(
-        "none", get_args(RouterNorm), "weights of the chosen experts: their scores, or these over their sum"
+        "none", get_args(RouterNorm), "weights of the chosen experts: their scores, or scores divided by their sum"
     )
     routed_scale: float = real(1.0, "factor on the weights of the chosen experts", **_POSITIVE)
     shared_ratio: float = real(
-        0.0, "width over d of an expert that every token has besides; 0 for none", allowed=_SOME, low=0
+        0.0, "width / d of a shared expert that every token uses; 0 for none", allowed=_SOME, low=0
     )
     shared_gate: SharedGate = choice(
         "none", get_args(SharedGate), "weight of the shared expert: 1, or the sigmoid of a logit of its own"
     )
-    dense_layers: int = integer(0, 0, "first layers that have feed-forward units without experts")
-    dense_ratio: float = real(0.0, "width over d of these layers' units; 0 for ffn_ratio", allowed=_SOME, low=0)
+    dense_layers: int = integer(0, 0, "number of first layers with a plain MLP instead of experts")
+    dense_ratio: float = real(0.0, "MLP width / d in these layers; 0 for ffn_ratio", allowed=_SOME, low=0)
 
     def _check(self) -> None:
         super()._check()
@@ -125,23 +125,25 @@ class Experts(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Matrices(Group):
-    """How large the entries of the layers' matrices are."""
+    """The fields of the layers' weight initialization."""
 
     initialization: Initialized | str = named(
-        "xavier_normal", INITIALIZATIONS, "law of the layers' matrices; xavier_normal and fan_in agree on square ones"
+        "xavier_normal",
+        INITIALIZATIONS,
+        "initialization of the layers' matrices; fan_in and xavier_normal agree on square ones",
     )
     init_std: float | None = own_unless_given(
-        "standard deviation of W^V, W^O, W1, W2 and WG whatever their shapes; own is the initialization's",
+        "standard deviation of W^V, W^O, W1, W2 and WG, independent of their shapes; own: from initialization",
         **_OF_MATRICES,
     )
     truncation: float = real(
-        0.0, "c; normal entries are cut at c times their standard deviation, and smaller for it; 0 for none",
+        0.0, "c; normal entries are cut at c standard deviations, which makes them smaller; 0 for no cut",
         allowed="0 or a number from 0.01 to 5", low=0, high=5,
     )  # fmt: skip
     depth_scaling: DepthScaling = choice(
         "none", get_args(DepthScaling),
-        "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), or 1/sqrt(2 l) in layer l (layer; "
-        "layer_up has it on W1 too)",
+        "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), 1/sqrt(2 l) in layer l (layer), "
+        "also on W1 (layer_up)",
     )  # fmt: skip
     query_gain: float = real(1.0, "factor on the standard deviation of W^Q; 0 for a W^Q of zeros", allowed=_SOME, low=0)
     key_gain: float = real(1.0, "factor on the standard deviation of W^K; 0 for a W^K of zeros", allowed=_SOME, low=0)
@@ -161,7 +163,7 @@ class Matrices(Group):
         super()._check()
         if self.init_std is not None and self.initialization != "xavier_normal":
             raise ValueError(
-                f"init_std must be left out where another initialization is given, got {self.init_std!r} with "
+                f"init_std cannot be combined with another initialization, got {self.init_std!r} with "
                 f"{self.initialization!r}."
             )
         if self.truncation and (self.truncation < 0.01 or INITIALIZATIONS[self.initialization].uniform):
@@ -173,21 +175,21 @@ class Matrices(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Residual(Group):
-    """What a layer is made of, and how its branches are added to the stream."""
+    """The fields of a layer's branches, and of how they are added to the residual stream."""
 
-    branches: Branches = choice("both", get_args(Branches), "branches of every layer, or one kind of them")
+    branches: Branches = choice("both", get_args(Branches), "branches of every layer: both kinds or one kind")
     layout: Layout = choice(
-        "sequential", get_args(Layout), "one branch after the other, or both in parallel from the same tokens"
+        "sequential", get_args(Layout), "one branch after the other, or both in parallel with the same input"
     )
     lower_placement: Placement | str = named("post", COMPOSITIONS, "placement of the first lower_share L layers")
     lower_share: float = real(
         0.0, "share of the layers, from the input, with lower_placement", allowed="a number in [0, 1]", low=0, high=1
     )
     residual_scale: float | None = own_unless_given(
-        "alpha of every residual sum; own is the placement's", allowed=_SOME, low=0
+        "alpha; factor on the residual stream in every sum; own: from placement", allowed=_SOME, low=0
     )
     branch_scale: float | None = own_unless_given(
-        "tau; factor on what every branch adds; own is the placement's", allowed=_SOME, low=0
+        "tau; factor on every branch's output; own: from placement", allowed=_SOME, low=0
     )
     branch_scaling: BranchScaling = choice(
         "none", get_args(BranchScaling),
@@ -195,31 +197,35 @@ class Residual(Group):
     )  # fmt: skip
     input_scaling: InputScaling = choice(
         "none", get_args(InputScaling),
-        "factor on what every branch is given, after the norm if it has one: none, or 1/sqrt(l) in layer l (layer)",
+        "factor on every branch's input, after its norm: none, or 1/sqrt(l) in layer l (layer)",
     )  # fmt: skip
     branch_gain: float | None = own_unless_given(
-        "beta of the branches' matrices; own is the placement's", **_OF_MATRICES
+        "beta; factor on the branches' matrices; own: from placement", **_OF_MATRICES
     )
-    final_norm: FinalNorm = choice("own", get_args(FinalNorm), "norm before the output: the placement's, or added")
+    final_norm: FinalNorm = choice(
+        "own", get_args(FinalNorm), "norm before the output matrix: as in placement, or added"
+    )
     normalization: Normalization = choice(
-        "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, tanh(tanh_scale x), or none at all"
+        "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, tanh(tanh_scale x), or none"
     )
-    tanh_scale: float = real(_TANH, "alpha of tanh(alpha x) where normalization is 'tanh'", **_POSITIVE)
-    norm_gain: float = real(1.0, "gamma; what every norm of the stream is multiplied by", **_POSITIVE)
+    tanh_scale: float = real(_TANH, "alpha of tanh(alpha x); requires normalization tanh", **_POSITIVE)
+    norm_gain: float = real(1.0, "gamma; gain of every norm of the residual stream", **_POSITIVE)
     norm_epsilon: float = real(
         0.0, "number added to a norm's variance", allowed="a number from 0 to 1e10", low=0, high=1e10
     )
     dropout: float = real(
-        0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
+        0.0, "p; probability that a coordinate of a branch's output is dropped", allowed="a number in [0, 1)",
         low=0, high=np.nextafter(1, 0),
     )  # fmt: skip
 
     def _check(self) -> None:
         super()._check()
         if self.normalization in ("none", "tanh") and self.norm_epsilon:
-            raise ValueError(f"norm_epsilon must be 0 where there is no variance, got {self.norm_epsilon!r}.")
+            raise ValueError(
+                f"norm_epsilon must be 0 with normalization {self.normalization!r}, got {self.norm_epsilon!r}."
+            )
         if self.tanh_scale != _TANH and self.normalization != "tanh":
-            raise ValueError(f"tanh_scale must stand with normalization 'tanh', got {self.normalization!r}.")
+            raise ValueError(f"tanh_scale requires normalization 'tanh', got {self.normalization!r}.")
         if self.lower_placement != "post" and not self.lower_share:
             raise ValueError(f"lower_share must be above 0 with lower_placement {self.lower_placement!r}, got 0.")
         if self.layout == "parallel" and self.branches != "both":
@@ -228,46 +234,56 @@ class Residual(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attention(Group):
-    """Which tokens a token attends to, and by what."""
+    """The fields of attention: heads, queries and keys, mask."""
 
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
-    attention_factor: float = real(1.0, "factor on tau of attention alone, to a source as well", **_POSITIVE)
+    attention_factor: float = real(1.0, "factor on tau of attention branches, also cross-attention", **_POSITIVE)
     attention_dropout: float = real(
-        0.0, "share of the attention weights that is dropped", allowed="a number in [0, 1)",
+        0.0, "probability that an attention weight is dropped", allowed="a number in [0, 1)",
         low=0, high=np.nextafter(1, 0),
     )  # fmt: skip
     query_key_scale: float = real(
         0.0,
-        "s; entries of W^Q and W^K are N(0, s^2/d), and the paper has 0",
+        "s; entries of W^Q and W^K are N(0, s^2/d); 0 in the paper",
         allowed="a number in [0, 4]",
         low=0,
         high=4,
     )
     query_key: QueryKey = choice("untied", get_args(QueryKey), "whether W^Q and W^K are one matrix")
     query_key_norm: QueryKeyNorm = choice(
-        "none", get_args(QueryKeyNorm), "RMSNorm of queries and keys: none, of every head, or of all heads together"
+        "none", get_args(QueryKeyNorm), "RMSNorm of queries and keys: none, per head, or over all heads"
     )
-    heads: int = integer(1, 1, "attention heads h, which divide the width unless head_width is given")
-    kv_heads: int = integer(0, 0, "heads of keys and values, which divide heads and are shared; 0 for as many as heads")
-    head_width: int = integer(0, 0, "coordinates d_k of a head's queries, keys and values; 0 for d/h")
+    heads: int = integer(1, 1, "attention heads h; must divide the width unless head_width is given")
+    kv_heads: int = integer(
+        0, 0, "heads of keys and values, shared by query heads; must divide heads; 0 for as many as heads"
+    )
+    head_width: int = integer(0, 0, "width d_k of a head's queries, keys and values; 0 for d/h")
     attention_scale: AttentionScale = choice(
-        "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d_k), or d_k (linear)"
+        "sqrt", get_args(AttentionScale), "divisor of attention logits: sqrt(d_k) (sqrt), or d_k (linear)"
     )
-    logit_factor: float = real(1.0, "factor on attention's logits, before a cap", **_POSITIVE)
+    logit_factor: float = real(1.0, "factor on attention logits, before logit_softcap", **_POSITIVE)
     rotary: float = real(
-        0.0, "share of a head's coordinates that positions rotate, in queries and keys", allowed="a number in [0, 1]",
+        0.0, "share of a head's coordinates with rotary position embeddings", allowed="a number in [0, 1]",
         low=0, high=1,
     )  # fmt: skip
     rotary_base: float = real(
         10_000.0,
-        "base of the rotations' frequencies",
+        "base of the rotary frequencies",
         allowed="a number above 1, at most 1e100",
         low=np.nextafter(1, 2),
     )
-    logit_softcap: float = real(0.0, "c of attention logits c tanh(a/c); 0 for none", allowed=_SOME, low=0)
-    mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
-    mask_rows: str = zeros_and_ones("of a given mask, n rows of 1 where a token sees another, and else 0")
-    window: int = integer(0, 0, "w; of a causal mask the last tokens that are seen, one's own among them; 0 for all")
+    logit_softcap: float = real(0.0, "c; attention logits a become c tanh(a/c); 0 for none", allowed=_SOME, low=0)
+    mask: Mask = choice(
+        "none",
+        get_args(Mask),
+        "tokens that a token attends to: all (none), earlier ones and itself (causal), or by mask_rows (given)",
+    )
+    mask_rows: str = zeros_and_ones(
+        "n rows of a mask, 1 where a token sees another and 0 elsewhere; requires mask given"
+    )
+    window: int = integer(
+        0, 0, "w; size of the sliding attention window, including the token itself; requires mask causal; 0 for none"
+    )
 
     @property
     def given_mask(self) -> NDArray[np.int64]:
@@ -278,50 +294,52 @@ class Attention(Group):
         super()._check()
         if self.head_width and self.output_projection == "identity":
             raise ValueError(
-                "output_projection must be 'random' for heads of a width of their own, which it takes back to d, got "
+                "output_projection must be 'random' with head_width, because it maps the heads back to the width, got "
                 f"{self.output_projection!r} with head_width = {self.head_width}."
             )
         if self.kv_heads and (self.heads % self.kv_heads or (self.query_key == "tied" and self.kv_heads < self.heads)):
             raise ValueError(
-                f"kv_heads must be 0 or divide heads = {self.heads}, and be heads where one matrix has queries and "
-                f"keys, got {self.kv_heads}."
+                f"kv_heads must be 0 or divide heads = {self.heads}, and equal heads with query_key 'tied', got "
+                f"{self.kv_heads}."
             )
         if self.query_key == "tied" and (self.query_key_norm != "none" or self.rotary or self.logit_softcap):
             raise ValueError("query_key must be 'untied' with query_key_norm, rotary or logit_softcap, got 'tied'.")
         if self.window and self.mask != "causal":
-            raise ValueError(f"window must be 0 but for mask 'causal', got {self.window} with mask {self.mask!r}.")
+            raise ValueError(f"window requires mask 'causal', got {self.window} with mask {self.mask!r}.")
         if self.query_key_norm != "none" and not self.query_key_scale:
-            raise ValueError("query_key_scale must be above 0 with query_key_norm, which has nothing to norm else.")
+            raise ValueError("query_key_scale must be above 0 with query_key_norm, which cannot normalize zeros.")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Inputs(Group):
-    """What enters the network."""
+    """The fields of the inputs: embeddings, positions, sequences, encoder input."""
 
     input_correlation: float = real(
         0.0, "correlation of the Gaussian inputs of a sequence", allowed="a number in [-1, 1]", low=-1, high=1
     )
     input_gram: str = matrix("covariance of the n Gaussian inputs, as a list of rows")
     embedding_scale: float = real(
-        1.0, "standard deviation of the inputs' coordinates, and of learned positions", **_POSITIVE
+        1.0, "standard deviation of input embeddings and learned positions, per coordinate", **_POSITIVE
     )
     positions: Positions = choice(
         "none", get_args(Positions),
-        "encodings added to the inputs; learned_segment adds one more vector, the same to all tokens (BERT)",
+        "position encodings added to the inputs; learned_segment also adds one vector common to all tokens (BERT)",
     )  # fmt: skip
-    embedding_norm: EmbeddingNorm = choice("none", get_args(EmbeddingNorm), "norm of the inputs, or none")
+    embedding_norm: EmbeddingNorm = choice(
+        "none", get_args(EmbeddingNorm), "norm after the input embeddings: none, or added"
+    )
     embeddings: Embeddings = choice(
         "untied", get_args(Embeddings),
-        "whether inputs are the rows of W_emb, scaled to coordinates of the standard deviation embedding_scale",
+        "whether input embeddings are the rows of the output matrix W_emb, scaled to embedding_scale (tied)",
     )  # fmt: skip
     sequences: int = integer(
-        1, 1, "independent sequences whose losses are averaged, at the same weights", most=1_000_000
+        1, 1, "number of independent sequences in the batch, whose losses are averaged", most=1_000_000
     )
     source_tokens: int = integer(
-        0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none",
+        0, 0, "encoder input length; every layer attends to the output of an encoder like the stack; 0 for none",
         most=1_000_000,
     )  # fmt: skip
-    encoder_depth: int = integer(0, 0, "layers of the encoder; 0 for as many as the stack's", most=100_000)
+    encoder_depth: int = integer(0, 0, "layers of the encoder; 0 for as many as depth", most=100_000)
 
     def _check(self) -> None:
         super()._check()
@@ -338,21 +356,23 @@ class Inputs(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Loss(Group):
-    """The labels, which of them count, and what stands before the output matrix."""
+    """The fields of the loss: labels, positions that count, and layers before the output matrix."""
 
-    labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
-    label_groups: int = integer(0, 0, "groups of neighbouring positions that share a label; 0 for a label of each")
+    labels: Labels = choice("uniform", get_args(Labels), "distribution of the independent labels; zipf: p_k ~ 1/k")
+    label_groups: int = integer(0, 0, "groups of adjacent positions that share a label; 0 for one label per position")
     label_smoothing: float = real(
-        0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]", low=0, high=1
+        0.0, "share of the target that is spread over all V classes", allowed="a number in [0, 1]", low=0, high=1
     )
     loss_share: float = real(
-        1.0, "share of the positions that count, which are drawn anew in every network", allowed="a number in (0, 1]",
+        1.0, "share of positions that count in the loss, random in every network", allowed="a number in (0, 1]",
         low=5e-324, high=1,
     )  # fmt: skip
-    loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
+    loss_on: LossOn = choice(
+        "all", get_args(LossOn), "positions of a sequence that count in the loss: all, or the last"
+    )
     output_transform: OutputTransform = choice(
         "none", get_args(OutputTransform),
-        "a matrix W^H, the activation and a norm before the output matrix (BERT's head), or nothing",
+        "layer before the output matrix: none, or a matrix W^H, the activation and a norm (added; BERT's head)",
     )  # fmt: skip
 
     def _check(self) -> None:

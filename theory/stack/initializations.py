@@ -9,12 +9,12 @@ from theory.stack.registry import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
-    """How matrices of shape (d_in, d_out) are drawn.
+    """An initialization of matrices of shape (d_in, d_out).
 
     Attributes:
-        gain: variance of an entry times d_in, of a role ("W1", ...), d_in and d_out.
-        uniform: whether entries are uniform, of that variance, and not normal.
-        source: where it is from.
+        gain: function of the role ("W1", ...), d_in and d_out that returns an entry's variance times d_in.
+        uniform: whether entries are uniform instead of normal, with the same variance.
+        source: the paper or code that it is from.
     """
 
     gain: Callable[[str, int, int], float]
@@ -24,7 +24,7 @@ class Initialization:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What entries of a matrix are like but for their variance.
+    """The distribution of a matrix's entries, apart from their variance.
 
     Attributes:
         uniform: whether they are uniform, and not normal.
@@ -36,7 +36,7 @@ class Law:
 
     @property
     def variance(self) -> float:
-        """That of standard normal numbers once they are cut; 1 of all others.
+        """The variance of cut standard normal entries; 1 for all other distributions.
 
         >>> round(Law(cut=2.0).variance ** 0.5, 4)
         0.8796

@@ -21,17 +21,17 @@ def _one(_: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """How residual, branch and norm make a sub-layer.
+    """A placement of LayerNorm: how residual, branch and norm form a sub-layer.
 
     Attributes:
-        title: as prose and pictures have it.
-        source: where it was proposed.
-        input_norm: whether the branch sees the normalized stream.
-        output_norm: whether what the branch returns is normalized.
+        title: the name in text and figures.
+        source: the paper that proposed it.
+        input_norm: whether the branch's input is the normalized stream.
+        output_norm: whether the branch's output is normalized.
         stream_norm: whether the residual sum is normalized.
-        final_norm: whether a norm stands between the last layer and the output matrix.
-        second_stream: whether branches are also added up in a stream of their own that no norm touches but the final
-            one; the output matrix is given the sum of both.
+        final_norm: whether there is a norm between the last layer and the output matrix.
+        second_stream: whether branches are also added to a second stream, which only the final norm normalizes; the
+            output matrix multiplies the sum of both streams.
         residual: α as a function of the depth L.
         branch: τ as a function of the depth L.
         gain: β as a function of the depth L: the standard deviation of W^V, W1 and W2 is β d^(−1/2).

@@ -15,10 +15,10 @@ class Quantity:
 
     Attributes:
         name: the key in predictions, samples and tables.
-        meaning: definition in words, with the point of the network where it is read.
+        meaning: the definition in words, with the place in the network.
         per_layer: one value per layer (index l - 1 is layer l) instead of one per network.
-        predicted: whether the large-width recursion gives it.
-        in_paper: whether the paper's network has it, and not only some relaxed ones.
+        predicted: whether the large-width recursion predicts it.
+        in_paper: whether the paper's network has it; otherwise only networks with other fields.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Quantity:
 
 
 _ENCODER = "encoder_"
+STREAM = "stream_gradient_sq"
 
 
 def _weight_gradient(matrix: str, role: str) -> Quantity:
@@ -128,6 +129,12 @@ _OF_STACK: dict[str, Quantity] = {
         Quantity(
             name="input_gradient_sq",
             meaning="squared Frobenius norm of the loss gradient with respect to the n x d input",
+        ),
+        Quantity(
+            name=STREAM,
+            meaning="squared Frobenius norm of the loss gradient with respect to the residual stream after a layer, "
+            "the norm of Post-LN included",
+            per_layer=True,
         ),
         Quantity(
             name="memory_gradient_sq",

@@ -50,11 +50,11 @@ def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
 
 
 class Table(dict[str, Entry]):
-    """What a field's names stand for: built-in entries, and those that were registered.
+    """The entries of a named field: built-in ones, and those that were registered.
 
     Attributes:
-        field: the field of `Stack`, or another word for what the names are.
-        versions: of the registered entries, by name.
+        field: the field of `Stack`, or another noun for the names.
+        versions: versions of the registered entries, by name.
         installed: names that an entry point registered; every process of the same environment finds them by itself.
     """
 
@@ -108,7 +108,7 @@ class Table(dict[str, Entry]):
             raise ValueError(f"{self.field} must have a new name, got {name!r}, which is built in.")
         elif self.versions[name] != version or not _equal(self[name], entry):
             raise ValueError(
-                f"{self.field} must have a new name, got {name!r}, which stands for something else already (version "
+                f"{self.field} must have a new name, got {name!r}, which already names something else (version "
                 f"{self.versions[name]!r}); take another name, or start Python anew."
             )
 
@@ -148,7 +148,7 @@ def load_entry_points() -> None:
 
 
 def failures() -> str:
-    """What to add to the error of a missing name: the entry points that could not be loaded."""
+    """Return the entry points that could not be loaded, as text for the error about a missing name."""
     return "".join(f" {failure}." for failure in _POINTS.failures)
 
 

@@ -76,7 +76,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         for group in groups:
             group_fields = {f.name: getattr(group, f.name) for f in fields(group)}
             if again := sorted(group_fields.keys() & (given.keys() | others.keys())):
-                raise ValueError(f"{', '.join(again)} must be given once, got {type(group).__name__} beside it.")
+                raise ValueError(f"{', '.join(again)} must be given once, got it and {type(group).__name__}.")
             given |= group_fields
         return cls(**given, **others)
 
@@ -108,8 +108,8 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         check_streams(self)
         if (self.mask == "given") != bool(self.mask_rows) or (self.mask_rows and len(self.given_mask) != self.tokens):
             raise ValueError(
-                f"mask_rows must be tokens = {self.tokens} rows where mask is 'given', and empty elsewhere, got "
-                f"{self.mask_rows!r} with mask {self.mask!r}."
+                f"mask_rows must have tokens = {self.tokens} rows with mask 'given', and be empty with other masks, "
+                f"got {self.mask_rows!r} with mask {self.mask!r}."
             )
         if self.rotary and (self.source_tokens or self.rotary_width < 2):
             raise ValueError(
@@ -124,14 +124,14 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         gains = self.query_gain, self.key_gain
         if (self.query_key == "tied" and gains != (1.0, 1.0)) or (self.query_key_norm != "none" and 0.0 in gains):
             raise ValueError(
-                "query_gain and key_gain must be 1 where one matrix has queries and keys, and above 0 with "
+                "query_gain and key_gain must be 1 with query_key 'tied', and above 0 with "
                 f"query_key_norm, got {self.query_gain!r} and {self.key_gain!r}."
             )
         normed = self.composition.output_norm or self.of_layer(1).composition.output_norm
         if 0.0 in (self.projection_gain, self.down_gain) and normed and not self.norm_epsilon:
             raise ValueError(
-                "projection_gain and down_gain must be above 0 with norms behind branches without norm_epsilon, which "
-                f"nothing but zeros would reach, got {self.projection_gain!r} and {self.down_gain!r}."
+                "projection_gain and down_gain must be above 0 if norms after branches have no norm_epsilon, because "
+                f"they cannot normalize zeros, got {self.projection_gain!r} and {self.down_gain!r}."
             )
         if self.transform_gain != 1.0 and self.output_transform == "none":
             raise ValueError(f"transform_gain must be 1 without output_transform, got {self.transform_gain!r}.")
@@ -157,9 +157,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
     def _check_experts(self) -> None:
         if not self.experts:
             if self.router_gain != 1.0:
-                raise ValueError(
-                    f"router_gain must be 1 without experts, which have a router, got {self.router_gain!r}."
-                )
+                raise ValueError(f"router_gain requires experts, got router_gain {self.router_gain!r} without experts.")
             return
         for name in ("shared_ratio", "dense_ratio"):
             if (ratio := getattr(self, name)) and (
@@ -177,7 +175,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
             )
         if self.source_tokens or self.branches == "attention" or self.composition.second_stream:
             raise ValueError(
-                "experts must be 0 with a source, without feed-forward branches or with two streams, got "
+                "experts must be 0 with source_tokens, without feed-forward branches, or with two streams, got "
                 f"{self.experts} with {self.source_tokens} source tokens, branches {self.branches!r} and placement "
                 f"{self.placement!r}."
             )
@@ -192,15 +190,15 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         given = self.tokens if self.gram is None else len(self.gram)
         if given != self.tokens or (self.input_gram and self.input_correlation):
             raise ValueError(
-                f"input_gram must have tokens = {self.tokens} rows, and stand without input_correlation, got "
+                f"input_gram must have tokens = {self.tokens} rows, and cannot be combined with input_correlation, got "
                 f"{given} rows and input_correlation = {self.input_correlation!r}."
             )
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"width must be even for sinusoidal positions, got {self.width}.")
         if self.embeddings == "tied" and (self.input_correlation or self.input_gram or self.vocab < self.rows):
             raise ValueError(
-                f"embeddings must be untied with input_correlation or input_gram, and where vocab is less than the "
-                f"{self.rows} tokens, which are words of their own; got {self.embeddings!r} with vocab = {self.vocab}."
+                f"embeddings must be untied with input_correlation or input_gram, or if vocab is less than the "
+                f"{self.rows} tokens, which are all different; got {self.embeddings!r} with vocab = {self.vocab}."
             )
 
     def _check_scales(self) -> None:
@@ -284,7 +282,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def encoder(self) -> "Stack | None":
-        """What reads the source: built like the stack, without a mask; None if there is no source."""
+        """The encoder of the source: built like the stack, without a mask; None if there is no source."""
         if not self.source_tokens:
             return None
         changes = {
@@ -356,7 +354,7 @@ OWN = tuple(f.name for f in fields(Stack) if f.default is None)
 
 
 def _constant(value: float, _: int) -> float:
-    """Of every depth."""
+    """Return the value, for every depth."""
     return value
 
 

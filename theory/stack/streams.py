@@ -15,13 +15,13 @@ def check_streams(stack: Any) -> None:
     if composition.output_norm and not stack.norm_epsilon:
         if stack.attention_dropout:
             raise ValueError(
-                f"norm_epsilon must be above 0 with attention_dropout and placement {stack.placement!r}: where all of "
-                "a token's weights are dropped its branch is 0, which has no norm."
+                f"norm_epsilon must be above 0 with attention_dropout and placement {stack.placement!r}: if all of a "
+                "token's weights are dropped, its branch is 0 and cannot be normalized."
             )
         if _first_attention_is_zero(stack):
             raise ValueError(
                 f"norm_epsilon must be above 0 with placement {stack.placement!r} and inputs that sum to zero: the "
-                "first attention takes their mean, and its branch is 0, which has no norm."
+                "first attention branch is their mean, 0, and cannot be normalized."
             )
     if composition.residual(stack.depth) == 0.0:
         _check_without_residual(stack)
@@ -42,7 +42,7 @@ def _check_without_residual(stack: Any) -> None:
     for reason, stands in reasons.items():
         if stands:
             raise ValueError(
-                f"residual_scale must be above 0 with {reason}: else nothing of a token is left, got "
+                f"residual_scale must be above 0 with {reason}: otherwise nothing of a token is left, got "
                 f"{stack.residual_scale!r} with placement {stack.placement!r}."
             )
 

@@ -59,7 +59,7 @@ def transform_gain(stack: Stack) -> float:
 
 
 def law(stack: Stack) -> Law:
-    """What entries of all matrices but the output matrix are like."""
+    """Return the distribution of the entries of all matrices except the output matrix."""
     return Law(INITIALIZATIONS[stack.initialization].uniform, stack.truncation)
 
 

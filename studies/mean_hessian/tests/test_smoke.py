@@ -10,6 +10,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 def test_smoke(tmp_path, capsys):
     """One setting, the trace and the derivation: H3 is not contradicted."""
-    line = "mean_hessian --settings 1 --draws 512 --traces 512 --check --out".split()
+    line = "mean_hessian --settings 1 --draws 256 --traces 64 --check --out".split()
     assert run([*line, str(tmp_path)]) == 0
     assert "H3, " in capsys.readouterr().out

@@ -218,7 +218,7 @@ def test_first_steps_of_classes(kept_folder):
     record("configuration-steps", about | {"width": WIDTH, "models": found})
     assert not [family for family, one in found.items() if not as_stated(one, family)]
     if (within := sum(near(one) for one in found.values())) < 8:
-        pytest.xfail(f"{within} of {len(found)} families are within it at width {WIDTH} (docs/first_step.md)")
+        pytest.xfail(f"{within} of {len(found)} families are within it at width {WIDTH} (docs/report.md)")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -230,7 +230,7 @@ def test_first_steps_of_tied_classes(kept_folder):
     assert all(as_stated(one, family, tied=True) for family, one in found.items())
     if beyond := [family for family, one in found.items() if not near(one)]:
         assert beyond == ["llama"], beyond
-        pytest.xfail("what SGD changes of Llama's logits is just beyond it (docs/first_step.md)")
+        pytest.xfail("what SGD changes of Llama's logits is just beyond it (docs/report.md)")
 
 
 WIDE = (512, 1024)

@@ -256,10 +256,10 @@ def test_names_that_nothing_matches_are_listed(tmp_path, healthy):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("mean sum", "--logged-as must have words that agree, got 'mean' and 'sum'."),
-        ("square norm", "--logged-as must have words that agree, got 'square' and 'norm'."),
-        ("clipped:1 clipped:2", "--logged-as must have words that agree, got 'clipped:1' and 'clipped:2'."),
-        ("unclipped clipped:2", "--logged-as must have words that agree, got 'unclipped' and 'clipped:2'."),
+        ("mean sum", "--logged-as 'mean' cannot be combined with 'sum'."),
+        ("square norm", "--logged-as 'square' cannot be combined with 'norm'."),
+        ("clipped:1 clipped:2", "--logged-as 'clipped:1' cannot be combined with 'clipped:2'."),
+        ("unclipped clipped:2", "--logged-as 'unclipped' cannot be combined with 'clipped:2'."),
         (
             "sums",
             "--logged-as must be of mean, sum, norm, square, unclipped, clipped:C, with a positive number C, got ",
@@ -282,7 +282,7 @@ def test_bad_words_are_one_line(tmp_path, capsys, words, error):
 def test_words_stand_with_a_log(tmp_path, capsys):
     for line in (TINY, TINY[:-2], ("probe", "encoder-post")):
         assert main([*line, "--logged-as", "sum"]) == 2
-        assert "--logged-as must stand with logged, got 'sum' without." in capsys.readouterr().err
+        assert "--logged-as requires logged, got 'sum' without it." in capsys.readouterr().err
     (tmp_path / "log").write_text(f"0 {16 * TOKENS:d} 0.5\n")
     assert main([*TINY, "--logged", str(tmp_path / "log"), "--logged-as", "sum", "square", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["logged_loss"] == 16.0

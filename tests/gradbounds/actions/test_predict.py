@@ -158,7 +158,7 @@ def test_a_million_tokens_are_predicted(capsys):
         said = printed(capsys, "--tokens", "1000000", *more)
         assert "one sequence of 1000000 tokens" in said
         folded = said.replace("\n  ", " ")
-        assert ("a few tokens stand for groups of their neighbours (docs/queries.md)" in folded) == bool(more)
+        assert ("a few tokens stand for groups of their neighbours (docs/attention.md)" in folded) == bool(more)
 
 
 def test_one_token_is_predicted(capsys):

@@ -116,7 +116,7 @@ def test_grids_leave_out_what_theory_cannot_predict():
     )
     assert len(grids) == 2 * (1 + len(RELAXATIONS) - 1)
     (line,) = left_out
-    assert line.startswith("left out: no norm: final_norm must be 'added', or layers fewer")
+    assert line.startswith("left out: no norm: logits are too large for a prediction")
 
 
 def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
@@ -171,7 +171,7 @@ def test_what_a_preset_takes_is_said(capsys):
     said = capsys.readouterr().out.splitlines()
     assert [each.split()[0] for each in said] == ["cells", "draws", "time", "memory", "disk"]
     assert main([*line, "--engine", "dense"]) == 2
-    assert "preset compare must stand without engine; it takes fields" in capsys.readouterr().err
+    assert "preset compare cannot be combined with engine; it takes fields" in capsys.readouterr().err
 
 
 def test_along_a_factor_from_zero():

@@ -22,7 +22,7 @@ def test_runs_lists_and_inspects(tmp_path, capsys):
     assert main(["runs", str(tmp_path / "two")]) == 0
     said = capsys.readouterr().out
     assert "all cells: width 8, depth 1, engine " in said, "what is as by default is not said"
-    assert "... and 30 cells more" in said
+    assert "... and 30 more cells" in said
     assert f"(gradbounds {gradbounds.__version__}, " in said
 
 

@@ -1,4 +1,4 @@
-"""Tables of docs/configurations.md, of committed results alone.
+"""The table of versions of transformers, and the comparisons with classes, of committed results only.
 
 `rendered_pages` puts them between their marks.
 """
@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parents[2] / "evidence"
-_ROLES = ("WQ", "WV", "W1", "W2")
-_LLAMA = "llama-3-8b"
 
 
 def committed(name: str) -> Any:
@@ -19,9 +17,6 @@ def committed(name: str) -> Any:
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)
-
-
-_HEAD = [*(f"dL/d{role}" for role in _ROLES), "stream, first", "last", "cosine, first", "last"]
 
 
 def versions() -> str:
@@ -42,30 +37,6 @@ def _other(what: str, one: Any) -> str:
     if what == "defaults":
         return f"default of {', '.join(one)}"
     return {"rope": "base of rotations", "tied": "when both ends are tied"}[what]
-
-
-def read_families() -> str:
-    """Families that are read, and the matrix whose gradient is furthest from what its configuration predicts."""
-    classes = json.loads((_FOLDER.parents[1] / "theory/configurations/classes.json").read_text(encoding="utf-8"))
-    measured = committed("configuration-gradients")["models"] | committed("configuration-experts")["models"]
-    rows = []
-    for family, one in classes["classes"].items():
-        text = "in the next section"
-        if family in measured:
-            text = _furthest(measured[family])
-        rows.append([f"`{family}`", one["name"], text])
-    return table(["model_type", "class", "furthest norm over prediction"], rows)
-
-
-def _furthest(found: dict[str, Any]) -> str:
-    """The matrix whose norm is furthest from its prediction, and what networks of the Stack have of it, if any do."""
-    role, far = max(found["matrices"].items(), key=lambda item: abs(item[1]["ratio"] - 1))
-    where = f"{role.removeprefix('encoder_')}{', encoder' if role.startswith('encoder_') else ''}"
-    text = f"{far['ratio']:.3f} ± {far['sem']:.3f} (dL/d{where})"
-    if "networks of the Stack" not in found:
-        return text
-    ours = found["networks of the Stack"]["matrices"][role]
-    return f"{text}; ours {ours['ratio']:.3f} ± {ours['sem']:.3f}"
 
 
 def _counted(found: dict[str, Any]) -> dict[str, Any]:

@@ -55,13 +55,5 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def _interval(value: Sequence[float]) -> str:
-    return f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
-
-
-def _percent(value: float) -> str:
-    return _minus(f"{100 * value:.0f}%".replace("-0%", "0%"))
-
-
 def _minus(text: str) -> str:
     return text.replace("-", "−")

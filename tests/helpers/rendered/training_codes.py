@@ -26,14 +26,6 @@ def training_codes() -> str:
     return table(["name", "code, rule", *_PARTS.values(), "cut at"], rows)
 
 
-def training_code_sources() -> str:
-    """Where each rule was read."""
-    return table(
-        ["name", "files", "date"],
-        [[f"`{name}`", one.source.replace("__", r"\_\_"), one.date] for name, one in TRAINING_CODES.items()],
-    )
-
-
 def _product(powers: Mapping[str, float]) -> str:
     times = powers.get("times", 1.0)
     symbols = {"sigma": r"\sigma", "d0": "d_0", "L0": "L_0"}

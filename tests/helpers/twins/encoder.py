@@ -34,7 +34,7 @@ def quantities(stack: Stack, engine: DenseEngine, inputs: Tensor, labels: Tensor
     """Every recorded quantity of one draw, the long way round."""
     d, n = stack.width, stack.tokens
     module = encoder(stack, engine.weights, draw)
-    seen: dict[str, list[Tensor]] = {"attention": [], "ffn": [], "hidden": []}
+    seen: dict[str, list[Tensor]] = {"attention": [], "ffn": [], "hidden": [], "stream": []}
     for block in module.layers:
         if stack.placement == "post":  # the residual sums are what the norms are given
             block.norm1.register_forward_pre_hook(lambda _, args: seen["attention"].append(args[0]))
@@ -42,6 +42,7 @@ def quantities(stack: Stack, engine: DenseEngine, inputs: Tensor, labels: Tensor
         else:
             block.norm2.register_forward_pre_hook(lambda _, args: seen["attention"].append(args[0]))
             block.register_forward_hook(lambda _, __, output: seen["ffn"].append(output))
+        block.register_forward_hook(lambda _, __, output: (output.retain_grad(), seen["stream"].append(output))[0])
         block.linear2.register_forward_pre_hook(lambda _, args: seen["hidden"].append(args[0]))
     x = inputs[draw].clone().requires_grad_()
     w_emb = engine.weights["Wemb"][0][draw].clone().requires_grad_()
@@ -79,6 +80,7 @@ def quantities(stack: Stack, engine: DenseEngine, inputs: Tensor, labels: Tensor
         "grad_sq_WV": torch.stack([b.self_attn.in_proj_weight.grad[2 * d :].square().sum() for b in module.layers]),
         "grad_sq_Wemb": w_emb.grad.square().sum(),
         "loss_gradient_sq": torch.stack([g.square().sum() for g in own]).mean(),
+        "stream_gradient_sq": torch.stack([s.grad.square().sum() for s in seen["stream"]]),
         "input_gradient_sq": x.grad.square().sum(),
         "ffn_hidden_energy": torch.stack([energy(h) for h in seen["hidden"]]),
         "ffn_hidden_max_sq": torch.stack([h.square().max() for h in seen["hidden"]]),

@@ -130,8 +130,10 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
             hidden = phi(rows @ weights[prefix + "W1"][layer])
         return hidden @ weights[prefix + "W2"][layer]
 
+    streams = {}
+
     def layers(x, prefix, memory=None):
-        sums, depth = [], depths[prefix]
+        sums, streams[prefix], depth = [], [], depths[prefix]
         if stack.embedding_norm == "added":
             x = norm(x, last=True)
         for layer in range(depth):
@@ -156,6 +158,8 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 ]
                 sums.append(alpha * x + tau * sum(made))
                 x = sums[-1] if name == "pre" else norm(sums[-1])
+            x.retain_grad()
+            streams[prefix].append(x)
         own = stack.final_norm == "own" and (stack.placement == "post" or stack.normalization == "none")
         return x if own else norm(x, last=True), sums
 
@@ -188,6 +192,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
             "hidden_energy": torch.stack([s.square().mean() for s in sums[each - 1 :: each]]),
             "token_correlation": torch.stack(correlations),
         }
+        found["stream_gradient_sq"] = torch.stack([x.grad.square().sum() for x in streams[prefix]])
         if "WQ" in weights:
             for name, of in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
                 found[name] = torch.stack([torch.stack([of(a).sum() for a in one]).mean() for one in patterns[prefix]])

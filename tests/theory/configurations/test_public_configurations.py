@@ -21,7 +21,7 @@ SAID = {
     "recurrence": "recurrence|attention is linear|of kind (mamba|linear_attention)",
     "convolutions": "convolutions|of kind conv",
     "bias in the choice": "a bias enters its router's choice",
-    "gate on attention": "a gate multiplies what its attention gives",
+    "gate on attention": "a gate multiplies its attention output",
     "no class in transformers": "has no class of it",
     "without a class in transformers": "has no class of it",
     "its class": "its class in transformers .* has not been compared",

@@ -288,7 +288,7 @@ def test_of_a_file_of_several_parts_that_of_the_words_is_read():
     whole = {"model_type": "idefics3", "text_config": words, "vision_config": {"hidden_size": 8}}
     stack, notes = stack_from_config(whole)
     assert stack == stack_from_config(LLAMA)[0]
-    assert "text_config, is read alone, without vision_config" in str(notes[0])
+    assert "text_config, is read, without vision_config" in str(notes[0])
     tied = stack_from_config(whole | {"text_config": LLAMA | {"model_type": "phi3"}, "tie_word_embeddings": True})[0]
     assert tied.embeddings == "tied"
 
@@ -296,13 +296,13 @@ def test_of_a_file_of_several_parts_that_of_the_words_is_read():
 def test_other_heads_are_named():
     """None, a classifier, and a class of another family are notes; a language model's is neutral."""
     for name, said in {
-        "LlamaForTokenClassification": "its loss is one of labels for each token",
+        "LlamaForTokenClassification": "its loss is about labels of single tokens",
         "LlamaModel": "it has no head and no loss",
         "Qwen2ForCausalLM": "the class that is read here is LlamaForCausalLM",
         "LlamaForNothing": "its loss is not known",
-        "GPT2DoubleHeadsModel": "its loss has a second part, of choices",
-        "BertForPreTraining": "its loss has a second part, of whether a sentence follows another",
-        "ElectraForPreTraining": "its loss is one of which words were replaced",
+        "GPT2DoubleHeadsModel": "its loss has a second part, about multiple choices",
+        "BertForPreTraining": "its loss has a second part, about whether a sentence follows another",
+        "ElectraForPreTraining": "its loss is about which tokens were replaced",
     }.items():
         notes = stack_from_config(LLAMA | {"architectures": [name]})[1]
         assert [note.what for note in notes if note.field == "architectures"] == ["left out"]

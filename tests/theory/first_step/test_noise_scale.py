@@ -193,7 +193,7 @@ def test_groups_of_two_sequences(fields, margin, shared):
     """By groups of 48 tokens, of which 12 stand for themselves, as by all of them: S, and C where there is one.
 
     At a width at which products of two tokens do not vary, which groups average over and all tokens do not.
-    W^Q and W^K are known to some 6% at so few tokens (docs/queries.md).
+    W^Q and W^K are known to some 6% at so few tokens (docs/report.md).
     """
     stack = replace(SMALL, width=2**20, depth=2, tokens=48, vocab=256, mask="causal", placement="pre")
     stack = replace(stack, **fields)

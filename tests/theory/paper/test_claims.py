@@ -193,8 +193,8 @@ DERIVED = {
         "0.8839",
     ],
 }
-"""What each step gives: by integration, matrices or solving; here as it stands in the paper, docs/proof.md or
-docs/layer_growth.md."""
+"""What each step gives: by integration, matrices or solving; here as it stands in the paper, docs/theorem_1.md or
+docs/theory.md."""
 
 
 @pytest.mark.parametrize("name", DERIVATIONS)

@@ -4,7 +4,7 @@ Where the gradient has coefficients M on what a branch made, f_p = Σ_e p_pe F_e
 has coefficients p_ie M_ip p_pe on F_e's own output; what others made is noise to it. The product of a token's gradient
 with an expert's output, t_ie = F_e(u_i)·g_i, has the mean √d Σ_p M_ip p_pe K_ip besides its noise. So the gradient at
 the router's logits has a mean given the choice, and through W^R it comes back as noise and along the tokens, whose
-logits are known. Derived in docs/experts.md.
+logits are known. Derived in docs/report.md.
 """
 
 import numpy as np

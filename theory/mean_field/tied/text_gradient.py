@@ -10,7 +10,7 @@ words of others, and what attention brings of other tokens. Labels are words, so
 the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
 
 Assumes d → ∞ as `gradient` does, and many tokens. Left out are relative O(1/n) and what a certain gradient at the
-logits of attention brings (`docs/first_step.md`).
+logits of attention brings (`docs/report.md`).
 """
 
 from __future__ import annotations

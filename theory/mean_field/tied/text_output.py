@@ -21,7 +21,7 @@ from theory.stack import Stack
 
 LARGEST_OWN_PROBABILITY = 0.25
 """Mean probability of a position's own word up to which texts are predicted: what attention brings of the known part of
-other tokens' gradients, which is left out, grows with it (docs/first_step.md)."""
+other tokens' gradients, which is left out, grows with it (docs/report.md)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

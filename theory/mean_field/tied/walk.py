@@ -20,6 +20,7 @@ from theory.mean_field.sublayers import (
     SublayerState,
     TokenMoments,
     add_energies,
+    of_stream,
     removed_at,
     scaled_overlaps,
     summed_overlaps,
@@ -84,6 +85,7 @@ def walk_down(
     for branches, sizes in reversed(list(zip(forward.insides, held, strict=False))):
         inside = branches[0]  # all branches have the stream and the sum in common
         alpha = inside.step.residual
+        of_layer = of_stream(tokens, gradient.kernel(last), stack.width) if inside.step.ends_layer else {}
         total = place(inside.total, sizes * alpha)
         overlaps = norm_overlaps(gradient, total, inside.after_scales) or overlaps
         of_norms = gradient.norm_parameter_gradients(stack, tokens, total, inside.after_scales)
@@ -96,7 +98,8 @@ def walk_down(
         gradient, overlaps, left, energies = _below_sublayer(tokens, gradient, overlaps, total, below, branches, rule)
         across = alpha * across + left * remains[..., None, :]
         remains = remains * alpha
-        collected.append(add_energies(energies, of_norms))
+        collected.append(add_energies(energies, of_norms) | of_layer)
+        last = below
     return Walked(gradient, below, at_total, across, remains, collected)
 
 

@@ -1,0 +1,150 @@
+"""`gradbounds predict --learning-rate`: what step 1 does to the loss at a rate, from a batch of text."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradbounds.actions.batch import Asked, law_of
+from gradbounds.described_network import Description
+from gradbounds.network_text import drawn_lines, note_lines, title
+from gradbounds.plain_text import table_lines
+from gradbounds.progress import shown
+from gradbounds.result import Result
+from simulate.counts import check_count
+from theory.coverage import require
+from theory.first_step.batch_step import ERRORS, BatchStep, batch_step, seconds_of
+from theory.mean_field.text_law import TextLaw
+from theory.stack.optimizers import Optimizer
+
+INSIDE, EDGE = "inside", "at the edge"
+_BEYOND = "far beyond"
+_LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
+"""Where the quadratic ends: by what logits move by, and by the largest relative update of a matrix.
+
+Up to the first it holds, and beyond the second it does not: a softmax and a network of products are quadratic only in
+small changes of logits and weights.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RateOfStep:
+    """One step of an optimizer at a rate."""
+
+    optimizer: Optimizer
+    rate: float
+    step: BatchStep
+
+    @property
+    def logits(self) -> float:
+        """What logits move by: all of them in the root mean square, or labels' logits, whichever is more."""
+        return self.rate * self.step.logit_move
+
+    @property
+    def update(self) -> tuple[str, float]:
+        """The matrix with the largest relative update, and that."""
+        by_matrix = {
+            role if not np.ndim(values) else f"{role} of layer {layer}": float(value)
+            for role, values in self.step.relative_updates.items()
+            for layer, value in enumerate(np.atleast_1d(values), 1)
+        }
+        name, update = max(by_matrix.items(), key=lambda item: item[1])
+        return name, self.rate * update
+
+    @property
+    def region(self) -> str:
+        """Whether the quadratic holds at this rate."""
+        over = [
+            sum(value > limit for limit in limits)
+            for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
+        ]
+        return (INSIDE, EDGE, _BEYOND)[max(over)]
+
+    def row(self) -> dict[str, Any]:
+        """All of it as one row of a table."""
+        change, error = self.step.change(self.rate)
+        name, update = self.update
+        return {
+            "optimizer": self.optimizer, "rate": self.rate, "loss_change": change, "loss_change_error": error,
+            "logit_change": self.logits, "most_updated": name, "relative_update": update, "region": self.region,
+            "critical_rate": self.step.critical_rate,
+        }  # fmt: skip
+
+
+def predict_rate(
+    asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
+    warmup_steps: int | None = None,
+) -> Result:  # fmt: skip
+    """What step 1 does at a learning rate, and when a linear warm-up to that rate passes the critical rate.
+
+    Raises:
+        ValueError: an argument is outside its range, or a configuration cannot be read.
+        NoRuleError: there is no rule for the network.
+    """
+    check_count("batch", batch, 1)
+    if warmup_steps is not None:
+        check_count("warmup_steps", warmup_steps, 1)
+    if not (math.isfinite(rate) and rate > 0):
+        raise ValueError(f"learning_rate must be a positive number, got {rate!r}.")
+    stack, notes = of.read(asked.given)
+    require(stack, "noise_scale")
+    law = law_of(stack, asked.text) or TextLaw.distinct(stack.vocab)
+    first = rate / (warmup_steps or 1)
+    seconds = len(optimizers) * seconds_of(stack)
+    with shown(f"predicting step 1 of {len(optimizers)} optimizers", seconds):
+        steps = [RateOfStep(name, first, batch_step(stack, name, batch, law)) for name in optimizers]
+    table = pd.DataFrame([step.row() for step in steps])
+    text = f" of --text {asked.text}" * (asked.text is not None)
+    warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
+    return Result(
+        about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
+        values={"stack": stack, "batch": batch, "notes": notes},
+        lines=[
+            title(stack), *drawn_lines(notes), "",
+            f"Step 1 at the learning rate {first:.3g}{warmed},",
+            f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}{text}:", "",
+            *_table(table), "", *_sentences(rate, warmup_steps, steps), *_LIMITS, *note_lines(notes),
+        ],
+    )  # fmt: skip
+
+
+def _table(table: pd.DataFrame) -> list[str]:
+    """One line for each optimizer."""
+    names = ("optimizer", "change of the loss", "logits move by", "largest relative update", "critical rate")
+    rows = [
+        (
+            row.optimizer, f"{row.loss_change:+.3g} +- {row.loss_change_error:.1g}", f"{row.logit_change:.2g}",
+            f"{row.relative_update:.2g} ({row.most_updated})", f"{row.critical_rate:.2g}",
+        )
+        for row in table.itertuples()
+    ]  # fmt: skip
+    return table_lines(names, rows)
+
+
+def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
+    """The region of every step, and when a warm-up passes the critical rate."""
+    lines = []
+    for each in steps:
+        where = f"{each.optimizer}: the rate is {each.region}{' of' * (each.region != _BEYOND)} the region where"
+        lines.append(f"{where} the quadratic holds{'; its change is no prediction' * (each.region == _BEYOND)}.")
+        share = each.step.critical_rate / rate
+        if share >= 1.0:
+            lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
+        elif warmup_steps:
+            at = math.ceil(share * warmup_steps)
+            lines.append(f"  The warm-up passes the critical rate at step {at} of {warmup_steps}.")
+        else:
+            lines.append(f"  A linear warm-up to {rate:g} passes the critical rate after {share:.1%} of its steps.")
+    return lines
+
+
+_LIMITS = (
+    "",
+    "Critical rate: where the quadratic loss with the Gauss-Newton matrix is back at its start, for step 1 alone.",
+    "Weights move in a warm-up, so that later steps have other critical rates. Theory recommends no rate.",
+    f"Stated errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}.",
+    "Not stepped here are biases, gains, tables of positions and, with untied embeddings, the table of inputs.",
+)

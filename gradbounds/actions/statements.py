@@ -1,0 +1,178 @@
+"""`gradbounds verify --source` and `--claims`: statements of a file, sampled, predicted and judged."""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from checks.results import changed_verdicts, field_results, results
+from checks.stacks.statements import Means, Network, judge, networks, theory_of, variants
+from checks.verdict import Verdict
+from gradbounds.actions.first_step_cost import network_seconds
+from gradbounds.progress import counted, progress
+from gradbounds.result import Result
+from gradbounds.units import duration, seconds_of
+from simulate import Cell, Run, Samples
+from simulate.curvature.first_step import sampled_steps
+from simulate.runs.cost import block_work
+from simulate.runs.execution import Execution
+from simulate.runs.files import write_whole
+from simulate.runs.provenance import manifest, session
+from simulate.runs.sweep import sample_into
+from theory import Claim
+from theory.paper.claims import read_claims, sources
+
+MOST_SECONDS = "20m"
+"""What sampling may take by its estimate, unless more is given."""
+CLAIMS_RUN = "verify claims"
+"""How the manifest of a run folder names it."""
+
+
+def verify_claims(
+    claims: Sequence[Claim] | Path | str, out: Path | str, *, workers: int = 1, max_time: str | None = None
+) -> Result:
+    """Predict, sample and judge statements, each by the rule of its kind.
+
+    Args:
+        claims: statements, or a file of them.
+        out: folder of the run; what was sampled there before is continued.
+        workers: processes that sample.
+        max_time: the longest that sampling may take by its estimate; 20 minutes if None.
+
+    Returns:
+        Verdicts; where a committed verdict is another, or theory and samples differ, that is a difference.
+
+    Raises:
+        ValueError: a statement cannot be judged, or sampling would take longer.
+    """
+    listed = [*read_claims(claims).values()] if isinstance(claims, Path | str) else list(claims)
+    judged = [claim for claim in listed if claim.quantity and not claim.unjudged]
+    wanted: dict[tuple[Network, int], int] = defaultdict(int)
+    for claim in judged:
+        for network in networks(claim):
+            wanted[network, claim.seed] = max(wanted[network, claim.seed], claim.draws)
+    seconds = sum(_seconds(network, draws) for (network, _), draws in wanted.items()) / workers
+    takes = f"{len(judged)} of {len(listed)} claims are judged; sampling takes about {duration(seconds)}"
+    print(f"{takes}.", file=sys.stderr, flush=True)
+    if seconds > seconds_of(max_time or MOST_SECONDS):
+        raise ValueError(
+            f"max_time must be longer, got {max_time or MOST_SECONDS}: {takes}; or take fewer or smaller networks."
+        )
+    numbers = _sampled(wanted, Path(out), workers) if wanted else {}
+    theory = cache(theory_of)
+    verdicts = [_verdict(each, numbers, theory) for claim in judged for each in variants(claim)]
+    if verdicts:
+        write_whole(Path(out) / "verdicts.json", results(verdicts, [], session()["command"]).encode())
+    committed = [v for known in field_results().values() for v in known.verdicts]
+    changes = [
+        f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
+        for now, old in changed_verdicts(verdicts, committed)
+    ]
+    differ = [
+        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
+        for v in verdicts
+        if v.agreement == "differs"
+    ]
+    left = [
+        f"{claim.id} is not judged: {claim.unjudged or 'it has no quantity'}."
+        for claim in listed
+        if claim not in judged
+    ]
+    about = {claim.id: claim for claim in judged}
+    remarks = [
+        line for name in dict.fromkeys(v.claim for v in verdicts) for line in about_verdict(about[name], verdicts)
+    ]
+    return Result(
+        about=f"verdicts on {len(judged)} claims", verdicts=verdicts, below=["", *remarks, *left],
+        differences=[*differ, *changes],
+    )  # fmt: skip
+
+
+def about_verdict(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
+    """What is left out of a derivation, and the correction, where the statement fails; and remarks."""
+    fails = any(v.claim == claim.id and v.verdict == "fails" for v in verdicts)
+    lines = [f"{claim.id} leaves out: {claim.left_out}"] if fails and claim.left_out else []
+    lines += [f"{claim.id} corrected: {claim.corrected}"] if fails and claim.corrected else []
+    return [*lines, *([f"{claim.id} remark: {claim.remark}"] if claim.remark else [])]
+
+
+def _verdict(claim: Claim, numbers: Mapping[tuple[Network, int], Means], theory: Any) -> Verdict:
+    def samples(network: Network) -> Means:
+        return {name: values[: claim.draws] for name, values in numbers[network, claim.seed].items()}
+
+    try:
+        return judge(claim, samples, theory)
+    except KeyError as error:
+        raise ValueError(f"quantity of claim {claim.id!r}: {str(error.args[0])[:200]}") from error
+    except ValueError as error:
+        raise ValueError(f"claim {claim.id!r}: {error}") from error
+
+
+def _seconds(network: Network, draws: int) -> float:
+    """About how long so many networks take on one core."""
+    if network.optimizer:
+        return draws * network_seconds(network.stack, 1)
+    cell = Cell(network.stack)
+    return cell.blocks(draws) * block_work(cell).cost
+
+
+def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int) -> dict[tuple[Network, int], Means]:
+    """Numbers of every network and seed, a draw each along the first axis."""
+    plain = {key: draws for key, draws in wanted.items() if not key[0].optimizer}
+    numbers: dict[tuple[Network, int], Means] = {}
+    if plain:
+        every = [Cell(network.stack) for network, _ in plain]
+        cells = {cell.name: cell for cell in every}
+        run = Run.create(out, manifest(CLAIMS_RUN, [*cells.values()], draws=2, seed=0))
+        for seed in sorted({seed for _, seed in plain}):
+            draws = {Cell(n.stack).name: count for (n, at), count in plain.items() if at == seed}
+            with progress() as on_block:
+                sample_into(
+                    [cells[name] for name in draws], draws=draws, seed=seed, run=run,
+                    execution=Execution(workers=workers), on_block=on_block,
+                )  # fmt: skip
+        samples = {each.cell.name: each for each in run.samples()}
+        numbers |= {key: _of_seed(samples[Cell(key[0].stack).name], key[1]) for key in plain}
+    steps = [(key, draws) for key, draws in wanted.items() if key[0].optimizer]
+    with counted("stepping") as done:
+        for k, (key, count) in enumerate(steps):
+            numbers[key] = _steps(key[0], key[1], count, out / "steps")
+            done(k + 1, len(steps))
+    return numbers
+
+
+def _of_seed(samples: Samples, seed: int) -> Means:
+    chosen = samples.seeds == seed
+    return {name: values[chosen].astype(float) for name, values in samples.items()}
+
+
+def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
+    """Numbers of first steps, kept in a file after each network, where the next call continues."""
+    file = folder / f"{Cell(network.stack).name}-{network.optimizer}-{seed}.json"
+    rows: list[dict[str, float]] = json.loads(file.read_bytes()) if file.exists() else []
+    for draw in range(len(rows), draws):
+        measured = sampled_steps(network.stack, (network.optimizer,), seed=seed + draw, ends=False)
+        rows.append({name: value for name, value in asdict(measured[network.optimizer]).items() if value == value})
+        write_whole(file, json.dumps(rows).encode())
+    return {name: np.array([row[name] for row in rows]) for name in ("gain", "curvature", "logit_change_sq")}
+
+
+def verify_source(name: str, out: Path | None, *, workers: int = 1, max_time: str | None = None) -> Result:
+    """Judge the statements of a source that comes with gradbounds, or of "all".
+
+    Raises:
+        ValueError: there is no such source, or as `verify_claims`.
+    """
+    known = sources()
+    if name not in (*known, "all"):
+        from theory.stack.registry import nearest
+
+        raise ValueError(f"source must be one of {', '.join(known)} or all, got {name[:60]!r}.{nearest(name, known)}")
+    listed = [claim for each, claims in known.items() if name in (each, "all") for claim in claims.values()]
+    return verify_claims(listed, out or Path("runs") / f"claims-{name}", workers=workers, max_time=max_time)

@@ -1,0 +1,186 @@
+"""Statements of files: planted errors are caught, true ones are seldom refused, and ill-formed files have one line."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checks.stacks.statements import judge, networks, theory_of, variants
+from checks.statistics import FALSE_ALARM
+from gradbounds.actions.statements import verify_claims
+from gradbounds.cli import main
+from theory import Claim
+from theory.paper.claims import CLAIMS, claims_of, sources
+
+SMALL = {"placement": "pre", "width": 128, "tokens": 4, "vocab": 64, "depth": 4}
+NORM = {"grad_sq_W2[1]": 0.5}
+BASE = Claim(id="C", kind="value", quantity=NORM, claimed=1.0, network=SMALL, draws=64)
+BY_DEPTH = replace(BASE, kind="exponent", against="depth", at=(4, 8, 16, 32))
+BY_LAYER = replace(BASE, kind="growth", quantity={"hidden_energy": 1.0}, against="layer", network=SMALL | {"depth": 16})
+ORDER = replace(
+    BASE,
+    kind="comparison",
+    claimed=None,
+    quantity={"hidden_energy[-1]": 1.0},
+    networks={"pre": {}, "scaled": {"placement": "scaled"}},
+)
+KNOWN: dict = {}
+
+
+def theory(network):
+    if network not in KNOWN:
+        KNOWN[network] = theory_of(network)
+    return KNOWN[network]
+
+
+def drawn(generator, relative=0.1, draws=64):
+    """Samples of networks whose means are theory's, with a normal error of some percent of each draw."""
+
+    def samples(network):
+        return {
+            name: value * (1.0 + relative * generator.standard_normal((draws, *value.shape)))
+            for name, value in theory(network).items()
+            if name in ("grad_sq_W2", "hidden_energy")
+        }
+
+    return samples
+
+
+def true_number(claim):
+    """What theory says, as `judge` prints it."""
+    return judge(claim, drawn(np.random.default_rng(0)), theory).predicted
+
+
+TRUE = {
+    kind: replace(claim, **({"claimed": None} | {end: true_number(claim)}))
+    for kind, claim, end in (
+        ("value", BASE, "claimed"),
+        ("exponent", BY_DEPTH, "claimed"),
+        ("growth", BY_LAYER, "claimed"),
+        ("bound", replace(BASE, kind="bound"), "at_most"),
+        ("ratio", replace(ORDER, kind="ratio", networks=dict(ORDER.networks), claimed=1.0), "claimed"),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("claim", "changes"),
+    [
+        (TRUE["exponent"], {"claimed": TRUE["exponent"].claimed + 0.1}),
+        (TRUE["growth"], {"claimed": TRUE["growth"].claimed * 1.02}),
+        (TRUE["value"], {"claimed": TRUE["value"].claimed * 1.1}),
+        (TRUE["bound"], {"at_most": TRUE["bound"].at_most * 0.9}),
+        (TRUE["ratio"], {"claimed": TRUE["ratio"].claimed * 0.9}),
+        (ORDER, {"networks": dict(reversed(ORDER.networks.items()))}),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value.kind,
+)
+def test_a_planted_error_of_each_kind_is_caught(claim, changes):
+    samples = drawn(np.random.default_rng(1), 0.05)
+    assert judge(claim, samples, theory).verdict.startswith("holds")
+    assert judge(replace(claim, **changes), samples, theory).verdict == "fails"
+
+
+def test_a_true_statement_is_refused_at_most_at_the_stated_rate():
+    """Of 1000 runs without theory, which would save some: 0.06 are expected, and two have a probability of 0.002."""
+    generator = np.random.default_rng(2)
+    claims = list(TRUE.values())
+    refused = sum(
+        judge(claims[k % len(claims)], drawn(generator, 0.5, 16), lambda _: {}).verdict == "fails" for k in range(1000)
+    )
+    assert refused <= 1, FALSE_ALARM
+
+
+def test_every_shipped_statement_has_networks_and_an_id_of_its_own():
+    every = [claim for claims in sources().values() for claim in claims.values()]
+    judged = [claim for claim in every if not claim.unjudged]
+    assert len({claim.id for claim in every} | set(CLAIMS)) == len(every) + len(CLAIMS)
+    assert len(judged) >= 40
+    assert len({claim.paper for claim in judged}) >= 15
+    for claim in judged:
+        assert networks(claim), claim.id
+        assert claim.source, claim.id
+        assert claim.statement, claim.id
+
+
+GOOD = """
+[M1]
+kind = "exponent"
+statement = "Pre-LN divides the first layer's gradient by sqrt(L)"
+quantity = { "grad_sq_W2[1]" = 0.5 }
+against = "depth"
+at = [2, 4, 8]
+claimed = -0.5
+draws = 32
+network = { placement = "pre", width = 64, tokens = 2, vocab = 16 }
+"""
+
+
+def test_a_file_is_judged_and_continued(tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(GOOD)
+    assert main(["verify", "--claims", str(file), "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert "1 of 1 claims are judged; sampling takes about" in said.err
+    assert "M1   exponent in depth of grad_sq_W2[1]^0.5: fails" in said.out
+    again = verify_claims(file, tmp_path / "run")
+    assert "fails" in str(again)
+    assert "sampling" not in capsys.readouterr().err.partition("\n")[2], "what was sampled is not sampled again"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("[2, 4, 8]", "[2, 4]", "at least 3 values"),
+        ("[2, 4, 8]", str(list(range(1, 50))), "at most 32"),
+        ('"depth"', '"deepness"', "against of claim"),
+        ("-0.5", "nan", "not finite"),
+        ("-0.5", "true", "a finite number"),
+        ('"exponent"', '"growth"', "above 0 but for exponents"),
+        ('"exponent"', '"identity"', "growth or comparison"),
+        ("grad_sq_W2[1]", "grad_sq_W9[1]", "Did you mean"),
+        ("grad_sq_W2[1]", "grad_sq_W2[3]", "up to 2"),
+        ("grad_sq_W2[1]", "grad_sq_W2", "a layer, as grad_sq_W2"),
+        ("width = 64", "widht = 64", "widht"),
+        ("width = 64", "width = 9007199254740992", "max-time must be longer"),
+        ("draws = 32", "draws = 5000", "2 to 4096"),
+        ('kind = "exponent"', "", "kind"),
+        ("claimed", "clamied", "Did you mean claimed"),
+        ("[M1]", '["a\\nb"]', "a word of at most 40"),
+        ("Pre-LN divides", "\\u001b[31m", "one line"),
+        ("[M1]", "x = 1\n[M1]", "must be a table"),
+        (GOOD, "", "from 1 to 200 claims"),
+        (GOOD, "".join(f"[a{k}]\n" for k in range(201)), "from 1 to 200 claims"),
+        (GOOD, "[[", "TOML"),
+        (GOOD, "#" * (2**20 + 1), "at most 1 MiB"),
+    ],
+)
+def test_an_ill_formed_file_has_one_line(before, after, said, tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(GOOD.replace(before, after))
+    assert main(["verify", "--claims", str(file), "--out", str(tmp_path / "run")]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert said in lines[-1], lines
+    assert len(lines) <= 1 + ("max-time" in said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_flags_of_statements(capsys):
+    assert main(["verify", "--source", "kell"]) == 2
+    assert "Did you mean keel?" in capsys.readouterr().err
+    assert main(["verify", "--source", "keel", "--draws", "8"]) == 2
+    assert "which every statement has of its own" in capsys.readouterr().err
+
+
+def test_a_variant_is_another_row():
+    text = GOOD + '[M1.variants]\n"gated units" = { ffn = "gated" }\n'
+    (claim,) = claims_of(text.encode(), "mine").values()
+    assert [each.setting for each in variants(claim)] == ["the source's setting", "gated units"]
+    assert len(networks(claim)) == 6
+
+
+def test_the_example_of_the_page_is_read():
+    page = (Path(__file__).parents[2] / "docs" / "claim_tutorial.md").read_text(encoding="utf-8")
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    assert claims_of(example.encode(), "page")
