@@ -35,7 +35,7 @@ class FirstStep(LargeWidthStep):
 
 def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
-    patterns: int | None = None, windows: NDArray[np.integer] | None = None, sharing: int = 1,
+    patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
     """Predict the first optimizer step of all or some matrices, with its error at this width.
 
@@ -51,7 +51,6 @@ def first_step(
         windows: token ids of shape (windows, n + 1), as in `predict`, for untied embeddings: equal ids share an input,
             and labels are the next ids. Means include the windows, and errors treat them as random samples. Without
             windows all token ids differ, and labels are independent.
-        sharing: divisor of the numbers of sampled outputs and Gaussian tokens. A larger one is faster and less certain.
 
     Raises:
         ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0; or windows
@@ -65,9 +64,7 @@ def first_step(
     >>> print(f"off by up to {step.implied_error:.0%}")
     off by up to 7%
     """
-    step = large_width_step(
-        stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows, sharing=sharing
-    )
+    step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows)
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
     left_out = left_out_of_few_heads(step)
     trust = {name: Trust.of(stack, name, optimizer) for name in NUMBERS}

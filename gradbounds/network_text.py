@@ -364,7 +364,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
-    said = (
+    of_sgd = (
         f"relative to its size, {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as "
         f"much as {role(least[0])} of layer {least[1]}"
     )
@@ -379,7 +379,7 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
     times = max(ends.values()) / min(ends.values())
     kinds = f"{', '.join(largest)} up to {_times(times)} times as much as other matrices, by their initial sizes"
     return [
-        card_row("under SGD", said), card_row("under Adam, Muon", alike),
+        card_row("under SGD", of_sgd), card_row("under Adam, Muon", alike),
         *[card_row("under Adam", kinds)] * (times > 1 + _FLAT),
     ]  # fmt: skip
 

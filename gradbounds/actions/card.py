@@ -1,15 +1,14 @@
 """The card of a model: the first screen of `gradbounds predict`, at most 18 lines of at most 110 columns."""
 
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import matrices
 from checks.trust import Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
@@ -26,44 +25,45 @@ from theory import NoRuleError, Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import gaps
-from theory.first_step.cost import first_step_cost
+from theory.first_step.batch_step import ERRORS, POSITIONS, batch_step
+from theory.mean_field.text_law import TextLaw
 from theory.stack import TITLES
 from theory.stack.optimizers import Optimizer
 
 BATCH = 64
 """Sequences of the first step."""
 
-_LINES, _COLUMNS = 18, 110
+_COLUMNS = 110
 
 # Seconds by the estimate: of the first step's batch, and of the critical rates.
-_BATCH_SECONDS, _RATE_SECONDS = 3.8, 5.2
+_BATCH_SECONDS, _RATE_SECONDS = 3.8, 3.6
 
-# The fewest tokens at which a batch stands for a longer one: words repeat too seldom in shorter sequences.
+# The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
 _FEWEST_TOKENS = 128
 
-# The least share of the squared norm that is named.
+# The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
 
-# Tokens of the critical rates, the most that fit; attention samples, and of a batch the first that fit before these;
-# how far other samples of the rates are fewer.
-_RATE_TOKENS, _PATTERNS, _MORE_PATTERNS, _SHARING = (16, 8, 4), 2, (16, 4), 16
+# Attention samples of a batch: the first of the larger numbers that fits, or the smallest.
+_PATTERNS, _MORE_PATTERNS = 2, (16, 4)
+_RATE_VIEW = f"--batch {BATCH} --learning-rate R"
 _OPTIMIZERS: dict[Optimizer, str] = {"adam": "Adam", "sgd": "SGD"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStepOfRun:
-    """Loss and gradient norm of step 1 of a run, as far as they are had soon.
+    """Loss and gradient norm of step 1 of a run, if they take only seconds.
 
     Attributes:
-        tokens: of a sequence.
-        text: the name of the law of its words; "" where theory has no rule for text.
-        loss: its mean.
-        loss_deviation: one run's standard deviation from it, or the most that it may be; None without a rule for text.
-        norm: of the gradient; None where it is left out.
-        norm_deviation: one run's standard deviation from that.
+        tokens: number of tokens of a sequence.
+        text: name of the law of its tokens; "" if the theory has no rule for text.
+        loss: mean loss.
+        loss_deviation: standard deviation of one run's loss, or its upper limit; None without a rule for text.
+        norm: gradient norm; None if it is omitted.
+        norm_deviation: standard deviation of one run's norm.
         texts: norms for the texts with the fewest and the most repeats; None for one law.
-        why_not: why the norm is left out; "" where it is not.
-        result: what `predict --batch` found; None where the norm is left out.
+        why_not: reason to omit the norm, or "".
+        result: result of `predict --batch`; None if the norm is omitted.
     """
 
     tokens: int
@@ -80,16 +80,16 @@ class FirstStepOfRun:
 def model_card(
     given: Mapping[str, Any], of: Description, *, layers: bool = False, every_layer: bool = False, **how: Any
 ) -> Result:
-    """The card of a network, and below it the tables that are asked for.
+    """Return the card of a network, and the tables of layers on request.
 
-    Only a model has a first step of a run and critical rates, and beside samples and comparisons they are left out.
+    Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them.
 
     Args:
         given: fields of the network.
-        of: what else describes it.
+        of: further description of the network.
         layers: whether tables of layers follow.
-        every_layer: whether they have every layer.
-        how: the other arguments of `predict_stack`.
+        every_layer: whether the tables list every layer.
+        how: other arguments of `predict_stack`.
 
     Raises:
         ValueError: as `predict_stack`.
@@ -103,7 +103,7 @@ def model_card(
     with by_estimates(), quietly():
         alone = of.is_model and not how["compare"] and how["draws"] is None
         first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
-        rates = _critical_rates(stack) if alone else None
+        rates = None if first is None else _critical_rates(stack, first.tokens, first.text or None)
     lines = [
         *_head(stack, notes, of.like or model_type(notes) or ""),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, context(notes))),
@@ -120,7 +120,7 @@ def model_card(
 
 
 def _wrapped(line: str) -> list[str]:
-    """The line in as many as it takes, of which the next ones begin below its value."""
+    """Fold a long line; the next lines begin below its value."""
     indent = " " * len(card_row("", "")) if line.startswith("  ") else "  "
     return textwrap.wrap(
         line, _COLUMNS, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
@@ -128,7 +128,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _plain(first: FirstStepOfRun) -> dict[str, Any]:
-    """Its numbers."""
+    """Return the numbers of the first step by name."""
     return {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
 
 
@@ -136,7 +136,7 @@ def _first_step_of_run(
     given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame,
     limits: Mapping[str, Any],
 ) -> FirstStepOfRun:  # fmt: skip
-    """Step 1 at the context, or at the most tokens that fit; without the norm where it takes longer or has no rule."""
+    """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
     longest = given.get("tokens") or context(notes) or stack.tokens
     whole, _ = of.read({**given, "tokens": longest})
     asked = resolve_batch({**given, "tokens": longest}, of, text=None, **limits)
@@ -150,60 +150,68 @@ def _first_step_of_run(
     known = FirstStepOfRun(tokens=longest, text=asked.text or "", loss=loss, loss_deviation=deviation)
     if law is None:
         lacks = "experts" if stack.experts else "its fields"
-        return replace(known, why_not=f"not known for text: theory of repeated words has no rule for {lacks}")
+        return replace(known, why_not=f"unknown for text: the theory of repeated tokens has no rule for {lacks}")
     patterns = limits["patterns"] or next((count for count in _MORE_PATTERNS if is_soon(count)), _PATTERNS)
     soon = {**limits, "max_time": limits["max_time"] or f"{_BATCH_SECONDS}s", "patterns": patterns}
     fewer = asked if "tokens" in given else resolve_batch(given, of, text=None, **soon)
     try:
         enough = fewer.given.get("tokens", stack.tokens) >= min(longest, _FEWEST_TOKENS)
-        found = predict_batch(fewer, BATCH, of, **soon) if enough else None
+        result = predict_batch(fewer, BATCH, of, **soon) if enough else None
     except OverBudgetError:
-        found = None
+        result = None
     except NoRuleError as error:
-        return replace(known, why_not=f"not known: {error}")
-    if found is None:
+        return replace(known, why_not=f"unknown: {error}")
+    if result is None:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
-        return replace(known, why_not=f"left out, since it takes about {takes}: --batch {BATCH} has it")
-    return _with_norm(known, fewer, found)
+        return replace(known, why_not=f"omitted, because it takes about {takes}: --batch {BATCH}")
+    return _with_norm(known, fewer, result)
 
 
-def _with_norm(known: FirstStepOfRun, asked: Asked, found: Result) -> FirstStepOfRun:
-    """The first step with what `predict --batch` found."""
-    values = found.values
+def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:
+    """Add the result of `predict --batch` to the first step."""
+    values = result.values
     line: FirstLine = values["line"]
     return replace(
         known, tokens=values["stack"].tokens, loss=line.loss, loss_deviation=line.loss_deviation, norm=line.norm,
-        norm_deviation=line.norm_deviation, texts=norms_of_texts(values["stack"], asked.text, line), result=found,
+        norm_deviation=line.norm_deviation, texts=norms_of_texts(values["stack"], asked.text, line), result=result,
     )  # fmt: skip
 
 
-def _critical_rates(stack: Stack) -> dict[str, Any]:
-    """The critical learning rate by optimizer with its relative error, at the most tokens that fit; or why not."""
-    if missing := gaps(stack, "first_step"):
+def _critical_rates(stack: Stack, tokens: int, text: str | None) -> dict[str, Any]:
+    """Return the critical learning rates for the batch of step 1 with the factors of their errors, or the reason.
+
+    Few positions represent the batch. The change from half of them to all of them extends the error to as many
+    positions as the error was measured with.
+    """
+    batch = replace(stack, tokens=tokens)
+    if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"no rule for a first step of {missing[0].networks}"}
-    for tokens in (min(stack.tokens, most) for most in _RATE_TOKENS):
-        try:
-            shorter = replace(stack, tokens=tokens)
-        except ValueError:  # a mask of its own asks for its number of tokens
-            break
-        for optimizers in (tuple(_OPTIMIZERS), ("adam",) if tokens == min(stack.tokens, _RATE_TOKENS[-1]) else ()):
-            seconds = sum(first_step_cost(shorter, name, _PATTERNS, _SHARING).seconds for name in optimizers)
-            if optimizers and seconds < _RATE_SECONDS:
-                return {"tokens": tokens} | {name: _critical_rate(shorter, name) for name in optimizers}
-    return {"no_rule": "left out, since it takes longer: --first-step has it"}
+    law = law_of(batch, text) or TextLaw.distinct(stack.vocab)
+    soon = [
+        count
+        for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4)
+        if sum(_seconds_of_rates(stack, most) for most in (count, count // 2)) < _RATE_SECONDS
+    ]
+    if not soon:
+        return {"no_rule": f"omitted, because it takes longer: {_RATE_VIEW}"}
+    rates: dict[str, Any] = {"positions": soon[0]}
+    for name in _OPTIMIZERS:
+        half, whole = (
+            batch_step(batch, name, BATCH, law, positions=count, networks=1).critical_rate
+            for count in (soon[0] // 2, soon[0])
+        )
+        growth = max(half / whole, whole / half) ** math.log2(POSITIONS / soon[0])
+        rates[name] = {"rate": whole, "factor": (1.0 + ERRORS["critical_rate"]) * growth}
+    return rates
 
 
-def _critical_rate(stack: Stack, optimizer: Optimizer) -> dict[str, Any]:
-    """A critical rate, its relative error, and whether a part of that error is not known."""
-    step = first_step(stack, optimizer, patterns=_PATTERNS, sharing=_SHARING)
-    rate, known = step.critical_rate, step.implied_errors["critical_rate"]
-    return {
-        "rate": rate, "error": float(np.hypot(known, step.critical_rate_sem / rate)), "more": bool(step.no_coefficient)
-    }  # fmt: skip
+def _seconds_of_rates(stack: Stack, positions: int) -> float:
+    """Estimate the seconds on one core for both optimizers with this number of positions."""
+    return 7e-7 * positions * stack.vocab + 4e-6 * stack.depth * stack.heads * positions**2
 
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
-    """What the network is, and who draws its weights."""
+    """Describe the network and the rule that initializes its weights."""
     units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
     if stack.experts:
         units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
@@ -226,11 +234,11 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
 
 
 def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """Loss and gradient norm of the network's own sequences, whose tokens all differ."""
+    """Return loss and gradient norm for sequences whose tokens all differ."""
     loss = table[table["quantity"] == "loss"]["predicted"]
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = _shares(table)
-    norm = float(np.sqrt(sum(shares.values())))
+    norm = math.sqrt(sum(shares.values()))
     return [
         f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ",
         *[card_row("loss", f"{each:.4g}") for each in loss],
@@ -240,7 +248,7 @@ def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
 
 
 def _shares(table: pd.DataFrame) -> dict[str, float]:
-    """Squared norms of every kind of matrix over all layers."""
+    """Return squared norms of every kind of matrix, summed over all layers."""
     names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in set(table["quantity"]))]
     squares = {
         matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(
@@ -252,18 +260,17 @@ def _shares(table: pd.DataFrame) -> dict[str, float]:
 
 
 def _carried(squares: Mapping[str, float], of: str = "") -> str:
-    """The matrices with the largest shares of the squared norm."""
+    """List the matrices with the largest shares of the squared norm."""
     whole = sum(squares.values())
     largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:4] if item[1] > _SMALL * whole]
     return card_row(
-        "carried by", f"{', '.join(f'{name} {part / whole:.0%}' for name, part in largest)} of its square{of}"
+        "carried by", f"{', '.join(f'{name} {part / whole:.0%}' for name, part in largest)} of the squared norm{of}"
     )
 
 
 def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
-    """Step 1 of a run."""
+    """Return the lines of step 1 of a run."""
     by = "" if not first.text else ", Zipf's law" if first.text == ZIPF else f", {first.text.capitalize()} text"
-    more = f"; more: --batch {BATCH}"
     fewer = longest is not None and first.tokens < longest and first.result is not None
     of_context = f" (its context of {longest} takes longer: --batch {BATCH})" if fewer else ""
     lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}"]
@@ -285,12 +292,12 @@ def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest
         *lines,
         card_row("loss", f"{number_text(first.loss, first.loss_deviation)}{at_most} (standard deviation of one run)"),
         card_row("gradient norm", f"{number_text(first.norm, first.norm_deviation)}{texts}"),
-        _carried(squares, "" if fewer else more),
+        _carried(squares, "" if fewer else f"; more: --batch {BATCH}"),
     ]  # fmt: skip
 
 
 def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> list[str]:
-    """How layers differ, in the batch of step 1 where it is known."""
+    """Compare the layers, in the batch of step 1 if it is known."""
     if first is None or first.result is None:
         lines = layer_lines(stack, table)
     else:
@@ -299,9 +306,9 @@ def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> 
 
 
 def _change_lines(stack: Stack, change: Remedy | None, sentences: Mapping[str, Any]) -> list[str]:
-    """One change that would even the layers out, and what it costs; or that there is none."""
+    """Return one change that makes the layers even, with its effect, or state that there is none."""
     if change is None:
-        none = "none of those tried evens the layers out, or time was short; --layers says which"
+        none = "no change makes the layers even, or the time was too short; --layers has the details"
         return [card_row("one change", none)] if sentences["evened"] else []
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
@@ -315,22 +322,21 @@ def _change_lines(stack: Stack, change: Remedy | None, sentences: Mapping[str, A
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
-    """The critical learning rates of step 1."""
+    """Return the lines of the critical learning rates."""
     if "no_rule" in rates:
         return [f"Critical learning rate of step 1: {rates['no_rule']}"]
-    said = ", ".join(
-        f"{name} {rates[key]['rate']:.2g} +- {rates[key]['error']:.0%}" + " or more" * rates[key]["more"]
+    numbers = ", ".join(
+        f"{name} {rates[key]['rate']:.2g} within a factor of {rates[key]['factor']:.2g}"
         for key, name in _OPTIMIZERS.items()
-        if key in rates
     )
     return [
-        "Critical learning rate of step 1, above which it raises the loss to second order; more: --first-step",
-        card_row("critical rate", f"{said}, for one sequence of {rates['tokens']} tokens"),
-    ]  # fmt: skip
+        f"Critical learning rate of step 1: above it, the step raises the loss; more: {_RATE_VIEW}",
+        card_row("critical rate", numbers),
+    ]
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
-    """What was not judged, and what was left out of a configuration."""
+    """List the parts that were not judged or omitted, and the comparison with the model's own code."""
     at = stack if first is None else replace(stack, tokens=first.tokens)
     reasons = []
     if why := Trust.of(at).why:

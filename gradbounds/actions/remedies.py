@@ -153,7 +153,7 @@ def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str,
         words = f"embeddings of standard deviation {larger:g}"
         if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too
             times = larger / stack.embedding_scale
-            words = f"the embedding's output times {times:.3g}, its tied matrix drawn as it is"
+            words = f"the embedding's output times {times:.3g}, its tied matrix unchanged"
         yield words, {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}

@@ -16,11 +16,10 @@ _NUMBER = 8
 """Bytes."""
 
 
-def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = None, sharing: int = 1) -> Cost:
+def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = None) -> Cost:
     """What `theory.first_step.prediction.first_step` takes: the same on every machine."""
     drawn = pattern_count(stack, patterns)
-    n, most = stack.rows, SAMPLES // (drawn * sharing)
-    networks = sample_count(stack, linear=optimizer in LINEAR, patterns=drawn * sharing)
+    n, networks, most = stack.rows, sample_count(stack, linear=optimizer in LINEAR, patterns=drawn), SAMPLES // drawn
     numbers, kernels = float(networks * n * stack.vocab), 1 if optimizer in LINEAR else networks
     outputs = numbers * (1.35e-7 + 5e-8 * (optimizer == "adam") + 1.2e-9 * n)
     memory = 2.0 * numbers + 9.0 * min(numbers, max(CHUNK, n * stack.vocab))

@@ -97,7 +97,7 @@ class FirstStep:
 
 def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
-    patterns: int | None = None, windows: NDArray[np.integer] | None = None, sharing: int = 1,
+    patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
     """Large-width theory of the first step of training, from all matrices or some.
 
@@ -114,7 +114,6 @@ def first_step(
         windows: word ids of shape (windows, n + 1), as `predict` has them: equal words share an input, and labels are
             the next words. Means are over windows too, and errors as if these were drawn at random. Embeddings must
             be untied. Without windows all words differ, and labels are independent.
-        sharing: divides the numbers of sampled outputs and Gaussian tokens; a larger one is faster and less certain.
 
     Raises:
         ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0, or windows
@@ -132,7 +131,7 @@ def first_step(
     chosen = check(stack, optimizer, matrices)
     drawn, batches = pattern_count(stack, patterns), _batches(stack, windows)
     count = -(-drawn // len(batches)) * len(batches)
-    sharing *= drawn if windows is None else min(count, _SHARING)
+    sharing = drawn if windows is None else min(count, _SHARING)
     networks = [_networks(stack, optimizer, chosen, seed + k, sharing, batches[k % len(batches)]) for k in range(count)]
     return _summary(stack, optimizer, chosen, networks)
 

@@ -71,12 +71,11 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=6e-3)
 
     rates = whole["card"]["critical_rates"]
-    stack, _ = stack_from_config(config, tokens=rates["tokens"])
-    for name, title in (("adam", "Adam"), ("sgd", "SGD")):
-        assert f"{title} {rates[name]['rate']:.2g} +- {rates[name]['error']:.0%}" in value_of(card, "critical rate")
-        of_more = first_step(stack, name, patterns=2)
-        assert rates[name]["rate"] == pytest.approx(of_more.critical_rate, rel=0.05)
-        assert rates[name]["error"] >= 0.99 * of_more.implied_errors["critical_rate"]
+    view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
+    for row, title in zip(view, ("SGD", "Adam"), strict=True):
+        rate, factor = rates[row["optimizer"]].values()
+        assert f"{title} {rate:.2g} within a factor of {factor:.2g}" in value_of(card, "critical rate")
+        assert rate == pytest.approx(row["critical_rate"], rel=0.1)
 
 
 def test_relative_updates_are_those_of_the_first_step():
@@ -97,9 +96,7 @@ def test_a_card_says_what_it_leaves_out(capsys):
     """Experts have no rule for text, a network of flags has no run, and what takes long is not on the card."""
     tiny = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "4", "--patterns", "2")
     lines = found(capsys, "--like", "olmoe-1b-7b", *tiny)["card"]["lines"]
-    assert value_of(lines, "gradient norm").startswith(
-        "not known for text: theory of repeated words has no rule for exp"
-    )
+    assert value_of(lines, "gradient norm").startswith("unknown for text: the theory of repeated tokens has no rule")
     assert "Critical learning rate of step 1: no rule for a first step of experts" in lines
     card = found(capsys, *tiny[:4])["card"]
     assert (card["step_1"], card["critical_rates"]) == (None, None)
