@@ -51,8 +51,8 @@ from theory.stack import TITLES
 def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
     """‖∂L/∂W^{2,L}‖_F against the width or the depth, a colour for each placement.
 
-    Marks are root mean squares over draws with 2 standard errors, the pale line is large-width theory, the dashed
-    line Theorem 1 with its constants, and arrows are the factor between the two.
+    Marks are root mean squares over draws with 2 standard errors. The pale line is large-width theory, and the
+    dashed line Theorem 1 with its constants. Arrows show the factor between the two.
 
     Args:
         table: columns placement, width, depth, tokens, vocab, norm, sem, predicted, bound; per placement one series,
@@ -172,12 +172,12 @@ def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> No
 
 
 def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> str:
-    """What the figure shows, from its numbers."""
+    """The finding, as the title of the figure."""
     if y == "exponent":
         letter = "d" if against == "width" else "L"
         ends = [rows.iloc[-1] for _, rows in chosen]
-        said = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
-        return f"The last gradient goes like {' and '.join(said)} at the largest {against}"
+        exponents = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
+        return f"The last gradient goes like {' and '.join(exponents)} at the largest {against}"
     gaps = [_gaps(rows) for _, rows in chosen]
     whole = f"Theorem 1 is {min(map(min, gaps)):,.0f} to {max(map(max, gaps)):,.0f} times too large"
     grows = all(each[-1] > 1.5 * each[0] for each in gaps)

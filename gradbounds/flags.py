@@ -122,7 +122,8 @@ def check_together(
     for name, other in needs.items():
         if name in flags and other not in flags:
             value = flags[name]
-            shown = " ".join(value) if isinstance(value, tuple) else str(value)
+            parts = value if isinstance(value, tuple) else (value,)
+            shown = " ".join(str(word) for part in parts for word in (part if isinstance(part, tuple) else (part,)))
             raise ValueError(f"{name} requires {other}, got {shown!r} without it.")
     for name, (others, why) in excludes.items():
         if name in flags and (beside := [other for other in others if other in flags]):

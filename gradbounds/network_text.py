@@ -295,10 +295,10 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
     """Summarize how layers differ: gradients by matrix, the stream, and what steps of optimizers do to the weights.
 
     Args:
-        stack: the network; with one layer there is nothing to compare, and no line.
-        table: its `layer_table`.
-        norms: norms of gradients to compare in place of the table's own.
-        of: what the gradients belong to, if that is not the network's own number of tokens.
+        stack: The network. With one layer, there are no lines.
+        table: Its `layer_table`.
+        norms: Norms of gradients that replace those of the table.
+        of: A name of the batch of these norms.
     """
     value = "predicted" if table["predicted"].notna().any() else "mean"
     stream = profiles(with_cosines(table), value)

@@ -55,15 +55,15 @@ class FirstStepOfRun:
     """Loss and gradient norm of step 1 of a run, if they take only seconds.
 
     Attributes:
-        tokens: number of tokens of a sequence.
-        text: name of the law of its tokens; "" if the theory has no rule for text.
-        loss: mean loss.
-        loss_deviation: standard deviation of one run's loss, or its upper limit; None without a rule for text.
-        norm: gradient norm; None if it is omitted.
-        norm_deviation: standard deviation of one run's norm.
-        texts: norms for the texts with the fewest and the most repeats; None for one law.
-        why_not: reason to omit the norm, or "".
-        result: result of `predict --batch`; None if the norm is omitted.
+        tokens: The number of tokens of a sequence.
+        text: The law of its tokens; "" if the theory has no rule for text.
+        loss: The mean loss.
+        loss_deviation: One run's standard deviation, or its upper limit. None without a rule for text.
+        norm: The gradient norm, if it is not omitted.
+        norm_deviation: One run's standard deviation.
+        texts: Norms for the texts with the fewest and the most repeats. None for one law.
+        why_not: The reason to omit the norm, or "".
+        result: The result of `predict --batch`, if the norm is not omitted.
     """
 
     tokens: int
@@ -190,16 +190,19 @@ def _critical_rates(stack: Stack, tokens: int, text: str | None) -> dict[str, An
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4)
-        if sum(_seconds_of_rates(stack, most) for most in (count, count // 2)) < _RATE_SECONDS
+        if count <= stack.vocab and sum(_seconds_of_rates(stack, n) for n in (count, count // 2)) < _RATE_SECONDS
     ]
     if not soon:
-        return {"no_rule": f"omitted, because it takes longer: {_RATE_VIEW}"}
+        return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     rates: dict[str, Any] = {"positions": soon[0]}
     for name in _OPTIMIZERS:
-        half, whole = (
-            batch_step(batch, name, BATCH, law, positions=count, networks=1).critical_rate
-            for count in (soon[0] // 2, soon[0])
-        )
+        try:
+            half, whole = (
+                batch_step(batch, name, BATCH, law, positions=count, networks=1).critical_rate
+                for count in (soon[0] // 2, soon[0])
+            )
+        except ValueError:  # such as a mask of its own, for one number of tokens
+            return {"no_rule": f"no prediction with {soon[0]} tokens"}
         growth = max(half / whole, whole / half) ** math.log2(POSITIONS / soon[0])
         rates[name] = {"rate": whole, "factor": (1.0 + ERRORS["critical_rate"]) * growth}
     return rates

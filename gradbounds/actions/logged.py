@@ -271,9 +271,9 @@ def _judged(
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
     if loss < _TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
         trained = (
-            f"The loss is {loss / uniform:.2g} of ln V, as of trained weights: their initialization is not judged."
+            f"The loss is {loss / uniform:.2g} of ln V: the weights are trained, and initialization is not judged."
         )
-        units = f"No usual unit makes it the loss of fresh weights, of {len(causes)} causes that were tried."
+        units = f"None of {len(causes)} tested units and sums turns it into the loss of fresh weights."
         return _Verdict(None, [trained, units], causes)
     texts, far = [], list[str]()
     if known is not None:
@@ -313,11 +313,11 @@ def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[st
     lines = [f"{verdict}: {'; '.join(off)}."]
     near = [cause for cause in ranked if cause.explains(printed)]
     if not near:
-        return [*lines, f"No usual cause explains it, of {len(ranked)} that were computed."]
+        return [*lines, f"None of {len(ranked)} tested causes explains it."]
     tried = sum(cause.tried for cause in ranked)
-    lines += [f"What would explain it, the text before all others, then the nearest first, of {tried} that were tried:"]
+    lines += [f"Causes that would explain it ({tried} tested), a text first, then the nearest:"]
     return lines + [
-        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, which are "
+        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, "
         f"{cause.line.loss / line.loss:.3g} and {cause.line.norm / line.norm:.3g} times theory's"
         + f" (the nearest of {cause.tried} numbers)"
         * (cause.tried > 1)
@@ -354,7 +354,7 @@ def _of_text(
         law = TextLaw.zipf(exponent, words)
         line = lines[exponent] = predicted(law)
         words_of_cause = (
-            f"a text of --text zipf:{exponent:.3g}, in which two words are the same with the chance {law.across:.3g} "
+            f"a text in which two tokens are the same with the chance {law.across:.3g}, as --text zipf:{exponent:.3g} "
             f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, words)})"
         )
         cause = Cause(words_of_cause, line)

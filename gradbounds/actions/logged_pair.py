@@ -1,7 +1,8 @@
-"""Two logs of one configuration, compared by `gradbounds predict --logged A --logged B`: ratios and usual causes."""
+"""Comparison of the first steps of two logs of one configuration: `gradbounds predict --logged A B`."""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,130 +11,187 @@ import pandas as pd
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import MOST_CAUSES, THRESHOLDS
 from gradbounds.actions.logged_as import LoggedAs, has_line, reading
-from gradbounds.actions.logged_layers import names_line
+from gradbounds.actions.logged_layers import FAR, matrix_of, names_line
 from gradbounds.result import Result
 
 _NEAR = 0.05
-"""Relative difference of two first steps with other seeds and texts: GPT-2's public logs have 0.2% to 6%."""
+"""The largest logarithm of a ratio that counts as agreement.
 
-Factors = tuple[str, float, float]
-"""A cause in words, and what it multiplies loss and norm of the first log by, as if the second were right."""
+Public logs of GPT-2 differ by 0.2% to 6% in the norm and by less than 1% in the loss.
+"""
+_ROUND = 1e-3
+"""The relative rounding of a norm that was clipped to a threshold."""
+_MOST_RANKS = 2**10
+"""The largest power of two that is tested as a number of ranks; larger numbers are tested if they divide the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairCause:
+    """A usual cause of a difference, with the ratios of loss and norm that it gives, first divided by second.
+
+    A cause that other numbers of the logs show, `is_seen`, is listed first.
+    """
+
+    words: str
+    loss: float
+    norm: float
+    is_seen: bool = False
 
 
 def compare_logs(files: Sequence[Path], batch: int, tokens: int, *, logged_as: Sequence[str] = ()) -> Result:
-    """The ratio of two logs' first steps, and the usual causes with that ratio.
+    """Return the ratios of loss and gradient norm of two logs, and the usual causes that give these ratios.
+
+    A step has `batch` sequences of `tokens` tokens. `logged_as` states how the numbers of both logs were computed.
 
     Raises:
-        ValueError: there are not two logs, or one of them cannot be read.
+        ValueError: there are more than two logs, one cannot be read, or they have no number in common.
     """
     if len(files) != 2:
         raise ValueError(f"logged must be one log or two, got {len(files)}.")
-    said = LoggedAs.of(logged_as)
-    first, second = (reading(read_log(file), said, batch * tokens).line for file in files)
-    rows = [row for row in _causes(first, second, batch, tokens) if row[3] <= _NEAR]
-    tried = sum(1 for _ in _causes(first, second, batch, tokens))
-    near = pd.DataFrame(rows, columns=["cause", "loss_factor", "norm_factor", "distance"])
-    near = near.sort_values("distance", kind="stable").head(MOST_CAUSES)
-    ratios = {name: _ratio(getattr(first, name), getattr(second, name)) for name in ("loss", "norm")}
-    agree = all(abs(math.log(ratio)) <= _NEAR for ratio in ratios.values() if ratio is not None)
-    layers = _by_parameter(first, second)
-    said_ratio = has_line({f"ratio of the {name}": ratio for name, ratio in ratios.items()})
+    asked = LoggedAs.of(logged_as)
+    reads = [reading(read_log(file), asked, batch * tokens) for file in files]
+    table = _by_parameter(*(read.line for read in reads))
+    first, second = (
+        _with_norm(read.line, table, column) for read, column in zip(reads, ("first", "second"), strict=True)
+    )
+    pairs = {"loss": (first.loss, second.loss), "gradient norm": (first.norm, second.norm)}
+    ratios = {name: None if None in pair else pair[0] / pair[1] for name, pair in pairs.items()}  # type: ignore[operator]
+    known = [ratio for ratio in ratios.values() if ratio is not None]
+    if not known:
+        raise ValueError(f"logged must be two logs with a loss or a norm in common, got {files[0]} and {files[1]}.")
+    far = _far(table)
+    agree = far.empty and all(abs(math.log(ratio)) <= _NEAR for ratio in known)
+    causes = _causes(first, second, batch, tokens, far if len(far) < len(table) / 2 else far.head(0))
+    near, tried = _nearest(causes, *ratios.values()), len(causes)
     return Result(
-        about=f"step 1 of {files[0]} and {files[1]}", tables={"causes": near, "parameters": layers},
-        values={"loss_ratio": ratios["loss"], "norm_ratio": ratios["norm"], "agree": agree, "tried": tried},
+        about=f"step 1 of {files[0]} and {files[1]}",
+        tables={"causes": near.head(0) if agree else near, "parameters": table},
+        values={
+            "loss_ratio": ratios["loss"], "norm_ratio": ratios["gradient norm"], "agree": agree, "tried": tried,
+            "read_as": [read.lines for read in reads],
+        },
         lines=[
-            *(f"{file}: {has_line({'loss': line.loss, 'gradient norm': line.norm})}, {line.facts()}."
-              for file, line in zip(files, (first, second), strict=True)),
-            f"First over second: {said_ratio}.", "",
-            *(_explained(near, tried) if not agree else [f"Both agree within {_NEAR:.0%}, as two seeds do."]),
-            *_of_parameters(layers),
+            *(f"{file}: {has_line({'loss': read.line.loss, 'gradient norm': read.line.norm})}, {read.line.facts()}."
+              for file, read in zip(files, reads, strict=True)),
+            *dict.fromkeys(line for read in reads for line in read.lines),
+            f"Ratio, first divided by second: {has_line(ratios)}.", "",
+            *([_agreement(ratios)] if agree else _explained(near, tried)), *_of_parameters(table, far),
         ],
         alarm=not agree,
     )  # fmt: skip
 
 
-def _ratio(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first / second
+def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
+    """Return a log's first step; without a norm, that of the parameters that both logs have."""
+    if line.norm is not None or table.empty:
+        return line
+    return replace(line, norm=float(np.linalg.norm(table[column])))
 
 
-def _causes(first: LogLine, second: LogLine, batch: int, tokens: int) -> Iterator[tuple[str, float, float, float]]:
-    """Every cause that is tried, with its factors and how far the ratios are from them, as the larger logarithm."""
-    for words, loss, norm in (*_of_counts(batch, tokens), *_of_norms(first, second)):
-        offs = [
-            abs(math.log(one / other / factor))
-            for one, other, factor in ((first.loss, second.loss, loss), (first.norm, second.norm, norm))
-            if one is not None and other is not None
-        ]
-        yield words, loss, norm, max(offs, default=math.inf)
-
-
-def _of_counts(batch: int, tokens: int) -> Iterator[Factors]:
-    """Sums in the place of means, and what ranks add to a norm, of either log."""
-    ranks = sorted({k for k in range(2, min(batch, 2**16) + 1) if batch % k == 0} | {2**k for k in range(1, 11)})
-    for log, other, power in (("first", "second", 1), ("second", "first", -1)):
-        for k in ranks:
-            whole, root = float(k) ** power, float(k) ** (0.5 * power)
-            yield (
-                f"the {log} log adds up the gradients of {k} ranks or accumulation steps, without their mean",
-                1.0,
-                whole,
-            )
-            yield f"the {log} log adds up loss and gradient of {k} ranks or accumulation steps", whole, whole
-            yield (
-                f"the {log} log has the norm of one rank's gradient, before the mean over {k} ranks; "
-                f"or it counts {k} times what {k} tensor-parallel ranks all hold",
-                1.0, root,
-            )  # fmt: skip
-        for number, what in ((tokens, "a sequence"), (batch * tokens, "the batch")):
-            factor = float(number) ** power
-            yield f"the {log} log sums over the {number} tokens of {what}, the {other} one takes a mean", factor, factor
-            yield f"the {log} log has the gradient of a sum over the {number} tokens of {what}", 1.0, factor
-        yield f"the {log} log has the loss in bits", (1.0 / math.log(2.0)) ** power, 1.0
-
-
-def _of_norms(first: LogLine, second: LogLine) -> Iterator[Factors]:
-    """Norms that were squared, or logged after clipping."""
+def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.DataFrame) -> list[PairCause]:
+    """Return every cause that is tested."""
+    causes = [*_of_counts(batch, tokens)]
     if first.norm is None or second.norm is None:
-        return
-    for log, norm, other, power in (("first", first.norm, second.norm, 1), ("second", second.norm, first.norm, -1)):
-        yield f"the {log} log has squared norms", 1.0, other**power
+        return causes
+    square = second.norm**2 + float((far["first"] ** 2 - far["second"] ** 2).sum())
+    if not far.empty and square > 0:
+        words = f"single matrices have another gradient in the first log ({names_line(far['name'])})"
+        causes.append(PairCause(words, 1.0, math.sqrt(square) / second.norm, is_seen=True))
+    return [*causes, *_of_norms(first.norm, second.norm)]
+
+
+def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
+    """Return sums instead of means, and the effect of the number of ranks on a norm, for either log."""
+    ranks = {k for k in range(2, min(batch, 2**16) + 1) if batch % k == 0}
+    ranks |= {2**k for k in range(1, _MOST_RANKS.bit_length())}
+    for log, power in (("first", 1), ("second", -1)):
+        for k in sorted(ranks):
+            whole, root, of = float(k) ** power, float(k) ** (0.5 * power), f"{k} ranks or accumulation steps"
+            yield PairCause(f"the {log} log sums the gradients of {of} instead of averaging them", 1.0, whole)
+            yield PairCause(f"the {log} log sums loss and gradient of {of} instead of averaging them", whole, whole)
+            alone = f"the {log} log has the norm of one rank's gradient, before the mean over {k} ranks"
+            yield PairCause(f"{alone}, or counts {k} times the parameters that {k} ranks share", 1.0, root)
+        for number, what in ((tokens, "a sequence"), (batch * tokens, "the batch")):
+            factor, of = float(number) ** power, f"the {number} tokens of {what} instead of averaging"
+            yield PairCause(f"the {log} log sums loss and gradient over {of}", factor, factor)
+            yield PairCause(f"the {log} log has the gradient of a loss that sums over {of}", 1.0, factor)
+        yield PairCause(f"the {log} log has the loss in bits", (1.0 / math.log(2.0)) ** power, 1.0)
+
+
+def _of_norms(first: float, second: float) -> Iterator[PairCause]:
+    """Return squared norms, and norms after clipping."""
+    for log, norm, other, power in (("first", first, second, 1), ("second", second, first, -1)):
+        yield PairCause(f"the {log} log has squared norms", 1.0, other**power)
         for limit in THRESHOLDS:
-            if abs(norm / limit - 1.0) < 1e-3 and other > limit:
-                yield f"the {log} log has the norm after it was clipped at {limit:g}", 1.0, (limit / other) ** power
+            if abs(norm / limit - 1.0) < _ROUND and other > limit:
+                words = f"the {log} log has the norm after it was clipped at {limit:g}"
+                yield PairCause(words, 1.0, (limit / other) ** power, is_seen=True)
+
+
+def _nearest(causes: Sequence[PairCause], loss: float | None, norm: float | None) -> pd.DataFrame:
+    """Return the causes whose ratios are near the logs', with the larger of the two differences in logarithms."""
+    rows = []
+    for cause in causes:
+        pairs = ((loss, cause.loss), (norm, cause.norm))
+        distance = max(abs(math.log(ratio / factor)) for ratio, factor in pairs if ratio is not None)
+        if distance <= _NEAR:
+            rows.append((cause.words, cause.loss, cause.norm, distance, cause.is_seen))
+    table = pd.DataFrame(rows, columns=["cause", "loss_ratio", "norm_ratio", "distance", "seen"])
+    near = table.sort_values(["seen", "distance"], ascending=[False, True], kind="stable", ignore_index=True)
+    return near.head(MOST_CAUSES)
+
+
+def _agreement(ratios: dict[str, float | None]) -> str:
+    """Return which numbers agree, and which are missing."""
+    missing = [name for name, ratio in ratios.items() if ratio is None]
+    what = "loss and gradient norm" if not missing else next(name for name in ratios if name not in missing)
+    return f"The logs agree in {what} within {_NEAR:.0%}, as two seeds do." + "".join(
+        f" The {name} is not compared: one log has none." for name in missing
+    )
 
 
 def _explained(near: pd.DataFrame, tried: int) -> list[str]:
-    """The causes with the ratio, of so many that were tried."""
+    """Return the causes that give the ratios, and the number of tested ones."""
     if near.empty:
-        return [f"No usual cause has these ratios, of {tried} that were tried."]
-    lines = [f"What would make these ratios within {_NEAR:.0%}, the nearest first, of {tried} causes that were tried:"]
-    return lines + [
-        f"  {row.cause}: loss times {row.loss_factor:.4g}, norm times {row.norm_factor:.4g}"
-        for row in near.itertuples()
+        return [f"The logs differ. None of {tried} tested causes gives these ratios: compare each log with theory."]
+    return [f"The logs differ. Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
+        f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
     ]
 
 
 def _by_parameter(first: LogLine, second: LogLine) -> pd.DataFrame:
-    """Norms of parameters that both logs have."""
+    """Return the norms of parameters that both logs have; the layer is 0 for a parameter outside the layers."""
     rows = [
-        (name, norm, second.parameters[name], norm / second.parameters[name])
+        (name, 1 + (matrix_of(name) or (-1, ()))[0], norm, second.parameters[name], norm / second.parameters[name])
         for name, norm in first.parameters.items()
         if norm > 0 and second.parameters.get(name, 0.0) > 0
     ]
-    return pd.DataFrame(rows, columns=["name", "first", "second", "ratio"])
+    return pd.DataFrame(rows, columns=["name", "layer", "first", "second", "ratio"])
 
 
-def _of_parameters(table: pd.DataFrame) -> list[str]:
-    """Whether one factor is in all parameters, or which ones differ."""
+def _far(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the parameters whose ratio is more than twice or less than half the median ratio, the furthest first."""
+    times = np.log(table["ratio"] / table["ratio"].median()).abs()
+    return table.loc[times[times > math.log(FAR)].sort_values(ascending=False, kind="stable").index]
+
+
+def _of_parameters(table: pd.DataFrame, far: pd.DataFrame) -> list[str]:
+    """Return the ratios by layer, and the parameters whose ratio differs from the median."""
     if table.empty:
         return []
-    middle = float(table["ratio"].median())
-    far = table[np.abs(np.log(table["ratio"] / middle)) > 2 * _NEAR]
-    whole = f"{len(table)} parameters have the ratio {middle:.4g} in the median"
+    lines = [f"Median ratio of {len(table)} parameters: {table['ratio'].median():.4g}."]
+    layers = table[table["layer"] > 0].groupby("layer")[["first", "second"]].agg(np.linalg.norm)
+    if len(layers) > 1:
+        ratios = layers["first"] / layers["second"]
+        lines += [
+            f"Ratio by layer: {ratios.min():.4g} (layer {ratios.idxmin()}) to {ratios.max():.4g} "
+            f"(layer {ratios.idxmax()}), {len(ratios)} layers."
+        ]
     if far.empty:
-        return [f"All {whole}: one factor in the whole gradient."]
-    worst = far.loc[np.abs(np.log(far["ratio"] / middle)).idxmax()]
+        return [*lines, f"No parameter's ratio is more than {FAR:g} times or less than 1/{FAR:g} of the median."]
+    worst = far.iloc[0]
     return [
-        f"{whole}; {len(far)} differ from it by more than {2 * _NEAR:.0%}: {names_line(far['name'])}.",
-        f"The furthest is {worst['name']} with {worst['ratio']:.4g}.",
+        *lines,
+        f"More than {FAR:g} times or less than 1/{FAR:g} of the median: {names_line(far['name'])}.",
+        f"The furthest is {worst['name']}: {worst['first']:.4g} and {worst['second']:.4g}, ratio {worst['ratio']:.4g}.",
     ]

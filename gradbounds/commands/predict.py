@@ -4,9 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import tyro
+
 from gradbounds.described_network import variants
 from gradbounds.flags import LOGGED_AS, Flag, ModelFlags, check_together, given, network, optional
 from theory import Stack
+from theory.configurations import context
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it is about step 1 alone."),
     "several tokens": (("compare", "draws", "bound", "first_step", "all"), "; these take one number of tokens."),
     "layers": (("batch", "bound", "first_step", "several tokens"), "; it adds tables to the card."),
+    "two logs": (("text", "patterns", "all", "max_time", "memory"), "; they are compared without theory."),
 }
 """The flags that require or exclude others, and why; docs/configurations.md lists them."""
 
@@ -71,7 +75,9 @@ class Predict(ModelFlags):
         ),
     ] = None
     logged: Annotated[
-        tuple[Path, ...], optional("with --batch: a training log to judge, or two to compare", "FILE [FILE]")
+        tuple[tuple[Path, ...], ...],
+        tyro.conf.UseAppendAction,
+        optional("with --batch: a training log to judge, or two to compare", "FILE [FILE]"),
     ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     learning_rate: Annotated[float | None, optional("with --batch: effect of step 1 on the loss", "R")] = None
@@ -88,11 +94,17 @@ class Predict(ModelFlags):
         if several and not changes["tokens"]:
             raise ValueError("tokens must have a value, or several.")
         steps = self.first_step or self.learning_rate is not None
-        also = {"first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes}
+        logs = [file for files in self.logged for file in files]
+        if self.logged and not logs:
+            raise ValueError("logged must be followed by a log, or two.")
+        also = {
+            "first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes,
+            "two logs": len(logs) > 1,
+        }  # fmt: skip
         check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
         if self.batch is not None:
-            return self._of_batch(changes, self.batch, limits)
+            return self._of_batch(changes, self.batch, logs, limits)
         if self.dry_run and not self.first_step:
             from gradbounds.actions.predict import predict_plan
 
@@ -121,10 +133,16 @@ class Predict(ModelFlags):
             seed=self.seed, **limits,
         )  # fmt: skip
 
-    def _of_batch(self, changes: dict[str, Any], batch: int, limits: dict[str, Any]) -> "Result":
-        """The gradient of a batch."""
+    def _of_batch(self, changes: dict[str, Any], batch: int, logs: list[Path], limits: dict[str, Any]) -> "Result":
+        """Predict step 1 from a batch, compare it with a log, or compare two logs."""
         from gradbounds.actions.batch import predict_batch, resolve_batch
 
+        if len(logs) > 1:
+            from gradbounds.actions.logged_pair import compare_logs
+
+            stack, notes = self.description.read(changes)
+            tokens = stack.tokens if "tokens" in changes else context(notes) or stack.tokens
+            return compare_logs(logs, batch, tokens, logged_as=self.logged_as)
         asked = resolve_batch(changes, self.description, text=self.text, **limits)
         if self.learning_rate is not None:
             from gradbounds.actions.learning_rate import predict_rate
@@ -132,17 +150,12 @@ class Predict(ModelFlags):
             return predict_rate(
                 asked, batch, self.description, self.learning_rate, self.optimizer, warmup_steps=self.warmup_steps
             )
-        if len(self.logged) > 1:
-            from gradbounds.actions.logged_pair import compare_logs
-
-            tokens = self.description.read(asked.given)[0].tokens
-            return compare_logs(self.logged, batch, tokens, logged_as=self.logged_as)
-        if not self.logged:
+        if not logs:
             limits |= {"plan": self.dry_run, "every_layer": self.all}
             return predict_batch(asked, batch, self.description, **limits)
         from gradbounds.actions.logged import predict_logged
 
         return predict_logged(
-            asked.given, batch, self.description, self.logged[0], logged_as=self.logged_as,
+            asked.given, batch, self.description, logs[0], logged_as=self.logged_as,
             text=asked.text, of_tokens=asked.of_tokens, is_default=asked.is_default, **limits,
         )  # fmt: skip

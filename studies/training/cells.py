@@ -151,7 +151,9 @@ def arrays_in(
                     if (name in ADDED or name in QUANTITIES) and not kept[name].null_count:
                         pieces.setdefault(name, []).append(_shaped(kept, name, cell))
         order = np.argsort(np.concatenate(numbers))
-        parts.append({name: np.concatenate(values)[order] for name, values in pieces.items()})
+        # A block of an older version lacks the quantities that came later.
+        common = {name: values for name, values in pieces.items() if len(values) == len(numbers) - 1}
+        parts.append({name: np.concatenate(values)[order] for name, values in common.items()})
     return parts
 
 

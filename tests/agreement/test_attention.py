@@ -76,7 +76,7 @@ def test_what_has_no_rule(fields):
         ({"rotary": 1.0, "source_tokens": 2}, "^rotary must be 0 with a source, or rotate at least two"),
         ({"query_key_norm": "head"}, "^query_key_scale must be above 0 with query_key_norm"),
         ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8"),
-        ({"head_width": 32}, "^output_projection must be 'random' for heads of a width of their own"),
+        ({"head_width": 32}, "^output_projection must be 'random' with head_width"),
     ],
 )
 def test_what_attention_does_not_take(fields, said):

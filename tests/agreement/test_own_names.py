@@ -147,9 +147,10 @@ def test_a_run_folder_says_which_registration_it_lacks(tmp_path, own_names, caps
     name = Cell(SMALL).name
     assert main(["check", str(run.folder)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("gradbounds: run must hold cells whose names are known, but cell ")
+    assert said.startswith("gradbounds: run must hold cells with known names, but cell ")
     assert said.endswith(
-        "has activation 'own.squared_relu', which nothing here registers: import or install what does.\n"
+        "has activation 'own.squared_relu', which is not registered here: "
+        "import or install the module that registers it.\n"
     )
     assert name not in said
     register_activation(

@@ -284,7 +284,7 @@ def test_squared_norms_are_not_negative():
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"heads": 3}, "^heads must divide width = 512, got 3"),
-    ({"query_key": "tied", "key_gain": 2.0}, "^query_gain and key_gain must be 1 where one matrix has queries"),
+    ({"query_key": "tied", "key_gain": 2.0}, "^query_gain and key_gain must be 1 with query_key "),
     ({"query_key_norm": "head", "query_key_scale": 1.0, "query_gain": 0.0}, "^query_gain .* above 0 with query_key_"),
     ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8, .*, got 3"),
     ({"heads": 8, "kv_heads": 16}, "^kv_heads must be 0 or divide heads = 8, .*, got 16"),

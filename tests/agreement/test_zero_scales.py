@@ -88,7 +88,7 @@ def test_what_stands_below_moves_from_the_second_step_on():
 
 
 def test_a_norm_of_zeros_is_refused():
-    with pytest.raises(ValueError, match="^projection_gain and down_gain must be above 0 with norms behind branches"):
+    with pytest.raises(ValueError, match="^projection_gain and down_gain must be above 0 if norms after branches"):
         Stack(placement="peri", down_gain=0.0)
     assert predict(Stack(placement="peri", down_gain=0.0, norm_epsilon=1e-5, width=32))["grad_sq_W1"].max() == 0.0
 

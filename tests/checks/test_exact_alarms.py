@@ -149,7 +149,7 @@ def test_an_expert_that_runs_and_counts_for_no_token_is_a_note():
     report = gb.probe(module, torch.randn(6, 8), loss=lambda y: y.square().mean())
     report.assert_healthy()
     (note,) = [note for note in report.notes if "is not used" in note]
-    assert note.startswith("without tokens: experts.2 of layer 3 of Sequential ran on this batch, and its output")
+    assert note.startswith("without tokens: experts.2 of layer 3 of Sequential ran on this batch, but its output")
     frame = report.to_frame()
     idle = frame[frame["quantity"] == "idle"]
     assert set(zip(idle["layer"], idle["parameter"], strict=True)) == {(3, "experts.2.weight")}

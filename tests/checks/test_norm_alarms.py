@@ -27,7 +27,7 @@ def test_an_epsilon_is_held_against_what_it_divides(norm, epsilon, kind):
     if kind:
         (line,) = said
         assert "layer 2" in line
-        number = float(re.search(r"of 2 is (?:larger than what it divides, )?([\d.]+)", line)[1])
+        number = float(re.search(r"of 2 is (?:larger than the mean square of its input, )?([\d.]+)", line)[1])
         assert (line.partition(" ")[0], number) == (kind, pytest.approx(1.0 if kind == "alarm" else epsilon, rel=0.1))
     else:
         assert not said

@@ -33,6 +33,8 @@ def test_a_tutorial_goes_as_it_is_written(name, capsys, tmp_path, monkeypatch):
     text = (ROOT / "docs" / f"{name}_tutorial.md").read_text(encoding="utf-8")
     for block in re.findall(r"```json\n(.*?)```", text, re.S):
         Path("config.json").write_text(block, encoding="utf-8")
+    for block in re.findall(r"```toml\n(.*?)```", text, re.S):
+        Path("mine.toml").write_text(block, encoding="utf-8")
     ran = 0
     for command, lines in TUTORIALS[name].items():
         if any(part in f"{command}\n" for part in HEAVY):
@@ -53,4 +55,5 @@ def test_another_number_or_word_is_seen():
 
 def test_readme_is_short():
     assert len(README.splitlines()) <= 110
+    assert len(CHEAP["gradbounds predict --like gpt2"]) <= 18
     assert len(CHEAP) == 2

@@ -52,7 +52,7 @@ BAD = [
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("predict", "--like", "gpt2", "--drawn-by", "noex"), "nanochat, got 'noex'. Did you mean neox?"),
     (("predict", "--drawn-by", "neox"), "--drawn-by requires config or like, got 'neox' without them."),
-    (("predict", "--like", "gpt2", "--config", "x"), "config cannot be combined with like."),
+    (("predict", "--like", "gpt2", "--config", "x"), "--config cannot be combined with like: give one of them."),
     (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),
     (("sweep", "--like", "lama-3-8b", "--dry-run"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("sweep", "--ignore", "x", "--out", "NEW"), "--ignore requires config or like, got x without them."),
@@ -147,7 +147,10 @@ BAD = [
     (("sweep", "--out", "NEW", "--file", "FULL"), "file must be a readable TOML file, got 'FULL'"),
     (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file cannot be combined with preset"),
     (("sweep", "--out", "NEW", "--preset", "huge"), "for argument '--preset'. Expected one of ('"),
-    (("sweep", "--preset", "compare", "--dtype", "float64"), "cannot be combined with dtype; it takes fields, a model"),
+    (
+        ("sweep", "--preset", "compare", "--dtype", "float64"),
+        "cannot be combined with dtype; it accepts fields, a model",
+    ),
     (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),
     (
         ("sweep", "--out", "NEW", "--land-every", "-1"),
@@ -359,7 +362,7 @@ def test_a_full_disk_is_one_line_and_exit_code_2(monkeypatch):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert done.stderr.endswith("output cannot: No space left on device.\n")
+        assert done.stderr.endswith("output cannot be used: No space left on device.\n")
         assert subprocess.run([*command, "predict", "--widht"], stderr=full, check=False).returncode == 2
 
 

@@ -132,7 +132,7 @@ def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsy
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
     said = capsys.readouterr().out
     assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
-    assert len(list((tmp_path / "figures").iterdir())) == 4
+    assert len(list((tmp_path / "figures").iterdir())) == 6
 
 
 def test_the_same_sweep_continues_and_another_is_refused(run, capsys):

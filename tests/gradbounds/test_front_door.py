@@ -230,7 +230,7 @@ def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, 
     assert main([*given, "--import"]) == 2
     assert (
         capsys.readouterr().err
-        == "gradbounds: --import must have the name of a module behind it, as in --import mine.\n"
+        == "gradbounds: --import must be followed by the name of a module, as in --import mine.\n"
     )
 
 

@@ -64,7 +64,7 @@ def test_a_folder_in_use_and_ctrl_c(tmp_path, whole, capsys):
     os.kill(process.pid, signal.SIGSTOP)  # so that it is still there when it is interrupted
     assert main([*SWEEP, "--out", str(out)]) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
-    assert line.startswith("gradbounds: --out must not be in use, but another process writes into")
+    assert line.startswith("gradbounds: --out must not be in use, but another process writes to")
     process.send_signal(signal.SIGINT)
     os.kill(process.pid, signal.SIGCONT)
     _, said = process.communicate(timeout=60)
@@ -159,7 +159,7 @@ def test_a_disk_that_fills_up(tmp_path, whole, monkeypatch, capsys):
     monkeypatch.setattr(files.os, "fsync", full)
     assert main([*SWEEP, "--out", str(out)]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert "No space left on device. What was written before is kept; give the same command again" in last
+    assert "No space left on device. Files written before are kept; run the same command again" in last
     monkeypatch.undo()
     assert not list(out.rglob("*.tmp"))
     assert 0 < landed(out) < BLOCKS

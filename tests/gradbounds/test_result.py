@@ -55,5 +55,5 @@ def test_what_is_delivered_is_read_back(png_alone, tmp_path, capsys):
 def test_placements_from_python():
     compared = gb.compare(SIZES | {"placement": ["post", "pre"], "width": [16]}, draws=4)
     assert list(compared.tables) == ["norms", "exponents", "spreads"]
-    with pytest.raises(ValueError, match="^width must have one value, for placements and depths are compared"):
+    with pytest.raises(ValueError, match="^width must have one value, because placements and depths are compared"):
         gb.compare(SIZES)

@@ -88,7 +88,6 @@ def fields_of_a_network() -> str:
 
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
-    "claim_tutorial.md": {"statements of the field": statements_of_the_field},
     "theory.md": {"placements at a glance": placements_at_a_glance},
     "extending.md": {"floors": floors},
     "configurations.md": {
@@ -98,7 +97,12 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "training codes": training_codes,
     },
     "finite_width.md": {"coverage": coverage},
-    "report.md": {"versions": versions, "families": families, "pre-norm": pre_norm},
+    "report.md": {
+        "statements of the field": statements_of_the_field,
+        "versions": versions,
+        "families": families,
+        "pre-norm": pre_norm,
+    },
     "setting.md": {"fields": fields_of_a_network},
     "training_logs.md": {"log formats": log_formats},
 }

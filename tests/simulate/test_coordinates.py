@@ -259,9 +259,7 @@ def test_what_is_wrong_with_an_optimizer():
         return torch.optim.SGD(groups, lr=0.1)
 
     rising = [alarm[2:] for alarm in steps(optimizer=upwards, widths=(4,)).alarms if "along" in alarm[-1]]
-    assert rising == [
-        (("head.weight",), "it is moved along its gradient by SGD, so that the loss rises: maximize is set")
-    ]
+    assert rising == [(("head.weight",), "SGD moves it along its gradient, which raises the loss: maximize is set")]
 
     def sparse(width, depth):
         words = torch.arange(8).reshape(2, 4)
@@ -281,7 +279,7 @@ def test_what_is_wrong_with_an_optimizer():
     assert any(
         "weight decay applies to gains and biases: shift, inner.bias, norm.weight" in note for note in stepped.notes
     )
-    assert any("the rate of step 1 is 0" in note for note in stepped.notes)
+    assert any("the learning rate of step 1 is 0" in note for note in stepped.notes)
     assert values(stepped)[1, "inner", "weight", "own"] == 0 < values(stepped)[2, "inner", "weight", "own"]
 
     def coarse(width, depth):

@@ -145,7 +145,7 @@ def test_training_by_the_conditioned_engine_continues(tmp_path):
     assert sorted(block for _, _, block in run.landed()) == [0, 0, 1, 1]
     for cell, old, both in zip(cells, before, arrays_in(run, cells, 3, 128), strict=True):
         new = train_block(cell, cell.trained, cell.block_seed(3, 0), 64)
-        assert set(new) == set(old)
+        assert set(new) == {*old, "stream_gradient_sq"}  # which these files are older than
         for name, values in old.items():
             np.testing.assert_array_equal(both[name][:64], values, err_msg=name)
             np.testing.assert_allclose(new[name], values, **ROUNDING, err_msg=name)

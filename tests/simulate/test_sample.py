@@ -139,10 +139,10 @@ def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_
         ({"device": 3}, "^device must be 'cpu', 'cuda' or 'cuda:N', got 3"),
         ({"device": torch.device("meta")}, r"^device must be 'cpu', 'cuda' or 'cuda:N', got device\(type='meta'\)"),
         ({"text": "missing.txt"}, "^text must be a readable file"),
-        ({"text": b"words"}, "^text must be windows of a text, or where one is read its path, got b'words'"),
+        ({"text": b"words"}, "^text must be the path of a text, or gb.TextWindows, got b'words'"),
         (
             {"text": TextWindows(ids=np.zeros((2, 9), int), digest="", source="")},
-            r"^text must have windows of tokens \+ 1 = 4 words, got 9",
+            r"^text must have windows of tokens \+ 1 = 4 ids, got 9",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_damage_is_refused_with_the_files_name(tmp_path, cells):
 @pytest.mark.parametrize(("edit", "reason"), [
     (lambda v: {"loss_gradient_sq": np.where(np.arange(64) == 9, -5, v["loss_gradient_sq"])}, "loss_gradient_sq is b"),
     (lambda v: {"hidden_energy": v["hidden_energy"][:, 1:]}, "hidden_energy does not have one number for each"),
-    (lambda v: {name: value[:32] for name, value in v.items()}, "and not 64 from 0 on"),
+    (lambda v: {name: value[:32] for name, value in v.items()}, "instead of 64 from 0 on"),
 ])  # fmt: skip
 def test_rows_that_no_network_has_are_refused(tmp_path, edit, reason):
     """Whoever wrote them: the file is whole, and its digest fits. A sweep does not continue half a block."""
@@ -176,7 +176,7 @@ def test_a_half_deleted_folder(tmp_path, cells):
         file.unlink()
     (windows,) = (run.folder / "windows").iterdir()
     windows.unlink()
-    with pytest.raises(ValueError, match="^run must hold the windows of its texts, but .* is gone; the same sweep"):
+    with pytest.raises(ValueError, match="^run must hold the windows of its texts, but .* is missing; the same sweep"):
         run.samples()
     assert len(run.landed()) == 3
     sample_into(cells, draws=128, seed=3, run=run)
@@ -209,9 +209,7 @@ def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
             read()
 
 
-COPIED = (
-    """^run must hold every draw once, but 64 stand there again, the first of them in '.*{0}' and again in '.*{1}'"""
-)
+COPIED = """^run must hold every draw once, but 64 are there twice, the first of them in '.*{0}' and again in '.*{1}'"""
 
 
 def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
@@ -229,7 +227,7 @@ def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
     copy.unlink()
     file.unlink()
     pq.write_table(pa.concat_tables([rows, rows.slice(3, 1)]), copy)
-    with pytest.raises(ValueError, match=f"but 1 stand there again, the first of them twice in '.*{copy.name}'"):
+    with pytest.raises(ValueError, match=f"but 1 are there twice, the first of them twice in '.*{copy.name}'"):
         run.samples()
 
 

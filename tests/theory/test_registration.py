@@ -159,9 +159,7 @@ def test_other_arguments_that_make_no_sense():
 def test_a_name_stands_for_one_thing():
     register_activation("own_softplus", softplus, expit)
     register_activation("own_softplus", softplus, expit)
-    taken = (
-        "^activation must have a new name, got 'own_softplus', which already names something else already .version '1'."
-    )
+    taken = "^activation must have a new name, got 'own_softplus', which already names something else .version '1'."
     for function, derivative, version in ((softplus, expit, "2"), (gelu, gelu_slope, "1")):
         with pytest.raises(ValueError, match=taken):
             register_activation("own_softplus", function, derivative, version=version)

@@ -105,9 +105,9 @@ def batch_step(
         step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=optimizer == "normalized")
         for mask in (seen, ~seen)
     )
-    with_labels = min(1.0, int(seen.sum()) / of_batch)
+    labelled = min(1.0, int(seen.sum()) / of_batch)
     curvature, change = (
-        float(with_labels * has_seen[name].mean() + (1.0 - with_labels) * has_not[name].mean())
+        float(labelled * has_seen[name].mean() + (1.0 - labelled) * has_not[name].mean())
         for name in ("curvature", "change")
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}

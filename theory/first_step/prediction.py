@@ -403,7 +403,8 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         gain_shares=_shares([group.products[0] for group in networks]),
         curvature_shares=_shares([group.products[1] for group in networks]),
         spread=float(each["spread"].mean()) / curvature,
-        relative_updates={role: np.sqrt(squares[role] / sizes[role] / whole) for role in squares},
+        # A squared update that is 0, as W^Q's of one token, comes out of either sign.
+        relative_updates={role: np.sqrt(np.maximum(squares[role], 0) / sizes[role] / whole) for role in squares},
     )
 
 

@@ -10,6 +10,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 def test_smoke(blank_pictures, tmp_path, capsys):
     """Stacks of one size beside theory; what left the study is said."""
-    line = "hessian stack --width 8 --depth 1 --tokens 2 --vocab 4 --seeds 2 --steps 1 --probes 1 --check --out".split()
+    line = "hessian stack --width 8 --depth 1 --tokens 2 --vocab 4 --seeds 2 --steps 2 --probes 1 --check --out".split()
     run([*line, str(tmp_path)])
     assert "Committed verdicts" in capsys.readouterr().out

@@ -11,7 +11,6 @@ from checks.stacks.gradients_by_layer import layer_table
 from gradbounds.cli import main
 from gradbounds.network_text import number_text, profiles, relative_updates
 from theory import Stack, predict
-from theory.configurations import stack_from_config
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
 GATED = {

@@ -2,13 +2,14 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from gradbounds import progress
 from gradbounds.actions import logged
-from gradbounds.actions.first_line import first_line, scale_of_batch
+from gradbounds.actions.first_line import FirstLine, first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import predict_logged
 from gradbounds.actions.logged_layers import beside_theory, matrix_of
@@ -17,6 +18,7 @@ from gradbounds.described_network import Description
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_laws import token_law
 
 FIELDS = {
     "placement": "pre", "width": 1024, "depth": 4, "tokens": 8, "vocab": 1000, "mask": "causal", "init_std": 0.02,
@@ -107,7 +109,7 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
     assert said(f"loss: {1.2 * healthy.loss}")[:2] == (False, True)
     tuned = said(f"step: 1 loss: {0.4 * math.log(1000)} norm: {healthy.norm}")
     assert tuned[:2] == (None, False)
-    assert "The loss is 0.4 of ln V, as of trained weights: " in tuned[2]
+    assert "The loss is 0.4 of ln V: the weights are trained, and initialization is not judged." in tuned[2]
 
 
 def test_planted_networks(tmp_path, healthy):
@@ -146,13 +148,50 @@ def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
     assert result.values["as_it_should_be"] is None
     assert not result.alarm
     assert "Step 1 is undecided without --text FILE: " in str(result)
-    assert result.to_frame()["cause"][0].startswith("a text of --text zipf:0.")
+    assert result.to_frame()["cause"][0].startswith("a text in which two tokens are the same with the chance 0.01")
     assert (result.to_frame()["tried"] == 11).any()  # divisors of 60, of which one is the nearest
     for norm, text in ((2.4, None), (many.norm, None), (usual.norm, "zipf:1.5")):  # 2.7 if all words differ
         result = judged(tmp_path, usual.loss, norm, text)
         assert result.values["as_it_should_be"] is False
         assert result.alarm
-        assert not result.to_frame()["cause"].str.startswith("a text of").any()
+        assert not result.to_frame()["cause"].str.startswith("a text in which").any()
+
+
+@pytest.mark.parametrize(("kappa", "named"), [(0.0062, True), (0.0085, True), (0.03, False), (0.003, False)])
+def test_the_text_that_would_explain_a_norm(kappa, named):
+    """The chance that two tokens agree is found from the norm, with the nearest measured text, if texts have it."""
+
+    def predicted(law):
+        return FirstLine(10.97, 0.02, 160.0 * law.across**0.5, 0.5 * law.across**0.5)
+
+    causes = logged._of_text(50257, {}, predicted, LogLine(10.97, 160.0 * kappa**0.5))
+    assert len(causes) == named
+    for cause in causes:
+        said = re.match(r".*the chance (0\.\d+), as .*; the nearest measured one is (.+), (0\.\d+)\)", cause.words)
+        assert float(said[1]) == pytest.approx(kappa, rel=0.02)
+        texts = token_law("english", 50257).kappa_of_texts | token_law("code", 50257).kappa_of_texts
+        least = min(abs(math.log(value / kappa)) for value in texts.values())
+        assert abs(math.log(float(said[3]) / kappa)) == pytest.approx(least, abs=0.03)
+
+
+def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
+    """A loss of trained weights is not judged; one that a unit makes that small is named as such."""
+    uniform = math.log(FIELDS["vocab"])
+    tuned = judged(tmp_path, 0.3 * uniform, 40 * healthy.norm, None)
+    assert (tuned.values["as_it_should_be"], tuned.alarm) == (None, False)
+    assert not tuned.to_frame()["cause"].str.contains("a text|drawn by|tied").any()
+    assert re.search(r"None of \d+ tested units and sums turns it into the loss of fresh weights\.", str(tuned))
+    divided = judged(tmp_path, healthy.loss / 4, healthy.norm / 4)
+    assert divided.alarm
+    assert "  loss and gradient are divided once too often, by 4: loss " in str(divided)
+
+
+def test_at_most_three_causes_are_printed(tmp_path, healthy):
+    """Each has its two factors, and the number of tested causes is printed."""
+    said = str(judged(tmp_path, healthy.loss, 2 * healthy.norm))
+    causes = [line for line in said.splitlines() if line.startswith("  ") and " times theory's" in line]
+    assert 1 <= len(causes) <= 3
+    assert re.search(r"Causes that would explain it \(\d+ tested\), a text first, then the nearest:", said)
 
 
 def test_planted_norms(tmp_path, healthy):
@@ -163,7 +202,7 @@ def test_planted_norms(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss, healthy.norm**2)
     assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
-    assert "No usual cause explains it, of " in str(result)
+    assert " tested causes explains it." in str(result)
     assert not result.to_frame()["explains"].any()
 
 

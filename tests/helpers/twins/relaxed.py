@@ -160,7 +160,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 x = sums[-1] if name == "pre" else norm(sums[-1])
             x.retain_grad()
             streams[prefix].append(x)
-        own = stack.final_norm == "own" and (stack.placement == "post" or stack.normalization == "none")
+        own = stack.final_norm == "own" and (stack.placement in ("post", "keel") or stack.normalization == "none")
         return x if own else norm(x, last=True), sums
 
     memory, read = None, []

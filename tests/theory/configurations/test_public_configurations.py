@@ -34,7 +34,7 @@ SAID = {
     "run several times": "run several times",
     "difference of two": "difference of two",
     "the values decide": "its values decide",
-    "AltUp": "several streams",
+    "AltUp": "several mixed streams",
 }
 
 

@@ -1,0 +1,133 @@
+"""`gradbounds predict --logged A B`: the ratio of two logs, and the usual causes of a difference."""
+
+import json
+import math
+
+import pytest
+
+from gradbounds.actions.logged_pair import compare_logs
+from gradbounds.cli import main
+
+BATCH, TOKENS = 96, 32
+LOSS, NORM, OTHER_LOSS, OTHER_NORM = 10.95, 3.3, 11.0, 3.37
+"""Two healthy first steps that differ in the seed: by 0.5% in the loss and 2% in the norm."""
+LAYERS = {f"layers.{k}.mlp.fc1.weight": 1.0 + 0.1 * k for k in range(4)}
+FLAGS = ("predict", "--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16", "--batch", "6")
+
+
+def log(folder, name, loss, norm=None, **parameters):
+    file = folder / f"{name}.jsonl"
+    numbers = {"step": 1, "loss": loss, "grad_norm": norm} | parameters
+    file.write_text(json.dumps({name: value for name, value in numbers.items() if value is not None}) + "\n")
+    return file
+
+
+def of_parameters(times, layer=None):
+    """Norms of four matrices, one layer's or all of them scaled, and the norm of all."""
+    norms = {name: norm * (times if layer in (None, k) else 1.0) for k, (name, norm) in enumerate(LAYERS.items())}
+    return math.hypot(*norms.values()), norms
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "norm", "cause"),
+    [
+        (LOSS, NORM * 6, "sums the gradients of 6 ranks or accumulation steps instead of averaging them"),
+        (LOSS * 12, NORM * 12, "sums loss and gradient of 12 ranks or accumulation steps instead of averaging them"),
+        (LOSS, NORM * 48**0.5, "has the norm of one rank's gradient, before the mean over 48 ranks, or counts"),
+        (LOSS * TOKENS, NORM * TOKENS, "sums loss and gradient over the 32 tokens of a sequence"),
+        (LOSS, NORM * BATCH * TOKENS, "has the gradient of a loss that sums over the 3072 tokens of the batch"),
+        (LOSS / math.log(2), NORM, "has the loss in bits"),
+        (LOSS, OTHER_NORM**2 * 1.01, "has squared norms"),
+        (LOSS, 1.0, "has the norm after it was clipped at 1"),
+        (LOSS, NORM * 3, "sums the gradients of 3 ranks"),
+    ],
+)
+def test_planted_differences_are_named(tmp_path, swapped, loss, norm, cause):
+    """The planted cause is among the three that are named, in either order of the logs."""
+    logs = [log(tmp_path, "a", loss, norm), log(tmp_path, "b", OTHER_LOSS, OTHER_NORM)]
+    result = compare_logs(logs[::-1] if swapped else logs, BATCH, TOKENS)
+    named = result.to_frame()["cause"].tolist()
+    assert any(words.startswith(f"the {'second' if swapped else 'first'} log {cause}") for words in named)
+    assert len(named) <= 3
+    assert result.alarm
+    assert "Causes that give these ratios within 5% (" in str(result)
+
+
+def test_a_scaled_layer(tmp_path):
+    """The matrix is named first, its ratio is printed, and all others count as equal."""
+    norms = [of_parameters(5.0, 2), of_parameters(1.0)]
+    logs = [log(tmp_path, name, LOSS, norm, **each) for name, (norm, each) in zip("ab", norms, strict=True)]
+    result = compare_logs(logs, BATCH, TOKENS)
+    named = result.to_frame()["cause"][0]
+    assert named == "single matrices have another gradient in the first log (layers.2.mlp.fc1.weight)"
+    assert "layers.2.mlp.fc1.weight: 6 and 1.2, ratio 5." in str(result)
+    assert "Ratio by layer: 1 (layer 1) to 5 (layer 3), 4 layers." in str(result)
+    assert result.to_frame("parameters")["ratio"].tolist() == pytest.approx([1.0, 1.0, 5.0, 1.0])
+    whole = log(tmp_path, "c", LOSS, of_parameters(1.0)[0], **norms[0][1])  # a norm that hides the layer
+    assert compare_logs([whole, logs[1]], BATCH, TOKENS).alarm
+
+
+def test_logs_without_a_norm(tmp_path):
+    """Parameters that both logs have replace the norm; a number that only one log has is not compared."""
+    scaled, plain = (log(tmp_path, name, None, **of_parameters(k)[1]) for name, k in (("a", 8.0), ("b", 1.0)))
+    result = compare_logs([scaled, plain], BATCH, TOKENS)
+    assert result.values["norm_ratio"] == pytest.approx(8.0)
+    assert result.to_frame()["cause"].str.contains("sums the gradients of 8 ranks").any()
+    assert "No parameter's ratio is more than 2 times or less than 1/2 of the median." in str(result)
+    alone = compare_logs([log(tmp_path, "c", LOSS), log(tmp_path, "d", OTHER_LOSS, NORM)], BATCH, TOKENS)
+    assert not alone.alarm
+    assert "agree in loss within 5%, as two seeds do. The gradient norm is not compared: one log has none." in str(
+        alone
+    )
+    with pytest.raises(ValueError, match="logged must be two logs with a loss or a norm in common"):
+        compare_logs([scaled, log(tmp_path, "e", LOSS)], BATCH, TOKENS)
+
+
+def test_agreement_and_a_difference_without_a_usual_cause(tmp_path):
+    same = log(tmp_path, "a", LOSS, NORM), log(tmp_path, "b", OTHER_LOSS, OTHER_NORM)
+    result = compare_logs(same, BATCH, TOKENS)
+    assert (result.alarm, result.values["agree"], len(result.to_frame())) == (False, True, 0)
+    other = compare_logs([log(tmp_path, "c", LOSS - 2, NORM / 1.2), same[1]], BATCH, TOKENS)
+    assert other.alarm
+    assert " tested causes gives these ratios: compare each log with theory." in str(other)
+
+
+def test_how_the_numbers_were_computed_counts_for_both_logs(tmp_path):
+    logs = log(tmp_path, "a", LOSS, NORM**2), log(tmp_path, "b", LOSS, NORM**2)
+    result = compare_logs(logs, BATCH, TOKENS, logged_as=("square",))
+    assert not result.alarm
+    assert str(result).count("Read as squares: gradient norm 3.3.") == 1
+
+
+@pytest.mark.parametrize("spelled", ["--logged {} {}", "--logged {} --logged {}", "--logged={} --logged={}"])
+def test_spellings_of_the_flag(tmp_path, capsys, spelled):
+    logs = log(tmp_path, "a", LOSS, NORM), log(tmp_path, "b", OTHER_LOSS, 2 * NORM)
+    assert main([*FLAGS, *spelled.format(*logs).split(), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["norm_ratio"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("--batch 6 --logged {0} {1} {0}", "--logged must be one log or two, got 3."),
+        ("--batch 6 --logged", "--logged must be followed by a log, or two."),
+        ("--logged {0} {1}", "--logged requires batch, got '{0} {1}' without it."),
+        ("--batch 6 --logged {0} {1} --text english", "two logs cannot be combined with text; they are compared"),
+        ("--batch 6 --logged {0} none", "--logged must be a readable log, got 'none'"),
+    ],
+)  # fmt: skip
+def test_bad_pairs_are_one_line(tmp_path, capsys, line, error):
+    logs = log(tmp_path, "a", LOSS, NORM), log(tmp_path, "b", LOSS, NORM)
+    assert main(["predict", *line.format(*logs).split()]) == 2
+    said = capsys.readouterr().err
+    assert error.format(*logs) in said
+    assert said.count("\n") == 1
+
+
+def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
+    """A sum over a model's batch counts its whole context, whatever theory would take."""
+    logs = log(tmp_path, "a", 8 * 8192 * LOSS, 8 * 8192 * NORM), log(tmp_path, "b", LOSS, NORM)
+    assert main(["predict", "--like", "llama-3-8b", "--batch", "8", "--logged", *map(str, logs)]) == 1
+    assert "sums loss and gradient over the 65536 tokens of the batch" in capsys.readouterr().out
