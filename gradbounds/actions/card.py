@@ -55,15 +55,15 @@ class FirstStepOfRun:
     """Loss and gradient norm of step 1 of a run, if they take only seconds.
 
     Attributes:
-        tokens: The number of tokens of a sequence.
-        text: The law of its tokens; "" if the theory has no rule for text.
-        loss: The mean loss.
-        loss_deviation: One run's standard deviation, or its upper limit. None without a rule for text.
-        norm: The gradient norm, if it is not omitted.
-        norm_deviation: One run's standard deviation.
-        texts: Norms for the texts with the fewest and the most repeats. None for one law.
-        why_not: The reason to omit the norm, or "".
-        result: The result of `predict --batch`, if the norm is not omitted.
+        tokens: tokens of a sequence.
+        text: name of its law, or "".
+        loss: mean loss.
+        loss_deviation: one run's standard deviation. None is for a network without a rule for text.
+        norm: gradient norm. None if it is omitted.
+        norm_deviation: one run's standard deviation.
+        texts: norms with the fewest and the most repeats, or None.
+        why_not: reason to omit the norm. The default is "".
+        result: result of `predict --batch`, or None.
     """
 
     tokens: int
