@@ -51,6 +51,7 @@ def html(
     rows = judged.loc[order.index[:12]].assign(cell=lambda t: t.apply(_cell_name, axis=1))
     by_claim = {name: [v for v in verdicts if v.claim == name] for name in CLAIMS}
     claims = [(CLAIMS[name], deciding(these), these) for name, these in by_claim.items() if these]
+    claims.sort(key=lambda claim: DECIDING.index(claim[1].verdict))
     return _PAGE.get_template("report.html.jinja").render(
         command=command,
         networks=networks,
@@ -59,8 +60,13 @@ def html(
         others=[(CLAIMS[name], _elsewhere(name, committed)) for name, these in by_claim.items() if not these],
         counts=agreement_counts(table),
         deviations=rows.to_dict("records"),
-        figures=figures,
+        figures=sorted(figures, key=lambda pair: (*_LEADING, pair[0].name).index(pair[0].name)),
+        leading=sum(figure.name in _LEADING for figure, _ in figures),
     )
+
+
+_LEADING = ("gradient_over_layers", "gradient_against_width", "gradient_against_depth")
+"""Names of the figures between the summary and the tables."""
 
 
 def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:

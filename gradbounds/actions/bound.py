@@ -70,13 +70,16 @@ def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: flo
 def _latex(stack: Stack, numbers: Bound, norm: float, ratio: float) -> list[str]:
     """The bound as a LaTeX formula with its numbers, theory's norm and the ratio, one line of `aligned` each."""
     gradient = r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F"
-    given = {"B": float(numbers.loss_gradient), "t": numbers.output_margin}
+    sizes = {"L": stack.depth, "d": stack.width, "V": stack.vocab, r"\sigma_e": stack.output_scale}
+    given = {"B": float(numbers.loss_gradient), "t": numbers.output_margin} | sizes
     return [
         r"\begin{aligned}",
         rf"{gradient} &\le {sp.latex(bound(stack.placement))} = {_tex(float(numbers.value))}, \\",
         rf"B &= {sp.latex(loss_gradient_bound())}, \quad "
         + r", \quad ".join(f"{name} = {_tex(value)}" for name, value in given.items())
         + r", \\",
+        rf"P &\ge {sp.latex(probability())} = {probability_value(0.1, 0.125):.3f}, \quad \epsilon = 0.1, \quad "
+        r"\delta = 0.125, \\",
         rf"\sqrt{{\mathbb{{E}} {gradient}^2}} &\to {_tex(norm)}, \quad \text{{ratio }} {_tex(ratio)}",
         r"\end{aligned}",
     ]

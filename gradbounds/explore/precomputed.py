@@ -14,6 +14,7 @@ import numpy as np
 
 from gradbounds.budget import each_once
 from gradbounds.explore.answers import SECONDS, answer, seconds_of_answer
+from gradbounds.explore.page import START
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
@@ -36,6 +37,13 @@ GATED = (*_PAPER, "peri")
 """Placements whose networks are there with gated units too, which grow where others are flat."""
 
 _GATES = ("relu", "silu")
+# What the controls of the first screen change of the model with which the page opens.
+_FIRST: Mapping[str, Sequence[str]] = {
+    "placement": tuple(COMPOSITIONS),
+    "depth": ("16", "64"),
+    "width": ("2048", "8192"),
+}
+
 # Models in words that are named, and not counted.
 _NAMED = 3
 
@@ -58,7 +66,8 @@ def answers(
         widths: likewise.
         placements: of these.
         gated: those of which there are networks with gated units too, of every depth and the paper's width.
-        choices: whether every choice of a field is changed, one at a time, beside the paper's two placements.
+        choices: whether every choice of a field is changed, one at a time, for the paper's two placements, and the
+            controls of the first screen for the model with which the page opens.
     """
     asked = list(_questions(models, depths, widths, placements, gated, choices))
     given = {}
@@ -135,6 +144,9 @@ def _questions(
             for gate in _GATES:
                 gates = {"ffn": "gated", "activation": gate}
                 yield from _of_network({"placement": placement, "depth": str(depth)} | gates)
+    for name, values in _FIRST.items() if choices else ():
+        for value in values:
+            yield "predict", {"like": START, "fields": {name: value}}
     for name, value in _changes() if choices else ():
         for placement in _PAPER:
             changed = {"fields": {"placement": placement, name: value}}

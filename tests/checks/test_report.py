@@ -158,6 +158,10 @@ def test_the_report_says_every_verdict_in_words_and_counts_them(page):
     for word, single, several in (("fails", "fails", "fail"), ("holds", "holds", "hold")):
         number = sum(index == DECIDING.index(word) for index in worst.values())
         assert f">{number} {several if number > 1 else single}<" in page
+    claims = page[page.index('id="claims"') : page.index('id="rows"')]
+    order = [worst[name] for name in re.findall(r'<b><a href="#(\w+)">', claims)]
+    assert len(order) == len(worst) and order == sorted(order)
+    assert page.index('id="summary"') < page.index('id="gradient_over_layers"') < page.index('id="claims"')
     text = unescape(page)
     built_in = [claim for name, claim in CLAIMS.items() if name not in CLAIMS.versions]
     assert all(claim.in_words and claim.in_words.replace("||", "‖") in text for claim in built_in)

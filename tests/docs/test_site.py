@@ -52,6 +52,8 @@ def test_every_work_of_the_prior_art_has_its_reference():
 
 
 def test_the_version_is_one():
-    citation, changes = ((ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md"))
-    assert f"\nversion: {gb.__version__}\n" in citation
+    citation, changes, readme = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md", "README.md")
+    )
+    assert f"\nversion: {gb.__version__}\n" in citation and f"version={{{gb.__version__}}}" in readme
     assert re.search(r"^## (\S+)", changes, re.M)[1].rstrip(",") == gb.__version__

@@ -40,7 +40,7 @@ def run(tmp_path_factory):
 
 
 def test_help_and_version(capsys):
-    for arguments in (["--help"], ["sweep", "--help"]):
+    for arguments in (["--help"], ["sweep", "--help-fields"]):
         assert main(arguments) == 0
     assert "--output-scale" in capsys.readouterr().out
     assert main(["--version"]) == 0
@@ -104,6 +104,10 @@ def test_bound(capsys):
     said = capsys.readouterr().out
     assert r"\sqrt{\log{\left(100 d \right)}}" in said
     assert r"= 8723, \\" in said
+    assert (
+        r"L = 12, \quad d = 512, \quad V = 512, \quad \sigma_e = 1, \\" in said
+        and r"= 0.765, \quad \epsilon = 0.1" in said
+    )
     assert main(["predict", "--bound", "--placement", "pre", "--width", "2048", "--depth", "12", "--latex"]) == 0
     assert re.search(r"= \d\.\d+ \\times 10\^\{4\}, \\\\\n", capsys.readouterr().out)
 

@@ -62,9 +62,15 @@
   function select(element, choices) {
     element.replaceChildren(...choices.map(([value, text]) => make("option", { value }, text)));
   }
+  // At the field that it is about, if that is in sight, and else above the answer.
   function say(text) {
+    const [, name] = text.match(/^(\w+) /) ?? [], field = $(`field_${name}`);
+    document.querySelectorAll("[aria-invalid]").forEach((each) => each.removeAttribute("aria-invalid"));
+    if (field) field.ariaInvalid = "true";
+    (field?.offsetParent ? field.closest(".slider") ?? field.closest(".field") : $("controls")).after($("message"));
     $("message").replaceChildren(text, ...longer(text), ...without(text));
     $("message").hidden = !text;
+    if (text && field) $("message").scrollIntoView({ block: "nearest" });
   }
   // A button where theory has an answer that takes longer than it may, and no more memory: by the command's own words.
   const LATE = /takes? about ([\d.]+) (s|min) [^;]*, more than the [^;]* of --max-time(?! and)/;

@@ -54,15 +54,19 @@
     }
     set($(id), "ariaLabel", `${about}. Arrow keys read values; the table below has all.`);
   }
-  // Letters beside the chart, in steps, so that a number more or less does not move it.
-  const longestEnd = (series) => Math.min(24, 4 * Math.ceil(Math.max(0, ...series.map((each) => each.end?.length ?? 0)) / 4));
+  // Pixels for the labels next to the chart, in steps, so that a digit more or less does not move it.
+  const FONT = "system-ui, sans-serif", pen = make("canvas").getContext("2d");
+  function longestEnd(series) {
+    pen.font = `600 12px ${FONT}`;
+    return Math.min(192, 24 * Math.ceil(Math.max(0, ...series.map((each) => pen.measureText(each.end ?? "").width)) / 24));
+  }
   function options(chart, width) {
     const { series, xlabel, ylabel, xlog = false, ylog = true, xs, height } = chart.given, text = css("--text"), line = css("--grid");
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
     const labels = (u, ticks) => ticks.map((tick) => number(tick, 3)), read_ = (u, value) => value;
     const sparse = (u) => u.data[0].filter((_, k) => k % Math.max(1, Math.ceil(u.data[0].length / (width / 60))) === 0);
     return {
-      width, height: height ?? Math.round(Math.min(340, Math.max(230, width * 0.5))), padding: [10, 14 + 7 * longestEnd(series), 0, 0],
+      width, height: height ?? Math.round(Math.min(340, Math.max(230, width * 0.5))), padding: [10, 14 + longestEnd(series), 0, 0],
       // A mark that is read is filled with its colour; uPlot would fill it with the page's, and the curve would have a hole.
       cursor: { y: false, drag: { x: false, y: false }, points: { fill: (u, k) => u.series[k].points.stroke(u, k) } }, legend: { show: false },
       scales: { x: { time: false, distr: xlog ? 3 : 1, log: 2, range: (u, low, high) => xlog ? [low / 1.1, high * 1.1]
@@ -99,7 +103,7 @@
   function nameEnds(u, chart) {
     const { ctx, bbox } = u, pixels = devicePixelRatio, right = bbox.left + bbox.width;
     ctx.save();
-    ctx.font = `600 ${12 * pixels}px system-ui, sans-serif`;
+    ctx.font = `600 ${12 * pixels}px ${FONT}`;
     ctx.textBaseline = "middle";
     ctx.textAlign = "left";
     for (const each of ends(u, chart.given, 15 * pixels, true)) {

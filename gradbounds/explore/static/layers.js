@@ -7,7 +7,7 @@
   const matricesOf = (content) => content.series.filter((one) => one.matrix);
   // Of several networks one matrix is drawn, of one all, unless one is chosen.
   function chosenMatrices() {
-    const chosen = $("matrix").value || DATA.tour[state.tour - 1]?.matrix, every = networks.length ? matricesOf(networks[0].content).map((one) => one.quantity) : ["grad_W2"];
+    const chosen = $("matrix").value, every = networks.length ? matricesOf(networks[0].content).map((one) => one.quantity) : ["grad_W2"];
     if (chosen && every.includes(chosen)) return [chosen];
     return networks.length > 1 ? [mainOf(every)] : [...every].sort((a, b) => (b === mainOf(every)) - (a === mainOf(every)));
   }
@@ -55,7 +55,7 @@
     const mark_ = (one, label) => points.has(one.quantity) ? [{ label, color: DATA.curves[0],
       values: onLayers(points.get(one.quantity), count, "mean"), errors: onLayers(points.get(one.quantity), count, "sem") }] : [];
     const marks = matricesOf(networks[0].content).filter((one) => chosen.includes(one.quantity)).flatMap((one) => mark_(one, `${shortOf(one)}, samples`));
-    const stop = DATA.tour[state.tour - 1], streams_ = stop?.chart === "cosine" && networks[0].content.series.find((one) => one.quantity === "cosine");
+    const streams_ = isOfCosine() && networks[0].content.series.find((one) => one.quantity === "cosine");
     if (streams_) draw("gradients", { about: "Cosine between two tokens", xs, ylog: false, xlabel: "layer", ylabel: "cosine between two tokens",
       series: [{ label: "cosine", color: DATA.curves[0], values: onLayers(streams_, count) }], height: 300 });
     else draw("gradients", { about: `Norm of ${chosen.length > 1 ? "every matrix's" : "a matrix's"} gradient in each layer`, xs, series: heroSeries(count), marks,
@@ -93,24 +93,34 @@
     const word = (network, name) => network.fields.get(name) ?? String(networks[0].content.stack[name] ?? FIELDS.get(name).default);
     return changed.map((name) => `${name} ${word(state.network, name)} → ${word(pin, name)}`).join(", ");
   }
+  const isOfCosine = () => DATA.tour[state.tour - 1]?.chart === "cosine";
   function finding() {
     const { content } = networks[0], [, first] = content.stands_out, name = nameOf(state.network, content);
     if (networks.length > 1) {
       const quantity = chosenMatrices()[0], last = networks.map((each) => each.content.series.find((one) => one.quantity === quantity)).map((one) => one && lastOf(one));
       return `${networks.slice(1).map((each, k) => `${difference(each.network) || each.name}: the last layer’s ${shortOf({ quantity, head: $("matrix").selectedOptions[0]?.value ? $("matrix").selectedOptions[0].text : "W2" })} gradient is ${number(last[k + 1] / last[0], 3)} times as large`).join("; ")}.`;
     }
+    const cosine = isOfCosine() && content.stands_out.find((text) => text.startsWith("- The cosine"));
+    if (cosine) return `${name}: ${cosine.charAt(2).toLowerCase()}${cosine.slice(3)}`;
+    const chosen = $("matrix").value && content.series.find((one) => one.quantity === $("matrix").value);
+    const ratio = chosen && chosen.predicted[chosen.layer.indexOf(1)] / lastOf(chosen);
+    if (first && ratio > 0 && isFinite(ratio)) return `${name}: the first layer’s ${shortOf(chosen)} gradient is ${number(ratio, 3)} times the last layer’s.`;
     const sentence = first ? first.replace(/^- /, "").replaceAll("dL/d", "") : "It has one layer: there is no other to compare it with.";
     return `${name}: ${sentence.charAt(0).toLowerCase()}${sentence.slice(1)}`;
   }
+  // The stop of the tour whose matrix was chosen, once.
+  let matrixOf = "";
   function showAnswer() {
     const { content } = networks[0], tokens = tokensOf(content), sequences = Number(content.stack.sequences ?? 1);
     const long = `${tokens} token${tokens > 1 ? "s, all different" : ""}`;
     $("answer").hidden = false;
     networks.forEach((each, k) => { each.label = k ? difference(each.network) || each.name : networks.length > 1 ? "this network" : each.name; });
-    const before = $("matrix").value, roles = new Map(networks.flatMap((each) => matricesOf(each.content).map((one) => [one.quantity, shortOf(one)])));
+    const stop = DATA.tour[state.tour - 1], isNew = state.tour !== matrixOf, before = isNew ? stop?.matrix ?? "" : $("matrix").value, roles = new Map(networks.flatMap((each) => matricesOf(each.content).map((one) => [one.quantity, shortOf(one)])));
     select($("matrix"), [["", networks.length > 1 ? "W2" : "all matrices"], ...roles]);
     $("matrix").value = roles.has(before) ? before : "";
+    matrixOf = state.tour;
     $("finding").textContent = finding();
+    $("charted").textContent = isOfCosine() ? "Cosine between two tokens" : "Norm of the loss’s gradient";
     $("title").textContent = content.title;
     $("of_sequences").textContent = `${sequences > 1 ? `in a batch of ${sequences} sequences` : "for one sequence"} of ${long}` + (ghost && networks.length === 1 ? "; grey is the network before, × what the change did" : "");
     $("standing").textContent = `What stands out at ${long}`;

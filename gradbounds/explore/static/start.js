@@ -5,6 +5,7 @@
     clearTimeout(waiting);
     stopClock();
     $("busy").hidden = true;
+    $("status").textContent = "";
   }
   function giveUp() {
     running?.abort();
@@ -57,11 +58,14 @@
     showTab();
     showControls();
     const name = nameOf(state.network);
-    stopClock();
-    $("status").textContent = `Computing ${name === "This network" ? "this network" : name} …`;
-    stopClock = clock((passed) => { $("status").textContent = `Computing ${name === "This network" ? "this network" : name} … ${passed}`; });
-    clearTimeout(waiting);
-    waiting = setTimeout(() => { $("busy").hidden = false; }, 400);
+    notBusy();
+    document.body.classList.remove("failed");
+    waiting = setTimeout(() => {
+      const write_ = (passed) => { $("status").textContent = `Computing ${name === "This network" ? "this network" : name} … ${passed}`; };
+      write_("");
+      stopClock = clock(write_);
+      $("busy").hidden = false;
+    }, 200);
     try {
       const isHere = !!ready("predict", state.network), first = await ask("predict", state.network, { signal });
       if (!isHere) took = performance.now() - begun;
@@ -86,15 +90,14 @@
       performance.clearMeasures("show");
       performance.measure("show", { start });
       notBusy();
-      $("status").textContent = isHere ? "" : LIVE ? `Computed in ${number((performance.now() - begun) / 1000, 2)} s.` : "";
       document.body.dataset.shown = now();
       document.body.dataset.milliseconds = String(performance.now() - begun);
       if (LIVE && !isHere) await new Promise((go) => { setTimeout(go, PAUSE); });
     } catch (error) {
       if (signal.aborted) return;
       notBusy();
-      $("status").textContent = "";
       showControls();
+      document.body.classList.add("failed");
       say(error.message);
       document.body.dataset.shown = now();
     }

@@ -8,8 +8,9 @@
     if (!stop) return;
     $("tour_where").textContent = `Stop ${at} of ${DATA.tour.length}${guessed === at ? `: ${stop.title}` : ""}`;
     $("tour_question").textContent = stop.question;
-    $("guesses").replaceChildren(...stop.guesses.map((guess, k) => make("button", { type: "button", disabled: guessed === at, onclick: () => reveal(at, k) }, guess)));
-    $("revealed").textContent = guessed === at ? stop.answer : "";
+    $("guesses").replaceChildren(...stop.guesses.map((guess, k) => make("button", { type: "button", disabled: guessed === at,
+      className: guessed === at && k === stop.right ? "right" : "", onclick: () => reveal(at, k) }, guess)));
+    $("revealed").textContent = guessed === at ? stop.answer : "Guess first: the picture comes after it.";
     $("tour_back").hidden = at === 1;
     $("tour_next").textContent = at < DATA.tour.length ? "Next stop" : "End of the tour";
   }
@@ -19,6 +20,7 @@
     const stop = DATA.tour[at - 1];
     showTour();
     $("revealed").textContent = `${guess === stop.right ? "Right." : `It is “${stop.guesses[stop.right]}”.`} ${stop.answer}`;
+    $("tour_next").focus({ preventScroll: true });
     drawLayers();
   }
   const goTo = (at) => { location.hash = at >= 1 && at <= DATA.tour.length ? `tour=${at}` : DATA.start; };
