@@ -43,7 +43,8 @@ accept: .venv/installed
 
 # What is too heavy for the suite; rewrites tests/evidence/*.json. PART=name runs one part. A run that was stopped goes
 # on where it was, unless the sources changed or FRESH=1. DEVICE=cuda makes training and spectra run there.
-evidence: .venv/installed
+# probe-classes has an environment of its own, with the packages of the extra `evidence`.
+evidence: .venv/installed $(if $(filter probe-classes,$(PART)),.venv-evidence/installed)
 	$(BIN)/python -m tests.evidence_parts $(PART) $(if $(FRESH),--fresh)
 
 evidence-list: .venv/installed
@@ -78,6 +79,11 @@ lint: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
+.venv-evidence/installed: pyproject.toml
+	$(PYTHON) -m venv --clear .venv-evidence
+	.venv-evidence/bin/python -m pip install --quiet --editable '.[evidence]'
+	touch $@
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify runs/site runs/doctrees docs/gallery runs/evidence runs/compatibility
+	rm -rf .venv .venv-evidence .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify runs/site runs/doctrees docs/gallery runs/evidence runs/compatibility
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

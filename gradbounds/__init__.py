@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from checks.models.judge import probe
     from checks.models.report import ProbeReport
     from gradbounds.actions.statements import verify_claims
+    from gradbounds.actions.step_one import StepOne, step_one_callback
     from gradbounds.actions.sweep_tables import compare, relax
     from gradbounds.actions.verify import check
     from gradbounds.result import Result
@@ -66,6 +67,8 @@ else:
         "register_claim": "checks",
         "first_step": "checks.first_step",
         "FirstStep": "checks.first_step",
+        "StepOne": "gradbounds.actions.step_one",
+        "step_one_callback": "gradbounds.actions.step_one",
         "noise_scale": "theory.first_step.noise_scale",
         "NoiseScale": "theory.first_step.noise_scale",
         "TextLaw": "theory.mean_field.text_law",
@@ -154,6 +157,7 @@ __all__ = [
     "Run",
     "Samples",
     "Stack",
+    "StepOne",
     "TextLaw",
     "TextWindows",
     "Verdict",
@@ -177,6 +181,7 @@ __all__ = [
     "relax",
     "sample",
     "stack_from_config",
+    "step_one_callback",
     "sweep",
     "verdicts",
     "verify_claims",

@@ -31,6 +31,7 @@ class Part:
         minutes: on two cores.
         measured: the machine of these minutes; empty for an estimate.
         needs: what not every machine has; tests that lack it are skipped.
+        environment: the folder of the Python that runs it, where that is another one.
     """
 
     about: str
@@ -39,6 +40,7 @@ class Part:
     minutes: float
     measured: str = ""
     needs: str = ""
+    environment: str = ""
 
 
 def read_parts(file: Path = FOLDER / "parts.toml") -> dict[str, Part]:
@@ -81,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             forget(ROOT, part)
     tests = [f"tests/evidence/{test}" for part in chosen for test in part.tests]
     options = ["-m", "evidence", "-n", "auto", "--dist", "loadgroup", "-rs", "-p", "tests.resumption"]
-    status = subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, check=False).returncode
+    # Of all parts together those that need another environment are skipped, as what they import is not there.
+    own = ROOT / chosen[0].environment / "bin" / "python" if asked.part and chosen[0].environment else sys.executable
+    status = subprocess.run([str(own), "-m", "pytest", *options, *tests], cwd=ROOT, check=False).returncode
     if status == NOTHING_LEFT:
         print("Nothing is left to run for these sources; FRESH=1 runs it again.")
         return 0

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "figures": {"theory", "matplotlib", "numpy", "pandas"},
     "gradbounds": {
         "theory", "simulate", "checks", "figures", "numpy", "scipy", "pandas", "pyarrow", "torch", "matplotlib", "tyro",
-        "rich", "sympy", "pytest", "dask", "dask_jobqueue", "distributed",
+        "rich", "sympy", "pytest", "dask", "dask_jobqueue", "distributed", "transformers",
     },
     "tools": {"checks", "gradbounds", "simulate", "theory", "numpy", "jinja2"},
     "tests": None,

@@ -197,6 +197,13 @@ def _labels(tests: ExactTests) -> Iterator[Fact]:
             else "earlier: are labels shifted in the wrong direction?"
         )
         yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
+    padded = whole(tests, "labels_on_padding")
+    if padded > 0:
+        what = (
+            f"{padded:.0f} of {whole(tests, 'labels'):.0f} labels are at positions where attention_mask is 0: is the "
+        )
+        what += "padding to count in the loss?"
+        yield Fact("", WHOLE_MODEL, "leak", what, alarm=False)
     for fact, whose in (("next_sample", "next sample"), ("own_start", "same sample")):
         if whole(tests, f"ends_in_{fact}") == 1:
             what = f"labels at the end of a sample are the first tokens of the {whose}: shift labels within each sample"

@@ -299,11 +299,15 @@ def _norm_scatter(entries: float) -> float:
 
 
 def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
-    """Find matrices that fewer than three layers have and whose entries are far larger than in the other matrices."""
+    """Find matrices that fewer than three layers have and whose entries are far larger than in the other matrices.
+
+    A matrix with equal rows, such as the decay rates of a state-space layer, is not a random draw and is left out.
+    """
     table = rows[rows["parameter"] != ""].pivot_table("value", ["layer", "parameter"], "quantity")
     if not {"shortest", "weight", "entries"} <= {*table.columns}:
         return
-    table = table[table["shortest"].notna() & (table["weight"] > 0)]
+    drawn = table["one_row"].isna() if "one_row" in table else True
+    table = table[table["shortest"].notna() & (table["weight"] > 0) & drawn]
     sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
     for (layer, name), size in (sizes / sizes.median()).items():
         if size > _LONE and (table.index.get_level_values("parameter") == name).sum() < 3:

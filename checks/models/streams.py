@@ -55,6 +55,9 @@ def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]
         # The lower of two in the middle: the first layer's input may have another size, and so another coefficient.
         usual = sorted(near, key=lambda j: float(values[j]))[(len(near) - 1) // 2]
         kept, error = _KEPT * values[usual], np.hypot(errors[k], _KEPT * errors[usual])
+        # What holds more of its input than they do, if with a minus, does not lack their residual connection.
+        if _KEPT * abs(value) > values[usual]:
+            continue
         if kept > _SURE * _KEPT * errors[usual] and kept - value > _SURE * error:
             what = "its output contains {} of its input, the nearest layers' {}: is its residual connection missing?"
             yield Finding(int(layers[k]), "residual", what, (float(value), float(values[usual])), digits=2)

@@ -13,6 +13,10 @@ LOSS = 2.0
 """The limit of the initial loss divided by ln V, the loss of a uniform guess."""
 KNOWN = 0.9
 """The loss divided by the entropy of the batch's labels, below which the module must see its labels."""
+INSIGHT = 5.0
+"""The number of standard errors by which the loss must also be below the loss of random labels.
+
+A batch with two labels is often guessed by chance."""
 STREAM = 10.0
 """The limit of the growth (or decay) of the mean squared activation from the first to the last layer, divided by the
 number of layers. Branches of equal size after norms give at most 1. Attention branches grow, because tokens become
@@ -67,7 +71,7 @@ def loss_alarms(tests: ExactTests) -> list[Alarm]:
     if LOSS * np.log(classes) < size < np.inf:
         what = f"loss {size:.3g} at the start; a uniform guess among {classes:.0f} classes has {np.log(classes):.3g}"
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
-    if size < KNOWN * known:
+    if size < KNOWN * known and whole(tests, "label_insight") > INSIGHT:
         what = f"loss {size:.3g} at the start is below the entropy of the batch's labels, {known:.3g}: are they seen?"
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     return alarms

@@ -57,7 +57,7 @@ MOST_CAUSES = 3
 
 _ROUND = 1e-3
 """Of a threshold: as a log rounds a norm that was clipped."""
-_TRAINED = 0.5
+TRAINED = 0.5
 """Share of ln V below which a loss is that of trained weights: the loss of fresh ones is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats words more or less often"
 _FINE = ["Step 1 is what it should be."]
@@ -269,7 +269,7 @@ def _judged(
     missing: list[str] = []
     causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
-    if loss < _TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
+    if loss < TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
         trained = (
             f"The loss is {loss / uniform:.2g} of ln V: the weights are trained, and initialization is not judged."
         )

@@ -72,10 +72,13 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
     given = [value for value in tree_leaves((caller_inputs, built.inputs)) if isinstance(value, Tensor)]
     logits = logits_of(output)
     foreign = unregistered(module, logits, loss, [*given, *observer.asked])
-    rows = observer.rows()
+    rows, packed = observer.rows(), observer.packed()
+    rows = [row for row in rows if row[3] != "sees_samples" or row[:2] not in packed]
     if logits is not None and logits.requires_grad:
         facts = prediction_facts(loss, logits, built.inputs)
         facts |= _whole_sight(observer, logits, facts, built.inputs, axis)
+        if packed and observer.source is not None and observer.source.ndim == 2:
+            facts.pop("sees_samples", None)
         if facts.get("sees_samples", 1.0) == 0.0:
             # What seems to pass from one sample to another in a layer has another axis first.
             rows = [row for row in rows if row[3] != "sees_samples"]
@@ -142,6 +145,7 @@ class _Observer:
         self._watcher, self._scalars = OperationWatcher(), ScalarWatcher()
         self._of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
         self._inputs: dict[tuple[str, int], Tensor] = {}
+        self._two_axes: set[tuple[str, int]] = set()
         self._rows: dict[tuple[str, int, str, str], float] = {}
         self._handles: list[Any] = []
         self.source: Tensor | None = None
@@ -185,6 +189,11 @@ class _Observer:
         watched += [(*place, "", "logits_unseen", 1.0) for place in dict.fromkeys(self._scalars.unseen)]
         return [*((*key, value) for key, value in self._rows.items()), *watched]
 
+    def packed(self) -> set[tuple[str, int]]:
+        """Layers that attend among the rows of an input with two axes: rows are positions of all samples together."""
+        attending = {row[:2] for row in self._watcher.rows() if row[2] == "attention_entropy"}
+        return self._two_axes & attending
+
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = tensor_of([*args, *kwargs.values()])
         if x is None or self.source is not None:
@@ -194,8 +203,8 @@ class _Observer:
         self.asked.append(x)
         return _with_copy(x, args, kwargs)
 
-    def _embedded(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        if output.ndim < 3 or not args or len(args[0]) != len(output):
+    def _embedded(self, _: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
+        if not isinstance(output, Tensor) or output.ndim < 3 or not args or len(args[0]) != len(output):
             return None
         if not output.requires_grad:
             self.asked.append(output.requires_grad_())
@@ -213,6 +222,7 @@ class _Observer:
             if not x.requires_grad:
                 self.asked.append(x.requires_grad_())
             self._inputs[at] = x
+            self._two_axes |= {at} if x.ndim == 2 else set()
             return _with_copy(x, args, kwargs)
 
         return hook

@@ -76,7 +76,10 @@ def one_module(
     unseen = (
         unseen_layers(lists, rows) if lists else {"": f"{name} has no list of layers: --layers 'blocks.*' names them"}
     )
-    rows += [(*key, "shortest", float(min(parameter.shape))) for key, parameter in _matrices(module, lists)]
+    for key, parameter in _matrices(module, lists):
+        rows.append((*key, "shortest", float(min(parameter.shape))))
+        if torch.equal(parameter, parameter[:1].expand_as(parameter)):
+            rows.append((*key, "one_row", 1.0))
     rows += [(part.name, k, "", "energy_smaller_ends", value) for part, by in smaller for k, value in by.items()]
     return Probed(
         pd.DataFrame([(*ALONE, 0, *row) for row in rows], columns=COLUMNS),

@@ -4,6 +4,7 @@ Attention weights are what `softmax` gives and a matrix product then multiplies 
 `scaled_dot_product_attention` would give for its arguments. Code that computes them in another way is not seen.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,8 +24,9 @@ _CHANGED = ("mul", "__mul__", "masked_fill", "masked_fill_")
 # The input at which an activation's derivative is as good as 0: below it, or beyond it to both sides.
 _DEAD = {"relu": 0.0, "relu_": 0.0, "gelu": -4.0, "silu": -10.0}
 _SATURATED = {"tanh": 4.0, "sigmoid": 8.0}
-# Logits below this are masked.
-_MASKED = -1e4
+# A mask may add as little as -100. The weight of a logit this far below the largest is not a normal number.
+_MASKED = math.log(torch.finfo(torch.float32).tiny)
+_HIDDEN = -1e4
 _FEWEST_TOKENS = 8
 
 
@@ -133,9 +135,10 @@ class OperationWatcher(TorchFunctionMode):
     def _attention(self, logits: Tensor, weights: Tensor) -> None:
         """Record statistics of logits and weights (keys in the last axis); queries that see no key are left out."""
         logits, weights = logits.float(), weights.float()
-        visible = logits > _MASKED
+        visible = _visible(logits)
         keys = visible.sum(-1)
-        if not bool(visible.any()):
+        # Weights with a sign are another attention than softmax's.
+        if not bool(visible.any()) or bool((weights < 0).any()):
             return
         self._put("logit_std", logits[visible].std(correction=0))
         sums = weights.sum(-1)[keys > 0]
@@ -153,6 +156,18 @@ class OperationWatcher(TorchFunctionMode):
             self._put("dead_units", (x.flatten(0, -2).amax(0) <= limit).float().mean())
         elif name in _SATURATED:
             self._put("saturated_units", (x.abs() > _SATURATED[name]).float().mean())
+
+
+def _visible(logits: Tensor) -> Tensor:
+    """Return which keys are visible: masked logits are farther from the others than these from one another."""
+    visible = logits > _HIDDEN
+    top = logits.amax(-1)
+    near = visible & (logits > top[..., None] + _MASKED)
+    far = visible & ~near
+    least = logits.masked_fill(~near, torch.inf).amin(-1)
+    gaps, spreads = least - logits.masked_fill(~far, -torch.inf).amax(-1), (top - least)[near.any(-1)]
+    masked = far.any() and gaps.min() > spreads.max()
+    return near if masked else visible
 
 
 def _weights_of(

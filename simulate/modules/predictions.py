@@ -34,11 +34,13 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     Returns:
         "classes" (V, the last axis), "cross_entropy" (mean over positions), "positions" (the sum of their weights in
         the loss: 1 of a mean), and of labels that are single classes: "label_entropy" (of their frequencies in the
-        batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_is_next",
+        batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_insight" (by how many
+        standard errors the loss is below the one for labels of these frequencies at random), "label_is_next",
         "label_is_next_below" (along the first axis) and "label_is_own" (1 where every position's label is the next one
         of an input, or its own; 0 where not), with next_words, the number of that input in `words_of`; else, where
         each is the word so many places on in the first input, "label_distance". Of labels behind a sample's end:
         "ends_in_next_sample", "ends_in_own_start" (1, where they are the first words of the next, or the same sample).
+        Where an input is called attention_mask, "labels_on_padding": how many labels are where it is 0.
     """
     try:
         (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
@@ -66,19 +68,27 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
         return facts | {"cross_entropy": float(loss.detach())}
     labels = torch.where(sure, values.argmax(-1), rows.argmin(-1))
     known = counted | sure
-    logs = values.log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+    every_log = values.log_softmax(-1)
+    logs = every_log.gather(-1, labels[:, None])[:, 0]
     weights = -rows.gather(-1, labels[:, None])[:, 0] / -torch.expm1(logs).clamp(max=-1e-12)
     weights[sure] = weights[counted].mean() if bool(counted.any()) else 1.0 / float(sure.sum())
     labels, logs, weights = labels[known], logs[known], weights[known]
-    frequencies = labels.bincount().double() / len(labels)
+    there, counts = labels.unique(return_counts=True)
+    frequencies, every_log = counts.double() / len(labels), every_log[known][:, there]
+    guessed, squared = every_log @ frequencies, every_log.square() @ frequencies
+    error = float((squared - guessed.square()).mean().clamp(min=0) / len(labels)) ** 0.5
     facts |= {
         "cross_entropy": float(-(logs * weights).sum() / weights.sum()),
         "positions": float(weights.sum()),
         "label_entropy": float(torch.special.entr(frequencies).sum()),
         "labels": float(len(labels)),
+        "label_insight": float((logs - guessed).mean()) / max(error, 1e-12),
     }
     every = torch.full(logits.shape[:-1], -1, device=logits.device)
     every[known.reshape(every.shape)] = labels
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    if isinstance(mask, Tensor) and mask.shape == every.shape:
+        facts["labels_on_padding"] = float((every[mask == 0] >= 0).sum())
     for number, words in enumerate(words_of(inputs, logits)):
         for name, label, word in (
             ("label_is_own", every, words),

@@ -18,21 +18,12 @@ from simulate.modules.layers import layer_lists
 from tests.helpers.evidence_file import kept_cases, record, rounded
 
 transformers = pytest.importorskip("transformers")
-modeling_auto = pytest.importorskip("transformers.models.auto.modeling_auto")
+small_classes = pytest.importorskip("tests.helpers.small_classes")
 pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
 TASKS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_CLASSIFICATION", "AUDIO_CLASSIFICATION")
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
           "num_decoder_layers", "num_encoder_layers")  # fmt: skip
 MOST, LAYERS, VOCAB, SECONDS = 250_000_000, 2, 1000, 25
-
-
-def classes() -> dict[str, str]:
-    """A class of every family."""
-    chosen: dict[str, str] = {}
-    for task in TASKS:
-        for family, name in getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").items():
-            chosen.setdefault(family, name if isinstance(name, str) else name[0])
-    return chosen
 
 
 def built(name: str) -> nn.Module | None:
@@ -81,11 +72,17 @@ def case(name: str) -> Any:
     return [max(largest), max(beside)] if lists else "too large"
 
 
-CASES = {"entries": lambda _: {("entries", name): partial(case, name) for name in sorted(classes().values())}}
+def entry_cases(_: Any) -> dict[tuple[Any, ...], Any]:
+    """Of every family with a head for words, images or sounds."""
+    names = small_classes.families(TASKS, without_head=False).values()
+    return {("entries", name): partial(case, name) for name in sorted(names)}
+
+
+CASES = {"entries": entry_cases}
 
 
 def test_entries_of_published_classes(kept_folder):
-    found = {name: one for (_, name), one in kept_cases(kept_folder, CASES["entries"](None)).items()}
+    found = {name: one for (_, name), one in kept_cases(kept_folder, entry_cases(None)).items()}
     judged = {name: one for name, one in found.items() if isinstance(one, list)}
     furthest = [
         dict(sorted(((name, of[place]) for name, of in judged.items()), key=lambda of: -of[1])[:5]) for place in (0, 1)

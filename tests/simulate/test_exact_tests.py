@@ -201,7 +201,7 @@ def test_labels_are_found_where_in_the_inputs_they_are(kind, cut):
     if cut:
         expected = {name: value for name, value in expected.items() if name == "label_distance"}
     found = {name: value for name, value in facts.items() if name.startswith(("label_", "ends")) and value}
-    assert {name: found[name] for name in found if name != "label_entropy"} == expected
+    assert {name: found[name] for name in found if name not in ("label_entropy", "label_insight")} == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -226,9 +226,30 @@ def test_a_module_under_autocast_has_a_loss_to_hold_against_a_guess():
     module, words = Autocast(32, 2, attends=True), torch.randint(128, (4, 17))
     report = judged_module(module, words[:, :-1], lambda y: functional.cross_entropy(y.float().mT, words[:, 1:]))
     assert not report.alarms
-    line = report.lines()[1]
-    assert "a uniform guess among 128 classes has 4.852" in line
-    assert "adds up" not in line
+    (line,) = (one for one in report.lines() if "uniform guess among 128 classes" in one)
+    assert "has 4.852" in line
+    assert "sum over" not in line
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_labels_of_padding_are_counted(left_out):
+    torch.manual_seed(0)
+    logits, words, mask = torch.randn(4, 8, 50, requires_grad=True), torch.randint(50, (4, 8)), torch.ones(4, 8)
+    mask[1, 5:] = 0
+    labels = words.masked_fill(mask == 0, -100) if left_out else words
+    loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    facts = prediction_facts(loss, logits, {"input_ids": words, "attention_mask": mask})
+    assert facts["labels_on_padding"] == (0 if left_out else 3)
+    assert abs(facts["label_insight"]) < 4  # of random logits
+
+
+def test_labels_that_are_seen_are_told_from_chance():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(64, 5), torch.randint(5, (64,))
+    for seen, told in ((0.0, False), (3.0, True)):
+        given = (logits + seen * functional.one_hot(labels, 5)).requires_grad_()
+        facts = prediction_facts(functional.cross_entropy(given, labels), given, {})
+        assert (facts["label_insight"] > 5) == told
 
 
 def test_other_losses_are_no_cross_entropy_of_labels():

@@ -138,8 +138,8 @@ def _outputs(
     root = stack.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))
     logits = root @ generator.standard_normal((count, n, vocab))
     if tied:
-        own = np.arange(n)
-        logits[:, own, own] += stack.output_scale * stack.width**0.5 * solution.held[-1][0]
+        every = np.arange(n)
+        logits[:, every, every] += stack.output_scale * stack.width**0.5 * solution.held[-1][0]
     p = softmax(logits, axis=-1)
     each = max(1, round(positions / carriers))
     r = np.zeros_like(p)

@@ -1,0 +1,151 @@
+"""Theory's first line of a training log, printed next to the run's: a hook for a loop, and a callback for Trainer."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradbounds.actions.batch import family_of, law_of, resolve_batch, said_line
+from gradbounds.actions.first_line import first_line, scale_of_batch, spread_of_texts
+from gradbounds.actions.log_line import LogLine
+from gradbounds.actions.logged import TRAINED, Cause
+from gradbounds.actions.logged_as import has_line
+from gradbounds.budget import Budget
+from gradbounds.described_network import Description
+from simulate.counts import check_count
+from theory.configurations.training_codes import HUGGING_FACE
+from theory.configurations.vectors import learned_vectors
+from theory.coverage import require
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+
+class StepOne:
+    """A prediction of step 1 that prints itself next to the first loss and gradient norm that it is called with.
+
+    Attributes:
+        line: the predicted loss and gradient norm, with the standard deviation of one run.
+        about: the batch and its text, in words.
+    """
+
+    def __init__(
+        self, batch: int, *, config: str | Path | Mapping[str, Any] | None = None, like: str | None = None,
+        drawn_by: str = HUGGING_FACE, text: str | None = None, max_time: str | None = None,
+        show: Callable[[str], Any] = print, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Predict step 1.
+
+        Args:
+            batch: number of sequences of one optimizer step, on all devices together.
+            config: a model's config.json or its content.
+            like: name of a published model.
+            drawn_by: initialization rule of the weights.
+            text: the text, as `--text` takes it.
+            max_time: time that the prediction may take.
+            show: function that prints a line.
+            **fields: fields of `gb.Stack`, such as `tokens`, the length of a sequence.
+
+        Raises:
+            ValueError: an argument is outside its range, or the configuration cannot be read.
+            NoRuleError: theory does not have a rule for the network.
+        """
+        check_count("batch", batch, 1)
+        of = Description(config=Path(config) if isinstance(config, str) else config, like=like, drawn_by=drawn_by)
+        asked = resolve_batch(fields, of, text=text, patterns=None, max_time=max_time)
+        stack, notes = of.read(asked.given)
+        for subject in ("prediction", "noise_scale"):
+            require(stack, subject)
+        law = law_of(stack, asked.text)
+        scale = scale_of_batch(stack, law, None, Budget.of(max_time, None))
+        vectors = learned_vectors(stack, family_of(notes, of), notes)
+        self.line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
+        of_text = "" if asked.text is None else f" of --text {asked.text}"
+        self.about = f"{batch} sequences of {stack.tokens} tokens{asked.of_tokens}{of_text}"
+        self._uniform, self._show, self._is_done = math.log(stack.vocab), show, False
+
+    def __call__(self, loss: Any, norm: Any = None) -> None:
+        """Print both lines in the first call, and nothing later.
+
+        Args:
+            loss: the mean cross-entropy of step 1, a number or a tensor.
+            norm: the gradient norm before clipping, as `torch.nn.utils.clip_grad_norm_` returns it.
+        """
+        if self._is_done:
+            return
+        self._is_done = True
+        run = LogLine(_number(loss), None if norm is None else _number(norm))
+        numbers = has_line({"loss": run.loss, "gradient norm": run.norm})
+        self._show(f"theory: {said_line(self.line)}, at {self.about}")
+        self._show(f"run:    {numbers}: {self._verdict(run)}")
+
+    def _verdict(self, run: LogLine) -> str:
+        """Return whether the run's numbers are the predicted ones."""
+        numbers = [number for number in (run.loss, run.norm) if number is not None]
+        if not all(math.isfinite(number) and number > 0 for number in numbers):
+            return "not positive and finite"
+        if numbers[0] < TRAINED * self._uniform:
+            return f"not compared, the loss is {numbers[0] / self._uniform:.2g} of ln V: the weights are trained"
+        healthy = Cause("", self.line)
+        if healthy.explains(run):
+            return "as predicted"
+        offs = " and ".join(
+            f"{off:+.3g} deviations in the {name}"
+            for name, off in zip(("loss", "norm"), healthy.offs(run), strict=True)
+            if off
+        )
+        return f"off by {offs}; gradbounds predict --logged tests the causes"
+
+
+def _number(value: Any) -> float:
+    """Return the number of a tensor, an array or a number."""
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+def step_one_callback(
+    *, batch: int | None = None, show: Callable[[str], Any] = print, **options: Any
+) -> "TrainerCallback":
+    """Return a callback for transformers' Trainer that prints theory's line next to the run's at step 1.
+
+    The model's configuration is read when training begins. Trainer logs step 1 with `logging_first_step=True`.
+
+    Args:
+        batch: number of sequences of one optimizer step; by default by the arguments of the Trainer.
+        show: function that prints a line.
+        **options: further arguments of `StepOne`, such as `tokens`, `text` and `drawn_by`.
+
+    Raises:
+        ImportError: transformers is not installed.
+    """
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise ImportError(f"transformers must be installed: pip install 'gradbounds[models]' ({error})") from error
+
+    class StepOneCallback(TrainerCallback):
+        """The callback; a prediction that fails is reported and leaves the training alone."""
+
+        first: StepOne | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            """Predict step 1 of fresh weights, in the first process only."""
+            if not state.is_world_process_zero or state.global_step > 0:
+                return
+            sequences = batch or args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            try:
+                self.first = StepOne(sequences, **{"config": model.config.to_dict(), "show": show} | options)
+            except ValueError as error:
+                show(f"gradbounds does not predict step 1: {error}")
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+            """Print both lines at step 1, or what hides step 1."""
+            if self.first is None or not logs or "loss" not in logs:
+                return
+            if state.global_step == 1:
+                self.first(logs["loss"], logs.get("grad_norm"))
+            else:
+                show(f"gradbounds compares step 1, and the first log is of step {state.global_step}: set "
+                     "logging_first_step=True")  # fmt: skip
+            self.first = None
+
+    return StepOneCallback()

@@ -1,0 +1,443 @@
+"""Every class of transformers that can be made small, options of x-transformers, timm and vit-pytorch: what is said.
+
+As their classes draw them, and with faults. Kinds of faults, and bars, were chosen before the first run of this file.
+"""
+
+import math
+import random
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from functools import cache, partial
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from checks.models.judge import judged_module
+from checks.models.whole_model import LOSS
+from simulate.modules.layers import tensor_of
+from simulate.modules.predictions import logits_of
+from tests.helpers.evidence_file import case_name, kept_case, kept_cases, record, rounded
+from theory.configurations import stack_from_config
+
+small_classes = pytest.importorskip("tests.helpers.small_classes")
+other_tie = pytest.importorskip("tests.evidence.test_probe_config").other_tie
+small_modules = pytest.importorskip("tests.helpers.small_modules")
+pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
+
+SEED, SECONDS, TIMES = 73_000, 90, 30.0
+FALSE, NAMED = 0.01, 0.95
+"""The shares of modules that may have a false alarm, and of faults that must be named."""
+PACKAGES = ("transformers", "timm", "vit-pytorch", "x-transformers")
+_FEWEST, _SHORTEST = 3, 8
+"""Layers that are compared, and a matrix's shorter side."""
+
+Single = tuple[nn.Module, Any, Callable[[Any], Tensor] | None]
+Named = Callable[[list[Any]], bool]
+Planted = tuple[str, Named] | None
+"""What was planted where, and whether alarms name it."""
+
+
+def of_transformers(family: str) -> Single:
+    module = small_classes.built(family, seed=SEED)
+    inputs, loss = small_classes.batch(module)
+    return module, inputs, loss
+
+
+@cache
+def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
+    own = {("transformers", family): partial(of_transformers, family) for family in small_classes.families()}
+    return own | small_modules.subjects()
+
+
+def run(module: nn.Module, inputs: Any) -> Any:
+    return module(**inputs) if isinstance(inputs, dict) else module(inputs)
+
+
+def matrices_by_layer(module: nn.Module) -> list[list[tuple[str, int]]]:
+    """Names of matrices of equal shapes in at least three layers, each with its layer's number from 0."""
+    groups: dict[tuple[str, torch.Size], list[tuple[str, int]]] = {}
+    for name, one in module.named_parameters():
+        if one.ndim == 2 and min(one.shape) >= _SHORTEST and bool(one.any()) and one.requires_grad:
+            parts = name.split(".")
+            for place, part in enumerate(parts):
+                if part.isdigit():
+                    pattern = ".".join([*parts[:place], "*", *parts[place + 1 :]])
+                    groups.setdefault((pattern, one.shape), []).append((name, int(part)))
+    return [members for members in groups.values() if len(members) >= _FEWEST]
+
+
+def larger_matrix(single: Single, choice: random.Random) -> Planted:
+    module, *_ = single
+    groups = matrices_by_layer(module)
+    if not groups:
+        return None
+    group = choice.choice(groups)
+    name, number = choice.choice(group)
+    dict(module.named_parameters())[name].mul_(TIMES)
+    # The group's members differ in the number alone.
+    place = next(k for k, (a, b) in enumerate(zip(*(of[0].split(".") for of in group[:2]), strict=True)) if a != b)
+    own = ".".join(name.split(".")[place + 1 :])
+    return name, lambda alarms: any(own in str(one) and (one.layer == number + 1 or name in str(one)) for one in alarms)
+
+
+def layers_of(module: nn.Module) -> list[tuple[str, int, nn.Module]]:
+    """Modules with a forward, parts of lists of at least three of one class: name, number from 1, and module."""
+    found: list[tuple[str, int, nn.Module]] = []
+    for name, part in module.named_modules():
+        children = list(part.children())
+        alike = len(children) >= _FEWEST and len({type(one) for one in children}) == 1 and list(children[0].children())
+        inside = any(name.startswith(f"{outer.rpartition('.')[0]}.") for outer, *_ in found)
+        if isinstance(part, nn.ModuleList | nn.Sequential) and alike and not inside:
+            found += [(f"{name}.{k}", k + 1, one) for k, one in enumerate(children)]
+    return found
+
+
+def first_positions_move(module: nn.Module, inputs: Any) -> float:
+    """By how much the logits of all positions but the last move when the last word is another one, over their size."""
+    other = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    other["input_ids"][:, -1] = 4
+    logits = [run(module, given).logits.double() for given in (inputs, other)]
+    return float((logits[0] - logits[1])[:, :-1].norm() / logits[0].norm())
+
+
+def without_mask(single: Single, choice: random.Random) -> Planted:
+    module, inputs, _ = single
+    words = isinstance(inputs, dict) and set(inputs) == {"input_ids", "labels"}
+    if not words or first_positions_move(module, inputs) > 0:
+        return None
+    layers = layers_of(module)
+    if not layers:
+        return None
+    name, number, layer = choice.choice(layers)
+
+    def hide(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args, {k: None if "mask" in k else value for k, value in kwargs.items()}
+
+    layer.register_forward_pre_hook(hide, with_kwargs=True)
+    try:
+        moved = first_positions_move(module, inputs)
+    except Exception:
+        return None
+    if not moved > 0:
+        return None
+    return f"{name}: {moved:.2g}", lambda alarms: any(
+        one.kind == "leak" and (one.layer == number or "see" in one.what) for one in alarms
+    )
+
+
+def without_residual(single: Single, choice: random.Random) -> Planted:
+    module, inputs, _ = single
+    layers = layers_of(module)
+    if not layers:
+        return None
+    name, number, layer = choice.choice(layers)
+    seen: list[float] = []
+
+    def stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        return tensor_of([*args, *kwargs.values()])
+
+    def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        x, y = stream(args, kwargs), tensor_of(output)
+        if x is not None and y is not None and x.shape == y.shape:
+            seen.append(float((x * y).sum() / (x * x).sum()))
+
+    handle = layer.register_forward_hook(look, with_kwargs=True)
+    run(module, inputs)
+    handle.remove()
+    if not seen or not 0.9 < seen[0] < 1.1:
+        return None  # no residual connection that adds the stream as it is
+
+    def cut(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        x, y = stream(args, kwargs), tensor_of(output)
+        if y is output:
+            return y - x
+        return type(output)(y - x if one is y else one for one in output)
+
+    layer.register_forward_hook(cut, with_kwargs=True)
+    return f"{name}: coefficient {seen[0]:.3g}", lambda alarms: any(
+        one.kind == "residual" and one.layer == number for one in alarms
+    )
+
+
+def of_the_other_tie(single: Single, _: random.Random) -> Planted:
+    module, *_ = single
+    planted = hasattr(module, "get_output_embeddings") and is_read(module) and other_tie(module)
+    return ("both ends", says("tie_word_embeddings")) if planted else None
+
+
+def is_read(module: nn.Module) -> bool:
+    """Whether a Stack is read from the module's configuration."""
+    with suppress(ValueError, AttributeError):
+        stack_from_config(module.config.to_dict(), tokens=small_classes.TOKENS)
+        return True
+    return False
+
+
+def says(words: str) -> Named:
+    return lambda alarms: any(words in str(one) for one in alarms)
+
+
+FAULTS: dict[str, tuple[int, Callable[[Single, random.Random], Planted]]] = {
+    "a matrix 30 times as large": (100, larger_matrix), "no mask": (25, without_mask),
+    "no residual connection": (25, without_residual), "the other tie": (25, of_the_other_tie),
+}  # fmt: skip
+"""Each with the number of modules that it is planted in, the first of a random order in which it can be."""
+
+
+def margins(report: Any, single: Single) -> dict[str, float | list[float]]:
+    """Numbers that thresholds are set on, of a module as it is: the one that is nearest to its threshold.
+
+    Returns:
+        "lone matrices": entries of each matrix that fewer than three layers have, over the median of its list;
+        "far entry": the largest entry of a parameter over the median one; "backward": g.x of norms;
+        "equal gradients": the least difference of gradients along an axis of equal entries, over the largest;
+        "double": the least norm of a gradient in double precision over the same in single, of those that may be
+        rounding. What a module has none of is left out.
+    """
+    module, inputs, loss = single
+    frame, tests = report.probed.frame, report.probed.tests
+    found: dict[str, float | list[float]] = {}
+    rows, lone = frame[(frame["layer"] > 0) & (frame["parameter"] != "")], list[float]()
+    for _, of_list in rows.groupby("part"):
+        table = of_list.pivot_table("value", ["layer", "parameter"], "quantity")
+        if {"gradient_double", "gradient"} <= {*table}:
+            found["double"] = float((table["gradient_double"] / table["gradient"]).min())
+        if {"shortest", "weight", "entries"} <= {*table} and table.index.get_level_values("layer").nunique() > 1:
+            drawn = table["one_row"].isna() if "one_row" in table else True
+            table = table[table["shortest"].notna() & (table["weight"] > 0) & drawn]
+            sizes = table["weight"] * (table["shortest"] / table["entries"]) ** 0.5
+            few = sizes.groupby("parameter").transform("size") < _FEWEST
+            if few.any():
+                lone += (sizes / sizes.median())[few].tolist()
+    values: dict[str, dict[Any, float]] = {}
+    for part, layer, name, quantity, value in tests.rows:
+        values.setdefault(quantity, {})[part, layer, name] = value
+    far, share = values.get("norm_far", {}), values.get("norm_share", {})
+    backward = [
+        value for at, value in values.get("norm_backward", {}).items()
+        if min(values["norm_response"][at], far.get(at, 1.0)) < 0.01 and share[at] < 0.1
+    ]  # fmt: skip
+    if backward:
+        found["backward"] = max(backward)
+    module.zero_grad(set_to_none=True)
+    output = run(module, inputs)
+    (output.loss if loss is None else loss(output)).backward()
+    apart, entries = [], []
+    for one in module.parameters():
+        sizes = one.detach().abs().flatten()
+        sizes = sizes[sizes > 0]
+        entries += [float(sizes.max() / sizes.median())] if len(sizes) > 1 else []
+        for axis in range(one.ndim if one.grad is not None else 0):
+            first, gradient = one.narrow(axis, 0, 1), one.grad
+            if one.shape[axis] > 1 and torch.equal(one, first.expand_as(one)):
+                start = gradient.narrow(axis, 0, 1)
+                largest = start.abs().max()
+                apart += [float((gradient - start).abs().max() / largest)] if largest > 0 else []
+    found |= {"lone matrices": lone} if lone else {}
+    found |= {"far entry": max(entries)} | ({"equal gradients": min(apart)} if apart else {})
+    return found
+
+
+def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
+    """Numbers that show whether alarms are true, by the alarm's kind, in double precision where the class can.
+
+    Returns:
+        "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names;
+        "leak": by how much outputs move with what they must not see (`moved_by_the_last`).
+    """
+    kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak"}
+    if not kinds:
+        return {}
+    try:
+        return shown(*in_double(single), kinds, alarms)
+    except RuntimeError:  # of a kernel that takes single precision alone
+        return shown(deepcopy(single[0]), *single[1:], kinds, alarms)
+
+
+def in_double(single: Single) -> Single:
+    module, inputs, loss = single
+    double = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, inputs)
+    return deepcopy(module).double(), double, loss
+
+
+def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: list[Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    module.zero_grad(set_to_none=True)
+    output = run(module, inputs)
+    value = output.loss if loss is None else loss(output)
+    value.backward()
+    if "loss" in kinds:
+        found["loss"] = float(value.detach())
+    if "no gradient" in kinds:
+        found["no gradient"] = 0.0
+        for alarm in (one for one in alarms if one.kind == "no gradient"):
+            words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in alarm.what.split()}
+            number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
+            pattern = re.compile(rf"{re.escape(alarm.part)}\.{number}\.(?:{'|'.join(words)})")
+            for name, one in module.named_parameters():
+                if pattern.fullmatch(name) and one.grad is not None:
+                    found["no gradient"] = max(found["no gradient"], float(one.grad.abs().max()))
+    if "leak" in kinds:
+        found["leak"] = moved_by_the_last(module, inputs)
+    return found
+
+
+def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
+    """How far outputs before the last word move with it, over their size; without words, those of the first sample."""
+    words = isinstance(inputs, dict) and "input_ids" in inputs
+    if words:
+        return first_positions_move(module, inputs)
+    other = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
+    first = next(x for x in tree_leaves(other) if isinstance(x, Tensor) and x.is_floating_point() or x.ndim == 2)
+    first[-1] = first[-1].flip(-1)
+    outputs = [logits_of(run(module, given)).detach() for given in (inputs, other)]
+    if not first.is_floating_point():
+        return float((outputs[0] - outputs[1])[:, : first.shape[1] // 2].norm() / outputs[0].norm())
+    return float((outputs[0] - outputs[1])[0].norm() / outputs[0][0].norm())
+
+
+def too_long(*_: object) -> None:
+    raise TimeoutError(f"takes over {SECONDS} seconds of processor time")
+
+
+def case(key: tuple[str, str], fault: str) -> Any:
+    """What is said of a module; None where the fault cannot be planted; a reason where there is no module."""
+    signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    begin, planted = time.process_time(), ("", lambda _: False)
+    try:
+        torch.manual_seed(SEED)
+        single = subjects()[key]()
+        if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in single[0].modules()):
+            single[0].train()
+        output = run(*single[:2])
+        (output.loss if single[2] is None else single[2](output)).backward()
+        single[0].zero_grad(set_to_none=True)
+        if fault:
+            with torch.no_grad():
+                planted = FAULTS[fault][1](single, random.Random(f"{key} {fault}"))
+            if planted is None:
+                return None
+    except Exception as error:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        return {"not built": words_of(error)}
+    try:
+        report = judged_module(*single, seed=SEED)
+        measured = {} if fault else margins(report, single)
+        numbers = {} if fault else harm(single, report.alarms)
+    except Exception as error:
+        return {"planted": planted[0], "fails": words_of(error)}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return {
+        "planted": planted[0], "alarms": [str(one) for one in report.alarms], "named": planted[1](report.alarms),
+        "class": type(single[0]).__name__, "parameters": sum(one.numel() for one in single[0].parameters()),
+        "harm": numbers, "margins": measured,
+        "as drawn": [one for one in report.notes if one.endswith(" has this too)")],
+        "layers": report.layers.groupby("part", sort=False).size().to_dict(),
+        "seconds": round(time.process_time() - begin, 2),
+    }  # fmt: skip
+
+
+def words_of(error: Exception) -> str:
+    return re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:200]
+
+
+def class_cases(_: Any) -> dict[tuple[Any, ...], Callable[[], Any]]:
+    """Every module as it is; those with faults follow from what can be built."""
+    return {("class", *key, ""): partial(case, key, "") for key in subjects()}
+
+
+CASES = {"class": class_cases}
+
+
+def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:
+    """Of the first modules of a random order, as many as `FAULTS` says."""
+    found: dict[tuple[str, str], Any] = {}
+    for key in keys:
+        one = kept_case(folder, case_name(("class", *key, fault)), partial(case, key, fault))
+        if one is not None:
+            found[key] = one
+        if len(found) == FAULTS[fault][0]:
+            break
+    return found
+
+
+JUDGED: dict[tuple[str, str, str], tuple[bool, str]] = {
+    ("transformers", "whisper", "leak"): (True, "the class does not shift labels, and they are its input"),
+}
+"""By package, name and kind of alarm: whether it is true, and the number that shows it, where `harm` has none."""
+
+
+def is_true(key: tuple[str, str], found: dict[str, Any], alarm: str) -> tuple[bool, str]:
+    """Whether an alarm on a module as it is drawn is true, and the number that shows it."""
+    kind, harm_of = alarm.partition(":")[0], found["harm"]
+    if (*key, kind) in JUDGED:
+        return JUDGED[*key, kind]
+    if kind == "no gradient":
+        return harm_of[kind] == 0, f"largest entry of these gradients in double precision: {harm_of[kind]:.2g}"
+    if kind == "leak":
+        return harm_of[kind] > 0, f"outputs move by {harm_of[kind]:.2g} with what they must not see"
+    if kind == "loss":
+        return harm_of[kind] > LOSS * math.log(small_classes.VOCAB), f"loss in double precision {harm_of[kind]:.3g}"
+    return False, "no number shows harm"
+
+
+def ends(values: list[float]) -> list[float]:
+    return [min(values), max(values)] if values else []
+
+
+def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[str, str], Any]]) -> dict[str, Any]:
+    """What is recorded, of everything that was asked."""
+    built = {key: one for key, one in healthy.items() if "alarms" in one}
+    table = [
+        {
+            "package": key[0], "name": key[1], "class": one["class"], "parameters": one["parameters"],
+            "layers": one["layers"],
+            "alarms": [{"said": said, **dict(zip(("true", "shown by"), is_true(key, one, said), strict=True))}
+                       for said in one["alarms"]],
+            "as drawn": one["as drawn"],
+            "planted": {fault: {"where": of[key]["planted"], "named": of[key]["named"]}
+                        for fault, of in faults.items() if key in of},
+        } for key, one in sorted(built.items())
+    ]  # fmt: skip
+    false = [row["name"] for row in table if not all(alarm["true"] for alarm in row["alarms"])]
+    lone, double, far, backward, equal = (
+        [one["margins"][name] for one in built.values() if name in one["margins"]]
+        for name in ("lone matrices", "double", "far entry", "backward", "equal gradients")
+    )
+    return {
+        "versions": {name: version(name) for name in (*PACKAGES, "torch")},
+        "sizes": {"width": small_classes.WIDTH, "layers": small_classes.DEPTH, "tokens": small_classes.TOKENS},
+        "modules": len(built), "of a package": Counter(package for package, _ in built),
+        "with an alarm": sum(bool(row["alarms"]) for row in table), "with a false alarm": false,
+        "with an alarm that the class raises as drawn": sum(bool(row["as drawn"]) for row in table),
+        "faults": {fault: {"planted": len(of), "named": sum(one["named"] for one in of.values()),
+                           "not named": [f"{key[1]}: {one['planted']}" for key, one in of.items() if not one["named"]]}
+                   for fault, of in faults.items()},
+        "healthy numbers": {"lone matrices": ends(sum(lone, [])), "far entry": ends(far), "backward": ends(backward),
+                            "equal gradients": ends(equal), "gradient in double precision over it": ends(double)},
+        "table": table,
+        "not built": {" ".join(key): one.get("not built", one.get("fails")) for key, one in sorted(healthy.items())
+                      if key not in built},
+    }  # fmt: skip
+
+
+def test_classes(kept_folder):
+    healthy = {key[1:3]: one for key, one in kept_cases(kept_folder, class_cases(None)).items()}
+    keys = sorted(key for key, one in healthy.items() if "alarms" in one)
+    random.Random(SEED).shuffle(keys)
+    found = summary(healthy, {fault: planted_cases(kept_folder, fault, keys) for fault in FAULTS})
+    record("probe-classes", rounded(found), short=True)
+    assert len(found["with a false alarm"]) <= FALSE * found["modules"]
+    assert all(of["named"] >= NAMED * of["planted"] for of in found["faults"].values())
+    assert not any("fails" in one for one in healthy.values())
