@@ -173,7 +173,8 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         ahead
         and later
         and not any(value > 0 for at, value in later.items() if at[1])
-        and any(value > 0 for at, value in earlier.items() if at[1])
+        # Every list is a witness: a padded encoder, for one, seems to see nothing.
+        and {at[0] for at, value in earlier.items() if at[1] and value > 0} == {at[0] for at in later if at[1]}
     ):
         yield Fact("", WHOLE_MODEL, "leak", "positions see later positions outside of the layers, not inside any layer")
     begins, documents = (set(values(tests, what).values()) for what in ("block_begins", "document_begins"))

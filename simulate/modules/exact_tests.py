@@ -72,7 +72,7 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
     given = [value for value in tree_leaves((caller_inputs, built.inputs)) if isinstance(value, Tensor)]
     logits = logits_of(output)
     foreign = unregistered(module, logits, loss, [*given, *observer.asked])
-    rows, packed = observer.rows(), observer.packed()
+    rows, packed = observer.rows(), observer.packed() | observer.transposed(given)
     rows = [row for row in rows if row[3] != "sees_samples" or row[:2] not in packed]
     if logits is not None and logits.requires_grad:
         facts = prediction_facts(loss, logits, built.inputs)
@@ -193,6 +193,13 @@ class _Observer:
         """Layers that attend among the rows of an input with two axes: rows are positions of all samples together."""
         attending = {row[:2] for row in self._watcher.rows() if row[2] == "attention_entropy"}
         return self._two_axes & attending
+
+    def transposed(self, given: Sequence[Tensor]) -> set[tuple[str, int]]:
+        """Layers whose input has the positions of a batch of token ids before its samples."""
+        shapes = {tuple(x.shape) for x in given if x.ndim == 2 and not x.is_floating_point()}
+        return {
+            at for at, x in self._inputs.items() if x.ndim > 2 and (x.shape[1], x.shape[0]) in shapes - {x.shape[:2]}
+        }
 
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = tensor_of([*args, *kwargs.values()])

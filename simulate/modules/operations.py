@@ -152,8 +152,10 @@ class OperationWatcher(TorchFunctionMode):
     def _activation(self, name: str, x: Tensor) -> None:
         if name in _DEAD:
             limit = _DEAD[name]
+            # Units of an image have two axes of equal length after them.
+            units = x.movedim(1, -1) if x.ndim == 4 and x.shape[-1] == x.shape[-2] else x
             # In place, what was negative is 0.
-            self._put("dead_units", (x.flatten(0, -2).amax(0) <= limit).float().mean())
+            self._put("dead_units", (units.flatten(0, -2).amax(0) <= limit).float().mean())
         elif name in _SATURATED:
             self._put("saturated_units", (x.abs() > _SATURATED[name]).float().mean())
 

@@ -262,10 +262,11 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak"}
     if not kinds:
         return {}
-    try:
-        return shown(*in_double(single), kinds, alarms)
-    except RuntimeError:  # of a kernel that takes single precision alone
-        return shown(deepcopy(single[0]), *single[1:], kinds, alarms)
+    with suppress(RuntimeError):  # of a kernel that takes single precision alone
+        found = shown(*in_double(single), kinds, alarms)
+        if all(map(math.isfinite, found.values())):
+            return found
+    return shown(deepcopy(single[0]), *single[1:], kinds, alarms)
 
 
 def in_double(single: Single) -> Single:
@@ -297,21 +298,29 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
         own = nn.functional.cross_entropy(logits.flatten(0, -2), inputs["input_ids"].flatten())
         found["own labels"] = abs(float(value.detach() / own) - 1)
     elif "leak" in kinds:
-        found["leak"] = moved_by_the_last(module, inputs)
+        samples = any("other samples" in one.what for one in alarms)
+        found["leak"] = moved_by_a_sample(module, inputs) if samples else moved_by_the_last(module, inputs)
     return found
 
 
 def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
-    """How far outputs before the last word move with it, over their size; without words, those of the first sample."""
-    words = isinstance(inputs, dict) and "input_ids" in inputs
-    if words:
+    """How far logits before the last word move with it, over their size; 0 where inputs are not words of a decoder."""
+    if isinstance(inputs, dict) and "input_ids" in inputs and not module.config.is_encoder_decoder:
         return first_positions_move(module, inputs)
+    if isinstance(inputs, Tensor) and not inputs.is_floating_point():
+        other = inputs.clone()
+        other[:, -1] = (other[:, -1] + 1) % small_classes.VOCAB
+        outputs = [logits_of(run(module, given)).detach() for given in (inputs, other)]
+        return float((outputs[0] - outputs[1])[:, :-1].norm() / outputs[0].norm())
+    return 0.0
+
+
+def moved_by_a_sample(module: nn.Module, inputs: Any) -> float:
+    """How far the outputs of the first sample move with the last sample, over their size."""
     other = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
-    first = next(x for x in tree_leaves(other) if isinstance(x, Tensor) and x.is_floating_point() or x.ndim == 2)
+    first = next(x for x in tree_leaves(other) if isinstance(x, Tensor))
     first[-1] = first[-1].flip(-1)
-    outputs = [logits_of(run(module, given)).detach() for given in (inputs, other)]
-    if not first.is_floating_point():
-        return float((outputs[0] - outputs[1])[:, : first.shape[1] // 2].norm() / outputs[0].norm())
+    outputs = [tensor_of(run(module, given)) for given in (inputs, other)]
     return float((outputs[0] - outputs[1])[0].norm() / outputs[0][0].norm())
 
 
