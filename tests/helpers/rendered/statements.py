@@ -35,7 +35,7 @@ def statements_that_fail() -> str:
     for name in sources():
         first = {claim.id: (claim, v) for claim, v in reversed([*_judged(name)])}
         for claim, v in reversed([row for row in first.values() if row[1].verdict == "fails"]):
-            cells = [f"`{name}`", claim.id, claim.statement.replace("|", "\\|"), str(v.claimed)]
+            cells = [f"`{name}`", claim.id, claim.in_words or claim.statement, f"{claim.kind} {v.claimed}"]
             lines.append(f"| {' | '.join(cells)} | {number_or_dash(v.measured)} |")
     return "\n".join(lines)
 
