@@ -79,9 +79,10 @@ lint: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
-.venv-evidence/installed: pyproject.toml
+.venv-evidence/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv-evidence
-	.venv-evidence/bin/python -m pip install --quiet --editable '.[evidence]'
+	.venv-evidence/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[evidence]'
+	@# timm needs torchvision, and one of another build than torch's does not load: the test then says so and is skipped.
 	touch $@
 
 clean:

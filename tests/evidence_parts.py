@@ -31,7 +31,7 @@ class Part:
         minutes: on two cores.
         measured: the machine of these minutes; empty for an estimate.
         needs: what not every machine has; tests that lack it are skipped.
-        environment: the folder of the Python that runs it, where that is another one.
+        environment: the folder of the virtual environment that runs it; the current one if left out.
     """
 
     about: str
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             forget(ROOT, part)
     tests = [f"tests/evidence/{test}" for part in chosen for test in part.tests]
     options = ["-m", "evidence", "-n", "auto", "--dist", "loadgroup", "-rs", "-p", "tests.resumption"]
-    # Of all parts together those that need another environment are skipped, as what they import is not there.
+    # A run of all parts skips the parts with another environment, because their imports are missing here.
     own = ROOT / chosen[0].environment / "bin" / "python" if asked.part and chosen[0].environment else sys.executable
     status = subprocess.run([str(own), "-m", "pytest", *options, *tests], cwd=ROOT, check=False).returncode
     if status == NOTHING_LEFT:

@@ -220,15 +220,18 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
     """A number for each layer; layers of one kind have the same.
 
     Layers are of two kinds where each has parameters that the other lacks. One that only lacks some is of the same
-    kind, unless the configuration says that it is of another.
+    kind, unless the configuration says that it is of another, or at most half of the layers have these parameters.
     """
     has, configured = _names(rows[rows["quantity"] == "weight"], layers), _said_kinds(config, layers)
     whole = [names for names in has.values() if not any(names < other for other in has.values())]
     labels, known = np.zeros(len(layers), int), dict[Any, int]()
+    owned = Counter(name for names in has.values() for name in names)
     for k, names in enumerate(has.values()):
         kind = max((other for other in whole if names <= other), key=whole.count)
+        family = sum(other <= kind for other in has.values())
+        usual = all(2 * owned[name] > family for name in kind - names)
         full = [configured[j] for j, other in enumerate(has.values()) if other == kind]
-        is_apart = names != kind and configured[k] not in full
+        is_apart = names != kind and (configured[k] not in full or not usual)
         labels[k] = known.setdefault(frozenset(names if is_apart else kind), len(known))
     return labels
 
@@ -301,7 +304,7 @@ def _norm_scatter(entries: float) -> float:
 def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
     """Find matrices that fewer than three layers have and whose entries are far larger than in the other matrices.
 
-    A matrix with equal rows, such as the decay rates of a state-space layer, is no random draw and is left out.
+    A matrix with equal rows, such as the decay rates of a state-space layer, is not a random draw and is left out.
     """
     table = rows[rows["parameter"] != ""].pivot_table("value", ["layer", "parameter"], "quantity")
     if not {"shortest", "weight", "entries"} <= {*table.columns}:

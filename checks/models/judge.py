@@ -1,10 +1,6 @@
 """The function `probe`: measure and judge one module, a factory's modules over sizes, or optimizer steps."""
 
-import re
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ import pandas as pd
 
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import Alarm, of_weights, one_a_cause
+from checks.models.class_draws import drawn_alike
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
 from checks.models.exact_alarms import exact_alarms, said
@@ -39,7 +36,7 @@ from simulate import Probed
 from simulate import probe as probe_sizes
 from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
-from simulate.modules.factories import Factory, name_of, seeded
+from simulate.modules.factories import Factory, name_of
 from simulate.modules.one_module import batch_and_loss, is_module, one_module
 from simulate.modules.one_step import one_step
 from simulate.modules.step_optimizers import optimizer_factory
@@ -48,9 +45,6 @@ from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
 
 # Of these no number of a pass is asked.
 _OF_WEIGHTS = ("copies", "structure", "bias")
-# What the authors of an installed class may have meant.
-_OF_CLASS = ("structure", "norm", "attention", "weight", "energy", "units", "bias")
-_NUMBER = re.compile(r"[\d.]+(?:e[+-]?\d+)?(?: to [\d.]+(?:e[+-]?\d+)?)?")
 
 
 def probe(
@@ -179,9 +173,14 @@ def judged_module(
     notes += [*kinds_of_layers(frame, measured.config), *(line for rule in rules for line in rule(frame))]
     notes += measured.notes
     wrong = exact + others
-    if drawn := _drawn_alike(module, batch, loss, wrong, seed=seed, layers=layers):
+
+    def judged(new: Any) -> list[Alarm]:
+        again = one_module(new, batch, loss, seed=seed, layers=layers)
+        return [*exact_alarms(again.tests)[0], *layer_alarms(again.frame, again.config), *of_the_whole(again)]
+
+    if drawn := drawn_alike(module, wrong, frame.groupby("part")["layer"].max().to_dict(), judged, seed):
         wrong = [alarm for alarm in wrong if alarm not in drawn]
-        notes[:0] = [f"{said(alarm)} (a new {type(module).__name__} has this too)" for alarm in drawn]
+        notes[:0] = [f"{said(alarm)} ({_why(module)})" for alarm in drawn]
     alarms, step, moves = one_a_cause(wrong), None, pd.DataFrame()
     if optimizer is not None:
         inputs, own_loss = batch_and_loss(module, batch, loss)
@@ -192,6 +191,11 @@ def judged_module(
         name or type(module).__name__, alarms, notes, measured, layers_table(measured), steps=moves,
         updates=updates_table(frame), growth=() if trained else _growth(measured, stack), step=step, trained=trained,
     )  # fmt: skip
+
+
+def _why(module: Any) -> str:
+    name = type(module).__name__
+    return f"a new {name} has this too" if hasattr(module, "config") else f"by the code of the installed {name}"
 
 
 def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
@@ -209,26 +213,6 @@ def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
                 f"stack must have the batch's shape: the batch has {sequences} sequences of {tokens} tokens, got "
                 f"sequences={stack.sequences} and tokens={stack.tokens}."
             )
-
-
-def _drawn_alike(
-    module: Any, batch: Any, loss: Any, wrong: Sequence[Alarm], *, seed: int, layers: Sequence[str]
-) -> list[Alarm]:
-    """Return the alarms that a new module of the same installed class and configuration also raises."""
-    asked = [alarm for alarm in wrong if alarm.kind in _OF_CLASS]
-    config, source = getattr(module, "config", None), getattr(sys.modules.get(type(module).__module__), "__file__", "")
-    if not asked or config is None or "-packages" not in str(source):
-        return []
-    with suppress(Exception):
-        # Somebody else's class may take other arguments, or fail in any way.
-        with seeded(seed + 1):
-            new = type(module)(deepcopy(config))
-        new.to(next(module.parameters())).train(module.training)
-        measured = one_module(new, batch, loss, seed=seed, layers=layers)
-        raised = [*exact_alarms(measured.tests)[0], *layer_alarms(measured.frame, measured.config)]
-        same = {(of.part, of.layer, of.kind, _NUMBER.sub("#", of.what)) for of in raised}
-        return [of for of in asked if (of.part, of.layer, of.kind, _NUMBER.sub("#", of.what)) in same]
-    return []
 
 
 def _growth(measured: Probed, stack: Stack | None) -> tuple[GrowthTheory, ...]:

@@ -281,7 +281,8 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
         # Of a convolution a row is all that is added up for one output.
         fan_in = matrix.numel() // bias.shape[0]
         size, usual = (float(values.detach().double().square().mean()) ** 0.5 for values in (bias, matrix))
-        if size > 0 and usual > 0:
+        # A row of one entry, as in a pointwise scale: by default torch draws it like its bias.
+        if size > 0 and usual > 0 and fan_in > 1:
             rows.append((name, "bias_over_matrix", size / usual / fan_in**0.5))
             rows.append((name, "bias_constant", float(len(bias) > 1 and bool((bias == bias[0]).all()))))
     return rows

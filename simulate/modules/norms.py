@@ -21,9 +21,12 @@ _FAR = 1e4
 def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules that are called a norm, by their class or their name, and have no modules in them.
 
-    Left out are those of `torch.nn` that a norm's name is given to (Identity, Dropout).
+    Left out are those of `torch.nn` that a norm's name is given to (Identity, Dropout), and those that normalize a
+    weight, as its parametrization.
     """
     for name, part in module.named_modules():
+        if ".parametrizations." in f".{name}.":
+            continue
         kind = type(part).__name__.lower()
         of_torch = type(part).__module__.startswith("torch.")
         by_name = "norm" in name.rpartition(".")[2].lower() and not of_torch
@@ -69,7 +72,7 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
             far = at(_FAR), at(_FAR * _FACTOR)
         except (RuntimeError, TypeError, ValueError):
             return {}
-        if once is None or twice is None or nowhere is None:
+        if once is None or twice is None or nowhere is None or _is_by_entry(x, run) or _is_off(part, x, once):
             return {}
         # A shift stays; without an epsilon nothing is known at 0.
         shift = torch.nan_to_num(nowhere.double(), 0.0, 0.0, 0.0)
@@ -87,6 +90,26 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     if len(energies) == 4 and all(0 < energy < math.inf for energy in energies[2:]):
         answers["norm_far"] = math.log(energies[3] / energies[2]) / math.log(_FACTOR**2)
     return answers | _gain(once.double() - shift, answers["norm_share"]) | _backward(x, run)
+
+
+def _is_by_entry(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> bool:
+    """Whether an output follows from the same entry of the input alone, as that of a tanh in the place of a norm."""
+    plain = x.detach().clone(memory_format=torch.contiguous_format)
+    other = plain.clone()
+    other.view(-1)[0] = _FAR * (1 + plain.view(-1)[0].abs())
+    before, after = run(plain), run(other)
+    if before is None or after is None or before.shape != x.shape or before.numel() < 2:
+        return False
+    changed = (before != after).flatten()
+    # The identity answers to every scale, which is no tanh.
+    bounded = bool(after.flatten()[0].abs() < _ALIKE * other.view(-1)[0])
+    return bounded and bool(changed[0]) and not bool(changed[1:].any())
+
+
+def _is_off(part: nn.Module, x: Tensor, y: Tensor) -> bool:
+    """Whether all of its weights are 0 and its output is its input: a branch that is switched on by training."""
+    weights = list(part.parameters())
+    return bool(weights) and not any(bool(one.any()) for one in weights) and torch.equal(x, y)
 
 
 def _gain(y: Tensor, share: float) -> dict[str, float]:

@@ -40,3 +40,29 @@ def test_batch_norms_in_eval_mode_are_a_note():
     notes = one_module(module, torch.randn(3, 2), lambda y: (module.free * y).square().mean()).notes
     assert "eval mode" in "\n".join(notes)
     assert module.free.grad is None
+
+
+class _TanhNorm(nn.Module):
+    """A function of single entries in the place of a norm, as DynamicTanh."""
+
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+class _ResponseNorm(nn.Module):
+    """A branch that is off at the start, as ConvNeXt v2's global response norm."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((16,), start))
+
+    def forward(self, x):
+        return x + self.weight * x * x.norm(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("norm", "alarms"), [(_TanhNorm(), 0), (_ResponseNorm(0.0), 0), (_ResponseNorm(1.0), 1)])
+def test_functions_of_entries_and_branches_that_are_off_are_not_judged_as_norms(norm, alarms):
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(16, 16), norm, nn.Linear(16, 4))
+    report = judged_module(module, torch.randn(64, 16), lambda y: y.square().mean())
+    assert sum(alarm.kind == "norm" for alarm in report.alarms) == alarms

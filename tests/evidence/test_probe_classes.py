@@ -37,6 +37,9 @@ SEED, SECONDS, TIMES = 73_000, 90, 30.0
 FALSE, NAMED = 0.01, 0.95
 """The shares of modules that may have a false alarm, and of faults that must be named."""
 PACKAGES = ("transformers", "timm", "vit-pytorch", "x-transformers")
+ROUNDING = 1e-12
+"""The share of the module's largest gradient below which one in double precision is rounding."""
+OWN = "label of every position is its own input"
 _FEWEST, _SHORTEST = 3, 8
 """Layers that are compared, and a matrix's shorter side."""
 
@@ -251,8 +254,10 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     """Numbers that show whether alarms are true, by the alarm's kind, in double precision where the class can.
 
     Returns:
-        "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names;
-        "leak": by how much outputs move with what they must not see (`moved_by_the_last`).
+        "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
+        divided by the largest of the module; "leak": by how much outputs move with what they must not see
+        (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
+        ids, each at its own position.
     """
     kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak"}
     if not kinds:
@@ -286,7 +291,12 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
             for name, one in module.named_parameters():
                 if pattern.fullmatch(name) and one.grad is not None:
                     found["no gradient"] = max(found["no gradient"], float(one.grad.abs().max()))
-    if "leak" in kinds:
+        found["no gradient"] /= max(float(one.grad.abs().max()) for one in module.parameters() if one.grad is not None)
+    if any(OWN in one.what for one in alarms):
+        logits = logits_of(output).detach()
+        own = nn.functional.cross_entropy(logits.flatten(0, -2), inputs["input_ids"].flatten())
+        found["own labels"] = abs(float(value.detach() / own) - 1)
+    elif "leak" in kinds:
         found["leak"] = moved_by_the_last(module, inputs)
     return found
 
@@ -342,7 +352,7 @@ def case(key: tuple[str, str], fault: str) -> Any:
         "planted": planted[0], "alarms": [str(one) for one in report.alarms], "named": planted[1](report.alarms),
         "class": type(single[0]).__name__, "parameters": sum(one.numel() for one in single[0].parameters()),
         "harm": numbers, "margins": measured,
-        "as drawn": [one for one in report.notes if one.endswith(" has this too)")],
+        "as drawn": [one for one in report.notes if re.search(r"\((a new .* has this too|by the code of .*)\)$", one)],
         "layers": report.layers.groupby("part", sort=False).size().to_dict(),
         "seconds": round(time.process_time() - begin, 2),
     }  # fmt: skip
@@ -372,23 +382,22 @@ def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[
     return found
 
 
-JUDGED: dict[tuple[str, str, str], tuple[bool, str]] = {
-    ("transformers", "whisper", "leak"): (True, "the class does not shift labels, and they are its input"),
-}
-"""By package, name and kind of alarm: whether it is true, and the number that shows it, where `harm` has none."""
-
-
-def is_true(key: tuple[str, str], found: dict[str, Any], alarm: str) -> tuple[bool, str]:
+def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
     """Whether an alarm on a module as it is drawn is true, and the number that shows it."""
     kind, harm_of = alarm.partition(":")[0], found["harm"]
-    if (*key, kind) in JUDGED:
-        return JUDGED[*key, kind]
     if kind == "no gradient":
-        return harm_of[kind] == 0, f"largest entry of these gradients in double precision: {harm_of[kind]:.2g}"
+        share = harm_of[kind]
+        return share < ROUNDING, f"these gradients in double precision are {share:.2g} of the module's largest"
+    if OWN in alarm:
+        return harm_of[
+            "own labels"
+        ] < 1e-6, f"the loss is the inputs' own cross-entropy up to {harm_of['own labels']:.1g}"
     if kind == "leak":
         return harm_of[kind] > 0, f"outputs move by {harm_of[kind]:.2g} with what they must not see"
     if kind == "loss":
-        return harm_of[kind] > LOSS * math.log(small_classes.VOCAB), f"loss in double precision {harm_of[kind]:.3g}"
+        classes = re.search(r"among (\d+) classes", alarm)
+        limit = LOSS * math.log(int(classes[1])) if classes else math.inf
+        return harm_of[kind] > limit, f"loss in double precision {harm_of[kind]:.3g}, {LOSS:g} ln V = {limit:.3g}"
     return False, "no number shows harm"
 
 
@@ -403,7 +412,7 @@ def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[st
         {
             "package": key[0], "name": key[1], "class": one["class"], "parameters": one["parameters"],
             "layers": one["layers"],
-            "alarms": [{"said": said, **dict(zip(("true", "shown by"), is_true(key, one, said), strict=True))}
+            "alarms": [{"said": said, **dict(zip(("true", "shown by"), is_true(one, said), strict=True))}
                        for said in one["alarms"]],
             "as drawn": one["as drawn"],
             "planted": {fault: {"where": of[key]["planted"], "named": of[key]["named"]}

@@ -13,7 +13,7 @@ from gradbounds.commands.predict import EXCLUDES, NEEDS
 from tests.helpers.rendered.atlas import comparisons, versions
 from tests.helpers.rendered.log_formats import log_formats
 from tests.helpers.rendered.placements import placements_at_a_glance
-from tests.helpers.rendered.statements import statements_of_the_field
+from tests.helpers.rendered.statements import corrections, statements_of_the_field, statements_that_fail
 from tests.helpers.rendered.tables import families, pre_norm
 from tests.helpers.rendered.training_codes import training_codes
 from tests.test_architecture import MAY_IMPORT
@@ -88,6 +88,7 @@ def fields_of_a_network() -> str:
 
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
+    "claim_tutorial.md": {"statements that fail": statements_that_fail},
     "theory.md": {"placements at a glance": placements_at_a_glance},
     "extending.md": {"floors": floors},
     "configurations.md": {
@@ -98,10 +99,11 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     },
     "finite_width.md": {"coverage": coverage},
     "report.md": {
-        "statements of the field": statements_of_the_field,
         "versions": versions,
         "families": families,
         "pre-norm": pre_norm,
+        "statements of the field": statements_of_the_field,
+        "corrections": corrections,
     },
     "setting.md": {"fields": fields_of_a_network},
     "training_logs.md": {"log formats": log_formats},

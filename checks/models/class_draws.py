@@ -1,0 +1,104 @@
+"""Alarms that an installed class raises with the weights that its own configuration draws."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+
+from checks.models.alarm import WHOLE_MODEL, Alarm
+from simulate.modules.factories import seeded
+
+KINDS = (
+    "structure", "norm", "attention", "weight", "energy", "units", "bias", "growth", "residual", "detached",
+    "vanishing", "exploding",
+)  # fmt: skip
+"""The kinds of alarms that may be what the authors of a class meant."""
+DRAWS = 4
+"""The number of new modules. A number close to its limit raises an alarm in some of them only."""
+_LAYERS = re.compile(r" \[(all layers|layers [\d, ]+)\]")
+_NUMBER = re.compile(r"[\d.]+(?:e[+-]?\d+)?(?: to [\d.]+(?:e[+-]?\d+)?)?")
+_NAME = re.compile(r"[\w*]*[A-Za-z*][\w*]*[._][\w.*]+")
+
+Place = tuple[str, str, str]
+"""List, kind, and the words of an alarm without its numbers, names and layers."""
+
+
+def drawn_alike(
+    module: Any, wrong: Sequence[Alarm], depths: Mapping[str, int], judged: Callable[[Any], Iterable[Alarm]], seed: int
+) -> list[Alarm]:
+    """Return the alarms that new modules of the same installed class and configuration also raise.
+
+    Args:
+        module: the judged module. A class in the user's own files is never excused, and neither is a module whose
+            configuration sets the size of initial weights to another number than the class's default.
+        wrong: the module's alarms.
+        depths: the number of layers of each list.
+        judged: function of a new module that returns its alarms.
+        seed: the seed of the module; the new modules have the next ones.
+    """
+    asked = [alarm for alarm in wrong if alarm.kind in KINDS]
+    config, source = getattr(module, "config", None), getattr(sys.modules.get(type(module).__module__), "__file__", "")
+    if not asked or "-packages" not in str(source):
+        return []
+    if config is None:
+        return [alarm for alarm in asked if _is_code(alarm)]
+    names, layers = dict[Place, set[str]](), dict[Place, set[int]]()
+    with suppress(Exception):
+        # Somebody else's class may take other arguments, or fail in any way.
+        if _draws_of_the_user(config):
+            return []
+        for draw in range(1, DRAWS + 1):
+            with seeded(seed + draw):
+                new = type(module)(deepcopy(config))
+            new.to(next(module.parameters())).train(module.training)
+            for alarm in judged(new):
+                place, named, numbers = _parts(alarm, depths)
+                names.setdefault(place, set()).update(named)
+                layers.setdefault(place, set()).update(numbers)
+            if all(_among(alarm, depths, names, layers) for alarm in asked):
+                break
+    return [alarm for alarm in asked if _among(alarm, depths, names, layers)]
+
+
+def _among(
+    alarm: Alarm, depths: Mapping[str, int], names: Mapping[Place, set[str]], layers: Mapping[Place, set[int]]
+) -> bool:
+    place, named, numbers = _parts(alarm, depths)
+    return place in names and named <= names[place] and numbers <= layers[place]
+
+
+def _parts(alarm: Alarm, depths: Mapping[str, int]) -> tuple[Place, set[str], set[int]]:
+    """Return the place of an alarm, the parameters or modules that it names, and its layers."""
+    found = _LAYERS.search(alarm.what)
+    if found is None:
+        layers = {alarm.layer}
+    elif found[1] == "all layers":
+        layers = set(range(1, depths.get(alarm.part, 0) + 1))
+    else:
+        layers = {int(number) for number in re.findall(r"\d+", found[1])}
+    text = _LAYERS.sub("", alarm.what)
+    words = re.sub(r"[\s,]+", " ", _NUMBER.sub("#", _NAME.sub("", text)))
+    return (alarm.part, alarm.kind, words), {*_NAME.findall(text)}, layers
+
+
+def _draws_of_the_user(config: Any) -> bool:
+    """Return whether a field about initial weights differs from the default of the configuration's class."""
+    default = vars(type(config)())
+    return any(
+        isinstance(value, float) and ("init" in name or name.endswith("_std")) and value != default.get(name, value)
+        for name, value in vars(config).items()
+    )
+
+
+def _is_code(alarm: Alarm) -> bool:
+    """Return whether an alarm is about an installed class's code: without a configuration it cannot be drawn again.
+
+    Weights of attention that do not add up to 1, and the factor of q·k, do not depend on the weights' draw. They count
+    as code if several layers share them, and so do parameters that the first layer alone lacks.
+    """
+    several = alarm.layer == WHOLE_MODEL or _LAYERS.search(alarm.what) is not None
+    shared = "query add up to" in alarm.what or "logits are q.k times" in alarm.what
+    first = alarm.kind == "structure" and alarm.layer == 1
+    return first or (alarm.kind == "attention" and several and shared)
