@@ -109,7 +109,7 @@ def test_a_step_says_how_far_networks_may_be():
     assert step.implied_error == SQUARED_ENERGIES * Trust.of(keel).error > 0.052
     assert step.no_coefficient == ""
     assert first_step(Stack(width=32, depth=1, tokens=1, vocab=8, embedding_scale=2.0)).no_coefficient.startswith(
-        "standard deviations"
+        "explicit standard deviations"
     )
 
 
