@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import looks, panels, style, value_ticks
+from figures.style import looks, message, panels, style, value_ticks
 
 _NAMES = {"identity": "linear", "relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "tanh": "tanh"}
 _GAINS = {"xavier_normal": "Xavier", "fan_in": "fan-in", "he": "He"}
@@ -25,7 +25,11 @@ def layer_growth(table: pd.DataFrame, curves: pd.DataFrame) -> Figure:
         figure, (units, gains) = panels(2)
         figure.set_size_inches(7.6, 3.7)
         depths, tokens, widths = (sorted(set(table[name])) for name in ("depth", "tokens", "width"))
-        _units(units, table[table["width"] == widths[-1]])
+        wide = table[table["width"] == widths[-1]]
+        _units(units, wide)
+        plain, gated = (wide.loc[wide["ffn"] == ffn, "limit"] for ffn in ("plain", "gated"))
+        spans = [f"{limits.min() - 1:.0%} to {limits.max() - 1:.0%}" for limits in (gated, plain)]
+        message(figure, f"A layer of gated units raises the gradient by {spans[0]}, one of plain units by {spans[1]}")
         _gains(gains, table[table["width"] == widths[0]], curves)
         figure.supxlabel(
             f"lines: closed form; points: samples ± 2 s.e., upper half of $L = {depths[0]}$, $n = {tokens[0]}$, "

@@ -317,7 +317,7 @@ def unmeasured(stack: Stack) -> str:
         (name not in coefficients(), f"the family '{name}' is not measured"),
         (stack.experts, "experts are not measured"),
         (stack.branches != "both", "layers of one kind of branch are not measured"),
-        (given or stack.final_norm == "added", "alpha, tau, beta and final norms of one's own are not measured"),
+        (given or stack.final_norm == "added", "explicit alpha, tau, beta and final norms are not measured"),
         (
             stack.input_scaling != "none" or (stack.attention_factor, stack.feed_forward_factor) != (1.0, 1.0),
             "inputs of branches scaled by the layer, and factors on one branch alone, are not measured",
@@ -337,7 +337,7 @@ def unmeasured(stack: Stack) -> str:
         ),
         (
             stack.part(Matrices).non_default().keys() - {"initialization"} or stack.embedding_scale != 1.0,
-            "standard deviations of one's own are not measured",
+            "explicit standard deviations, such as 0.02, are not measured",
         ),
         (stack.query_key_scale and shares_keys, "random queries and keys whose heads share keys are not measured"),
         (

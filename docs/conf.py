@@ -148,7 +148,10 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
     context["metatags"] = context.get("metatags", "") + f'\n<meta name="description" content="{said}">'
     if pagename == root_doc:
         picture = re.compile(r'<img [^>]*gradient_over_layers\.png"[^>]*>')
-        below = '<a href="explore.html">Explore it live</a>: 26 published models, and networks around the paper\'s.'
+        below = (
+            '<a href="explore.html">Explore it live</a>: 26 published models, and networks around the paper\'s. '
+            '<a href="explore.html#tour=1">A tour in five stops</a>: guess, then see.'
+        )
         context["body"] = picture.sub(rf"\g<0><br>{below}", context["body"])
     context["last_updated"] = page_layout.numbers_of(pagename, version)
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))

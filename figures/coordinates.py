@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import SYMBOLS, decimal_ticks, legend_below, ordered, style, value_ticks
+from figures.style import SYMBOLS, decimal_ticks, legend_below, message, most_changed, ordered, style, value_ticks
 
 _MOST_PANELS, _COLUMNS, _LEAST_RANGE = 12, 4, 2.0
 
@@ -43,5 +43,12 @@ def coordinates(table: pd.DataFrame) -> Figure:
             axis.title.set_fontsize(8)
         for row in range(rows):
             axes[row * columns].set_ylabel("mean $|y|$")
+        last = table[table["step"] == table["step"].max()]
+        outputs = last.pivot_table(index="width", columns="place", values="value")
+        factors = (outputs.iloc[-1] / outputs.iloc[0]).dropna()
+        widths = f"from width {outputs.index[0]} to {outputs.index[-1]}"
+        if (name := most_changed(factors / factors.median())) is not None:
+            change = f"×{factors[name]:.2g} {widths} (median ×{factors.median():.2g})"
+            message(figure, f"{name}: outputs change by {change}")
         legend_below(figure, 6, "means over seeds, \u00b1 2 s.e.")
     return figure

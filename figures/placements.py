@@ -4,8 +4,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import name_ends, of_placement, panels, plain_decades, style, value_ticks
+from figures.style import message, name_ends, of_placement, panels, plain_decades, style, value_ticks
 from theory.stack import TITLES
+
+_FLAT = 1.2
+"""Factor between the first and the last layer below which a curve counts as flat."""
 
 
 def placements(norms: pd.DataFrame) -> Figure:
@@ -42,5 +45,10 @@ def placements(norms: pd.DataFrame) -> Figure:
         last = norms[(norms["depth"] == deepest) & (norms["layer"] == deepest)]
         named = zip(last["placement"].map(str), last["predicted"], strict=True)
         name_ends(over, [(deepest, end, TITLES[name], of_placement(name)["color"]) for name, end in named])
+        ends = norms[norms["depth"] == deepest].sort_values("layer").groupby("placement", sort=False)["predicted"]
+        ratios = ends.first() / ends.last()
+        flat = [TITLES[str(name)] for name, ratio in ratios.items() if 1 / _FLAT < ratio < _FLAT]
+        rest = "the others fall" if ratios.min() > 1 / _FLAT else "the others fall or rise"
+        message(figure, f"Flat over {deepest} layers: {', '.join(flat)}; {rest}")
         figure.supxlabel("points: samples; lines: large-width theory", fontsize=8)
     return figure

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures.style import legend_below, ordered, plain_decades, style
+from figures.style import legend_below, message, most_changed, ordered, plain_decades, style
 
 _LEAST_RANGE = 2.0
 # What differs by less over layers and depths is said in words, and has no panels.
@@ -49,5 +49,10 @@ def probe(table: pd.DataFrame) -> Figure:
                 low, high = axis.get_ylim()
                 axis.set_ylim(min(low, middle / _LEAST_RANGE), max(high, middle * _LEAST_RANGE))
                 plain_decades(axis.yaxis)
+        deepest = rows[rows["depth"] == rows["depth"].max()].sort_values("layer")
+        gradients = deepest.groupby("part", sort=False)["gradient"]
+        ratios = gradients.last() / gradients.first()
+        if (part := most_changed(ratios)) is not None:
+            message(figure, f"{part}: the last layer's gradient is ×{ratios[part]:.2g} the first's")
         legend_below(figure, 6, note)
     return figure

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex
@@ -100,6 +101,16 @@ def message(figure: Figure, text: str, *, axes: Sequence[Axes] | None = None) ->
         figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
     else:
         axes[0].set_title(text)
+
+
+def most_changed(ratios: pd.Series) -> Any:
+    """The label whose ratio is farthest from 1 on a log scale; None if no ratio is positive and finite.
+
+    >>> most_changed(pd.Series({"first": 1.2, "last": 0.1, "dead": 0.0}))
+    'last'
+    """
+    logs = ratios[(ratios > 0) & (ratios < math.inf)].map(math.log).abs()
+    return None if logs.empty else logs.idxmax()
 
 
 def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:

@@ -26,7 +26,7 @@ from gradbounds.commands import MOVED, REMOVED, REMOVED_FLAGS, Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
-from gradbounds.help_text import Captured, folded_help
+from gradbounds.help_text import Captured, folded_help, some_boxes
 from gradbounds.plain_text import PlainText, Unfailing, one_line, write_no_more
 from simulate.runs.files import check_place
 from theory.stack.registry import nearest
@@ -40,6 +40,9 @@ FINE, BAD_INPUT = 0, 2
 _NO_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|Storage size calculation overflowed")
 
 _LONGEST_FLAG = 100
+
+# What shows the flags of a network's fields, which --help leaves out.
+_FIELDS_HELP = "--help-fields"
 
 # Flags that name what is written.
 _PLACES = ("--out", "--csv")
@@ -200,6 +203,8 @@ def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbo
         ValueError: the arguments are not valid; tyro's message of several lines becomes one line.
     """
     _check_flags(arguments, program)
+    fields = _FIELDS_HELP in arguments
+    arguments = ["--help" if word == _FIELDS_HELP else word for word in arguments]
     complaint, shown = io.StringIO(), Captured()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _terminal_for_help():
@@ -214,8 +219,9 @@ def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbo
             )
     except SystemExit as stop:
         if stop.code in (0, None):
-            print(folded_help(shown.getvalue()))
-            _print_examples(arguments)
+            print(folded_help(some_boxes(shown.getvalue(), fields)))
+            if not fields:
+                _print_examples(arguments)
             return None
         raise ValueError(_one_line(complaint.getvalue(), arguments, program)) from None
 

@@ -11,7 +11,7 @@ import tyro
 from gradbounds.described_network import Description
 from gradbounds.grid import FIELDS, OWN_WORD, field_value, said
 from theory import Stack
-from theory.configurations.training_codes import HUGGING_FACE, NAMES
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.groups import GROUPS
 from theory.stack.stack import OWN
 
@@ -26,8 +26,7 @@ def optional(about: str, metavar: str | None, default: str = "") -> Any:
 
 
 LOGGED_AS = optional(
-    "how the logged numbers were computed: mean or sum over the batch's tokens (sum: predict only); norm or square; "
-    "unclipped, or clipped to norm C; requires --logged",
+    "units of the logged numbers",
     "mean|sum|norm|square|unclipped|clipped:C [...]",
     default="inferred from the column names, else mean norm unclipped",
 )
@@ -135,29 +134,23 @@ def check_together(
 class WithJson:
     """The flag `--json` of commands that print tables."""
 
-    json: Annotated[bool, Flag(help="print one JSON object instead of text; docs/runs.md")] = False
+    json: Annotated[bool, optional("one JSON object instead of text; docs/runs.md", None)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(WithJson):
     """The flags of commands that read a network from a model's configuration."""
 
-    config: Annotated[
-        Path | None, optional("config.json of a model in the format of Hugging Face or nanoGPT", "FILE", default="none")
-    ] = None
-    like: Annotated[
-        str | None, optional("published model, such as gpt2 or llama-3-8b; an unknown name lists all", "NAME", "none")
-    ] = None
-    ignore: Annotated[
-        tuple[str, ...],
-        optional("keys of the configuration to ignore", "KEY [...]", "none"),
-    ] = ()
+    config: Annotated[Path | None, optional("config.json of a model (Hugging Face, nanoGPT)", "FILE")] = None
+    like: Annotated[str | None, optional("published model; an unknown name lists all", "NAME")] = None
+    ignore: Annotated[tuple[str, ...], optional("keys of the configuration to ignore", "KEY [...]")] = ()
 
     drawn_by: Annotated[
         str,
-        Flag(
-            help="initialization rule of the model's weights: hf (its class in transformers), or a training framework",
-            metavar="|".join(NAMES),
+        optional(
+            "rule that initializes the weights; an unknown name lists all",
+            "CODE",
+            HUGGING_FACE,
         ),
     ] = HUGGING_FACE
 

@@ -10,6 +10,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _WIDTH = 100
 
+# How a box begins and ends.
+_BOX, _END = "╭─ ", "╰"
+
 # As wide as any line: what a file or a pipe takes is never broken.
 _ENDLESS = 2**20
 
@@ -37,6 +40,21 @@ def folded_help(text: str) -> str:
     return "\n".join(
         line if _COLOUR.sub("", line)[:1] in drawn and line else folded(line) for line in text.splitlines()
     )
+
+
+def some_boxes(text: str, fields: bool) -> str:
+    """The help of a command without the boxes of a network's fields, or these boxes alone."""
+    kept, hidden, in_box = list[str](), False, False
+    for line in text.splitlines():
+        if (plain := _COLOUR.sub("", line)).startswith(_BOX):
+            in_box = plain.removeprefix(_BOX).lstrip("─- ").startswith("network-")
+            hidden |= in_box
+        if in_box == fields:
+            kept.append(line)
+        in_box &= not plain.startswith(_END)
+    if hidden and not fields:
+        kept.append("The fields of the network are flags as well: --help-fields lists them.")
+    return "\n".join(kept)
 
 
 def prose_width() -> int:

@@ -291,62 +291,120 @@ def ratio_text(ratio: float, error: float) -> str:
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
-def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """What a reader should know of a network of several layers: how uneven gradients, stream and steps are."""
+def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = None, of: str = "") -> list[str]:
+    """Summarize how layers differ: gradients by matrix, the stream, and what steps of optimizers do to the weights.
+
+    Args:
+        stack: The network. With one layer, there are no lines.
+        table: Its `layer_table`.
+        norms: Norms of gradients that replace those of the table.
+        of: A name of the batch of these norms.
+    """
     value = "predicted" if table["predicted"].notna().any() else "mean"
-    table = with_cosines(table)
-    layers = profiles(table, value)
-    columns = {name: layers[name] for name in [*matrices(table), *STREAM] if len(layers.get(name, ())) > 1}
-    columns = {name: norms for name, norms in columns.items() if not name.startswith("encoder_")}
-    gradients = {name: norms for name, norms in columns.items() if name not in STREAM and norms.min() > 0}
-    if not gradients:
+    stream = profiles(with_cosines(table), value)
+    gradients = _whole_profiles(table if norms is None else norms, value)
+    ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
+    if not ratios:
         return []
-    ratios = {name: norms[0] / norms[-1] for name, norms in gradients.items()}
-    most, least = max(ratios, key=lambda name: ratios[name]), min(ratios, key=lambda name: ratios[name])
-    lines = [f"What stands out at {_tokens(stack)}"]
-    if max(ratios[most], 1 / ratios[least]) < UNEVEN:
-        lines.append(f"- Gradients of the first and the last layer differ by less than {UNEVEN:g} times.")
-    else:
-        lines.append(
-            f"- The first layer's gradients are {ratios[least]:.3g} ({matrix_name(least)}) to {ratios[most]:.3g} times "
-            f"({matrix_name(most)}) the last layer's."
-        )
-    energy, cosine = columns["hidden_energy"], columns.get("cosine")
-    lines.append(
-        f"- The stream's mean square |x|^2/d is {energy[0]:.3g} after the first layer and {energy[-1]:.3g} after the "
-        f"last."
-    )
-    if cosine is not None:
-        lines.append(
-            f"- The cosine between two tokens is {cosine[0]:.2f} after the first layer and {cosine[-1]:.2f} after the "
-            f"last."
-        )
+    last, energy = stack.depth, stream["hidden_energy"]
+    cosine = stream.get("cosine")
+    alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
+    lines = [
+        f"Layers: gradient norm of layer 1 / layer {last}, {of or f'{_sequences(stack)} of {_tokens(stack)}'}",
+        card_row("by matrix", _by_ratio(ratios)),
+        card_row(
+            "residual stream", f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {last}{alike}"
+        ),
+    ]  # fmt: skip
     if stack.experts:
-        load = layers["expert_load_max"]
+        load = stream["expert_load_max"]
         lines.append(
-            f"- The expert with the most tokens has {load[0]:.0%} of {_tokens(stack)} after the first router and "
-            f"{load[-1]:.0%} after the last; all alike would have {stack.experts_per_token / stack.experts:.0%}."
-        )
-    steps = {
-        (name, layer): norm / size
-        for name, norms in gradients.items()
-        if name != "grad_scalar"
-        for layer, norm in enumerate(norms, start=stack.depth - len(norms) + 1)  # dense layers below have no router
-        if (size := _size(stack, name, layer)) > 0  # beside 0 no step is small
+            card_row(
+                "experts", f"the fullest takes {load[0]:.0%} of {_tokens(stack)} in the first layer, {load[-1]:.0%} in "
+                f"the last; even: {stack.experts_per_token / stack.experts:.0%}",
+            )
+        )  # fmt: skip
+    if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
+        lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
+    return [*lines, *_step_lines(stack, gradients)]
+
+
+def card_row(label: str, value: str) -> str:
+    """A label and a value, as a card's lines have them."""
+    return f"  {label:<16} {value}"
+
+
+def role(name: str) -> str:
+    """A matrix by the name of its gradient: "grad_W1" is W1."""
+    return name.replace("grad_", "")
+
+
+def _whole_profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
+    """Gradients of every matrix of several layers that is known in all of them, without an encoder's."""
+    counts = table[table["layer"] > 0]["quantity"].value_counts()
+    return {
+        name: norms
+        for name, norms in profiles(table, value).items()
+        if name.startswith("grad_") and len(norms) == counts[name] > 1
     }
-    if 0.0 in (stack.projection_gain, stack.down_gain):
-        none = [matrix_name(name) for name, norms in columns.items() if name not in STREAM and not norms.any()]
-        lines.append(f"- A matrix of zeros takes the gradient from what stands below it: {', '.join(none)} are 0.")
-    if not steps:
-        only = ["- Of the layers only the scalars have a gradient: no matrix there moves at the first step."]
-        return [*lines, *(only if "grad_scalar" in gradients else [])]
-    (name, layer), largest = max(steps.items(), key=lambda item: item[1])
-    (other, above), smallest = min(steps.items(), key=lambda item: item[1])
-    lines.append(
-        f"- A step of SGD changes W{name[6:]} of layer {layer} most beside its own size, and W{other[6:]} of layer "
-        f"{above} least, {largest / smallest:.3g} times less (|dL/dW|/|W|)."
+
+
+def _by_ratio(ratios: dict[str, float]) -> str:
+    """Matrices with their ratios: "WQ, WK 103, WV 7.1"."""
+    texts: dict[str, list[str]] = {}
+    for name, ratio in ratios.items():
+        texts.setdefault(f"{ratio:.3g}", []).append(role(name))
+    return ", ".join(f"{', '.join(names)} {text}" for text, names in texts.items())
+
+
+def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list[str]:
+    """Say which matrices a first step moves most and least, relative to their sizes, by SGD and by Adam or Muon."""
+    sgd, adam = relative_updates(stack, gradients)
+    if not sgd:
+        only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
+        return [card_row("a step", only)] if "grad_scalar" in gradients else []
+    most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
+    of_sgd = (
+        f"relative to its size, {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as "
+        f"much as {role(least[0])} of layer {least[1]}"
     )
-    return lines
+    roles = dict.fromkeys(name for name, _ in adam)
+    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
+    over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
+    alike = f"layers move up to {over_layers:.2g} times apart, by their initial sizes alone"
+    if over_layers < 1 + _FLAT:
+        alike = "layers move alike in step 1: this imbalance does not reach the weights"
+    ends = {name: sizes[-1] for name, sizes in by_role.items()}
+    largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
+    times = max(ends.values()) / min(ends.values())
+    kinds = f"{', '.join(largest)} move up to {_times(times)} times as much as other matrices, by their initial sizes"
+    return [
+        card_row("under SGD", of_sgd), card_row("under Adam, Muon", alike),
+        *[card_row("under Adam", kinds)] * (times > 1 + _FLAT),
+    ]  # fmt: skip
+
+
+def _times(ratio: float) -> str:
+    """A factor to three digits, without a power of ten below a million."""
+    return f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
+
+
+def relative_updates(
+    stack: Stack, gradients: dict[str, NDArray[np.float64]]
+) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
+    """Relative updates |u|/|W| at learning rate 1, by matrix and layer: of SGD, and of Adam as its epsilon goes to 0.
+
+    Adam steps every entry by 1. Muon's update is a matrix of a size of its own, by its shape: where layers have one
+    shape, both move layers apart only as |W| does.
+    """
+    sgd, adam = {}, {}
+    for name, norms in gradients.items():
+        for layer, norm in enumerate(norms, start=stack.depth - len(norms) + 1):  # dense layers below have no router
+            if name != "grad_scalar" and norm > 0 and (size := _size(stack, name, layer)) > 0:
+                like = stack.of_layer(layer)
+                entries = math.prod(weight_shapes(like)[role(name)]) * copies(like, role(name))
+                sgd[name, layer], adam[name, layer] = float(norm / size), entries**0.5 / size
+    return sgd, adam
 
 
 def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, float]:
@@ -388,12 +446,27 @@ def drawn_lines(notes: Sequence[Note]) -> list[str]:
     )
     lacks = [f"The file has no sizes {lacking}: these are the defaults of its class."] if lacking else []
     others = [
-        f"{code.title} ({code.rule}) trained such models, and draws otherwise: --drawn-by {name}."
-        for name, code in TRAINING_CODES.items()
-        if model_type(notes) in code.families and drawn_by(notes) != name
+        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trained such models, and draws otherwise: "
+        f"--drawn-by {name}."
+        for name in _other_codes(notes)
     ]
     drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
     return [*lacks, *drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
+
+
+def _other_codes(notes: Sequence[Note]) -> list[str]:
+    """Training codes that draw the weights of such models otherwise."""
+    return [
+        name
+        for name, code in TRAINING_CODES.items()
+        if model_type(notes) in code.families and drawn_by(notes) != name
+    ]  # fmt: skip
+
+
+def code_flags(notes: Sequence[Note]) -> list[str]:
+    """The flags of those who draw the weights of such models otherwise."""
+    older = any(note.what == "older" for note in notes)
+    return ["--depth-scaling none"] * older + [f"--drawn-by {name}" for name in _other_codes(notes)]
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:

@@ -97,7 +97,7 @@ def _of_statements(folder: Path) -> list[str]:
     _check(written)
     for name, claims in sources().items():
         if about := [v for v in written if v.claim in claims]:
-            files.append(FIELD / f"{name}.json")
+            files.append(_DATA / FIELD.name / f"{name}.json")
             write_whole(files[-1], results(about, [], f"gradbounds verify --source {name}").encode())
     return [str(file) for file in files]
 

@@ -14,7 +14,7 @@ KINDS = (
     "structure", "norm", "attention", "weight", "energy", "units", "bias", "growth", "residual", "detached",
     "vanishing", "exploding",
 )  # fmt: skip
-"""The kinds of alarms that may be what the authors of a class meant."""
+"""The kinds of alarms that the authors of a class may have meant."""
 DRAWS = 4
 """The number of new modules. A number close to its limit raises an alarm in some of them only."""
 _LAYERS = re.compile(r" \[(all layers|layers [\d, ]+)\]")
@@ -71,17 +71,17 @@ def _among(
 
 def _parts(alarm: Alarm, depths: Mapping[str, int]) -> tuple[Place, set[str], set[int]]:
     """Return the place of an alarm, the parameters or modules that it names, and its layers."""
-    found = _LAYERS.search(alarm.what)
+    match = _LAYERS.search(alarm.what)
     part = alarm.part
     if "logits are q.k times" in alarm.what:
         # The factor belongs to the code; the draw decides in which layers it is felt.
         part, layers = "", set[int]()
-    elif found is None:
+    elif match is None:
         layers = {alarm.layer}
-    elif found[1] == "all layers":
+    elif match[1] == "all layers":
         layers = set(range(1, depths.get(alarm.part, 0) + 1))
     else:
-        layers = {int(number) for number in re.findall(r"\d+", found[1])}
+        layers = {int(number) for number in re.findall(r"\d+", match[1])}
     text = _LAYERS.sub("", alarm.what)
     words = re.sub(r"[\s,]+", " ", _NUMBER.sub("#", _NAME.sub("", text)))
     return (part, alarm.kind, words), {*_NAME.findall(text)}, layers

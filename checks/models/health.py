@@ -304,7 +304,7 @@ def _norm_scatter(entries: float) -> float:
 def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
     """Find matrices that fewer than three layers have and whose entries are far larger than in the other matrices.
 
-    A matrix with equal rows, such as the decay rates of a state-space layer, is no random draw and is left out.
+    A matrix with equal rows, such as the decay rates of a state-space layer, is not a random draw and is left out.
     """
     table = rows[rows["parameter"] != ""].pivot_table("value", ["layer", "parameter"], "quantity")
     if not {"shortest", "weight", "entries"} <= {*table.columns}:

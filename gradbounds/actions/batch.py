@@ -155,11 +155,7 @@ def predict_batch(
     require(stack, "noise_scale")
     law = law_of(stack, asked.text)
     if plan:
-        cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
-        numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-        takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
-        lines = [takes, BY_CLOCK, *_text_lines(stack, asked)]
-        return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
+        return _plan(stack, asked, law, patterns)
     try:
         scale = scale_of_batch(stack, law, patterns, budget)
     except ValueError as error:
@@ -181,7 +177,7 @@ def predict_batch(
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
-            "noise_scale": scale.whole, "notes": notes, "drawn_by": drawn_by(notes),
+            "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
         },
         lines=[
             title(stack), *drawn_lines(notes), "",
@@ -196,6 +192,15 @@ def predict_batch(
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
     )  # fmt: skip
+
+
+def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None) -> Result:
+    """Return the time and the memory that the prediction of a batch takes."""
+    cost, grouped = measured_batch(stack, law, patterns), cost_of_batch(stack, law, patterns)[1]
+    numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
+    takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
+    lines = [takes, BY_CLOCK, *_text_lines(stack, asked)]
+    return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
 
 
 def _shares(squares: Mapping[str, float]) -> pd.DataFrame:

@@ -64,7 +64,7 @@ def first_line(
     """
     norm, error = scale.norm(batch, vectors)
     bound = scale.loss_moments is None
-    deviation = _most_of_loss(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
+    deviation = largest_loss_deviation(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
     shares = [_OF_DEPTH * (scale.stack.depth / scale.stack.width) ** 0.5, _OF_TOKENS * _tokens(scale, batch) ** -0.5]
     shares += [error / norm if norm else 0.0]
     of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
@@ -109,13 +109,22 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     if line is None or len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE counts yours."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
-    least, most = (
-        line.norm * (1.0 + line.shared * ((kappa / law.kappa) ** _power(stack) - 1.0)) ** 0.5 for kappa in kappas
-    )
+    least, most = norms_of_texts(stack, text, line) or kappas
     return [
         f"{sentence} ({len(law.kappa_of_texts)} texts: {kappas[0]:.2g} to {kappas[1]:.2g},",
         f"with norms of about {least:.3g} to {most:.3g}). --text FILE counts yours.",
     ]
+
+
+def norms_of_texts(stack: Stack, text: str | None, line: FirstLine) -> tuple[float, float] | None:
+    """The gradient norms for the texts of a kind with the least and the most repeats; None for one known text."""
+    if text not in KINDS:
+        return None
+    law = token_law(text, stack.vocab)
+    squares = [
+        1.0 + line.shared * ((kappa / law.kappa) ** _power(stack) - 1.0) for kappa in law.kappa_of_texts.values()
+    ]
+    return (line.norm * min(squares) ** 0.5, line.norm * max(squares) ** 0.5) if len(squares) > 1 else None
 
 
 def _power(stack: Stack) -> int:
@@ -196,7 +205,7 @@ def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
     return max(three - agree**2, 0.0) ** 0.5 / (agree * tokens**0.5)
 
 
-def _most_of_loss(stack: Stack, batch: int, law: TextLaw | None) -> float:
+def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
     """The deviation of the loss if a label's logit were the same at all its positions, which is the most."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels

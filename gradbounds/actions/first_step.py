@@ -72,29 +72,25 @@ def first_steps(
         ValueError: an argument is outside its range.
         OverBudgetError: theory would take more than it may.
     """
-    budget = Budget.of(max_time, memory)
+    budget, optimizers = Budget.of(max_time, memory), tuple(dict.fromkeys(optimizers))
     for name, count, least in (("draws", draws, 2), ("seed", seed, 0)):  # one draw has no error
         if count is not None:
             check_count(name, count, least)
-    optimizers = tuple(dict.fromkeys(optimizers))
     cost, pace = cost_within(stacks, optimizers, budget, patterns)
     left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
     left_over = max(budget.seconds - cost.seconds, 1e-9)
     counts = [_count(stack, optimizers, draws, left) for stack in stacks]
     every = list(zip(stacks, counts, strict=True))
     of_networks = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every)
-    smaller = f", and stepping networks about {duration(of_networks)}" if of_networks else ""
     twice, late = _twice(stacks, optimizers, replace(budget, seconds=left_over) if every_power else None, patterns)
     doubling = pace * sum(each.cost.seconds for each in twice) if every_power else 0.0
-    smaller += f", and rates at twice each size about {duration(doubling)}" if doubling else ""
     seconds = pace * cost.seconds
-    takes = f"theory of the first step takes about {duration(seconds)} and {format_bytes(cost.bytes)}{smaller}"
+    takes = _takes(seconds, cost.bytes, of_networks, doubling)
     if plan:
         numbers = {"seconds": seconds + of_networks + doubling, "bytes": cost.bytes}
-        lines = [f"{takes}.", BY_CLOCK]
-        return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=lines)
+        return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[takes, BY_CLOCK])
     if seconds + of_networks + doubling > SOON:
-        print(f"{takes}.", file=sys.stderr, flush=True)
+        print(takes, file=sys.stderr, flush=True)
     rows = _stepped(every, optimizers, seed, patterns)
     return Result(
         about=f"first steps of {len(stacks)} networks", tables={"first_step": rows},
@@ -108,6 +104,13 @@ def first_steps(
         ],
         figures={"first_step": partial(first_step_rates, rows)} if max(rows[["width", "depth"]].nunique()) > 1 else {},
     )  # fmt: skip
+
+
+def _takes(seconds: float, size: float, of_networks: float, doubling: float) -> str:
+    """State the time and the memory of the theory, and the time of sampled networks and of doubled sizes."""
+    of_samples = f", and stepping networks about {duration(of_networks)}" if of_networks else ""
+    of_sizes = f", and rates at twice each size about {duration(doubling)}" if doubling else ""
+    return f"theory of the first step takes about {duration(seconds)} and {format_bytes(size)}{of_samples}{of_sizes}."
 
 
 def _stepped(

@@ -13,18 +13,18 @@ import pandas as pd
 
 from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
 from checks.trust import Trust
-from gradbounds.actions.remedies import remedy
+from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
+    layer_lines,
     matrix_name,
     network_lines,
     note_lines,
     number_text,
     sampled_lines,
-    standing_out,
     title,
     trust_lines,
     with_cosines,
@@ -34,7 +34,7 @@ from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.configurations import Note, context, drawn_by, model_type
+from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
@@ -56,18 +56,18 @@ _CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
 def predict_stack(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str], draws: int | None, seed: int,
     patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
-    further: bool = True,
+    further: bool = True, tables: bool = True,
 ) -> Result:  # fmt: skip
     """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
 
-    Without `further` ones, one prediction is made: exponents and what would even the layers out take more.
+    Without `further` ones, one prediction is made: exponents and what would even the layers out take more. Without
+    `tables` the lines of layers are left out where theory has a rule and nothing is sampled.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
             within the time and the memory.
     """
-    budget = Budget.of(max_time, memory)
-    stack, notes = of.read(given)
+    budget, (stack, notes) = Budget.of(max_time, memory), of.read(given)
     others = {changes: of.compared(given, changes) for changes in variants(compare)}
     for name, count, least in (("draws", draws, 2), ("seed", seed, 0), ("patterns", patterns, 2)):
         if count is not None:
@@ -75,10 +75,7 @@ def predict_stack(
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
     chosen, reason, is_refused = _way_or_reason(stack, patterns, budget)
     prediction = None if chosen is None else predicted(chosen)
-    slopes, evener, evening = None, None, ""
-    if chosen is not None and prediction is not None and further:
-        slopes = _exponents(chosen, prediction, budget)
-        evener, evening = remedy(stack, layer_table(prediction, None), budget, chosen)
+    slopes, evener, evening = _further(chosen if further else None, prediction, budget)
     if chosen is None and draws is None:
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
@@ -87,8 +84,9 @@ def predict_stack(
     beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
     evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = "" if chosen is None else chosen.said
+    shown_too = tables or prediction is None or draws is not None
     sentences = {
-        "drawn": drawn_lines(notes), "stands_out": standing_out(stack, table), "evened": evening,
+        "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table), "evened": evening,
         "trust": [*filter(None, trust_lines(stack, evidence))], "notes": [*filter(None, note_lines(notes))],
         "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
     }  # fmt: skip
@@ -103,17 +101,28 @@ def predict_stack(
         },
         lines=[
             title(stack), *drawn_lines(notes), "", *sentences["stands_out"], *[evening] * bool(evening),
-            *_at_context(stack, notes), *["", f"{_CHEAPER}: {cheaper}."] * bool(cheaper), "",
-            *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
-            *_sampled_ends(samples), *_exponent_lines(slopes), *_bound_line(stack, table),
+            *["", f"{_CHEAPER}: {cheaper}."] * bool(cheaper),
+        ],
+        below=[
+            *(["", *_table_lines(stack, table, reason, every_layer, evidence, samples, slopes)] if shown_too else []),
             *chain.from_iterable(
                 comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
                 for changes, other in others.items()
             ),
-            *note_lines(notes),
+            *(note_lines(notes) if shown_too else []),
         ],
         figures={"gradient_over_layers": partial(_profile_figure, stack, table)},
     )  # fmt: skip
+
+
+def _further(
+    chosen: Way | None, prediction: Prediction | None, budget: Budget
+) -> tuple[pd.DataFrame | None, Remedy | None, str]:
+    """Exponents, and what would even the layers out, as an object and in words; nothing without a way."""
+    if chosen is None or prediction is None:
+        return None, None, ""
+    slopes = _exponents(chosen, prediction, budget)
+    return slopes, *remedy(chosen.stack, layer_table(prediction, None), budget, chosen)
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget) -> tuple[Way | None, str, bool]:
@@ -189,15 +198,15 @@ def predicted(chosen: Way) -> Prediction:
         return chosen.predicted()
 
 
-def _at_context(stack: Stack, notes: Sequence[Note]) -> list[str]:
-    """Where ratios at a model's own context are to be had, if the network is shorter."""
-    longest = context(notes)
-    if longest is None or stack.tokens >= longest or stack.depth == 1:
-        return []
+def _table_lines(
+    stack: Stack, table: pd.DataFrame, reason: str, every_layer: bool, evidence: str, samples: "Samples | None",
+    slopes: pd.DataFrame | None,
+) -> list[str]:  # fmt: skip
+    """Tables of layers, with the exponents around the network and Theorem 1."""
     return [
-        f"- All of it depends on the length: --batch 64 has the norms and their ratios at the context of {longest} "
-        "tokens."
-    ]
+        *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
+        *_exponent_lines(slopes), *_bound_line(stack, table),
+    ]  # fmt: skip
 
 
 def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:

@@ -53,11 +53,11 @@ class Remedy:
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
         return (
             f"- {head}.\n  First and last layer then differ {self.first_over_last:.1f} times at most; their norms are "
-            f"{_range(self.first)} and {_range(self.last)} times those of now."
+            f"{range_text(self.first)} and {range_text(self.last)} times those of now."
         )
 
 
-def _range(ends: tuple[float, float]) -> str:
+def range_text(ends: tuple[float, float]) -> str:
     """To two digits: "0.012 to 0.34", or one number where both are the same."""
     return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
@@ -153,7 +153,7 @@ def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str,
         words = f"embeddings of standard deviation {larger:g}"
         if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too
             times = larger / stack.embedding_scale
-            words = f"the embedding's output times {times:.3g}, its tied matrix drawn as it is"
+            words = f"the embedding's output times {times:.3g}, its tied matrix unchanged"
         yield words, {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}

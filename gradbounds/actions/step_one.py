@@ -36,19 +36,13 @@ class StepOne:
     ) -> None:  # fmt: skip
         """Predict step 1.
 
-        Args:
-            batch: number of sequences of one optimizer step, on all devices together.
-            config: a model's config.json or its content.
-            like: name of a published model.
-            drawn_by: initialization rule of the weights.
-            text: the text, as `--text` takes it.
-            max_time: time that the prediction may take.
-            show: function that prints a line.
-            **fields: fields of `gb.Stack`, such as `tokens`, the length of a sequence.
+        `batch` counts the sequences of one optimizer step on all devices. `config` is a model's config.json or its
+        content. `like`, `drawn_by`, `text` and `max_time` are the flags of that name. `fields` are fields of
+        `gb.Stack`, such as `tokens`. `show` prints a line.
 
         Raises:
             ValueError: an argument is outside its range, or the configuration cannot be read.
-            NoRuleError: there is no rule for the network.
+            NoRuleError: theory does not cover the network.
         """
         check_count("batch", batch, 1)
         of = Description(config=Path(config) if isinstance(config, str) else config, like=like, drawn_by=drawn_by)

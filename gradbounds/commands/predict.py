@@ -18,116 +18,70 @@ if TYPE_CHECKING:
 # One that is not given is None: a published model keeps its own there.
 Changes = network(Stack(), several=("tokens",))
 
-_NEEDS = {
+NEEDS = {
     "latex": "bound", "logged_as": "logged", "logged": "batch", "text": "batch", "learning_rate": "batch",
     "optimizer": "first_step or learning_rate", "warmup_steps": "learning_rate",
 }  # fmt: skip
-_EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
+EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("bound", "logged"), ", which take seconds."),
     "bound": (("batch", "first_step", "draws", "compare", "patterns", "all"), "; it is about theory of one network."),
     "batch": (("compare", "draws", "first_step", "sequences", "several tokens"), "; it is about one network's log."),
     "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it is about step 1 alone."),
     "several tokens": (("compare", "draws", "bound", "first_step", "all"), "; these take one number of tokens."),
+    "layers": (("batch", "bound", "first_step", "several tokens"), "; it adds tables to the card."),
     "two logs": (("text", "patterns", "all", "max_time", "memory"), "; they are compared without theory."),
 }
-"""Which flag goes with which other alone, and which ones do not go together."""
+"""The flags that require or exclude others, and why; docs/configurations.md lists them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(ModelFlags):
-    """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples.
+    """Print the card of a network: its first step, layers and learning rates by large-width theory, on one screen.
 
-    The network is that of the flags, of a model's config.json, or of a published model; of the latter two, flags that
-    are given change fields. With --bound Theorem 1 is printed instead, and with --first-step the critical rate of the
-    first step of training: where the loss, to second order, is back at its start. Adam is its first step as eps goes
-    to 0; muon is torch.optim.Muon, Newton-Schulz steps included, and polar the exact polar factor in their place.
+    The network is a model's config.json, a published model, or that of flags; flags that are given change fields.
+    Other views are --batch, --bound, --first-step and --logged (docs/configurations.md says what goes together).
     """
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
+    layers: Annotated[bool, optional("tables of layers 1, 2, 4, ... below the card", None)] = False
+    all: Annotated[bool, optional("every layer; first step: growth with every size", None)] = False
     compare: Annotated[
-        tuple[str, ...],
-        optional(
-            "predict the network with these fields changed beside it; + or a field given again begins another network",
-            "FIELD=VALUE [...]",
-            "none",
-        ),
+        tuple[str, ...], optional("the network with fields changed; + begins another", "FIELD=VALUE [...]")
     ] = ()
-    draws: Annotated[
-        int | None, optional("networks to sample beside theory", "N", default="none; up to 16 where theory has no rule")
-    ] = None
+    draws: Annotated[int | None, optional("random networks to sample beside theory", "N")] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0
-    patterns: Annotated[
-        int | None,
-        optional("attention patterns that theory samples, where it does", "N", default="what takes some seconds"),
-    ] = None
+    patterns: Annotated[int | None, optional("attention samples of theory", "N")] = None
     max_time: Annotated[
         str | None,
-        optional(
-            "time a prediction may take; what takes longer here, by a least batch, is sampled or an error",
-            "90s|10m|2h",
-            default="a minute by an estimate that is the same everywhere",
-        ),
+        optional("time of theory", "90s|10m|2h", default="a minute"),
     ] = None
-    memory: Annotated[
-        str | None, optional("memory a prediction may take, by an estimate", "500MB|4GB", default="4GB")
-    ] = None
-    dry_run: Annotated[
-        bool, Flag(help="say what theory would take, by one least batch of a second, and which way it would go")
-    ] = False
-    all: Annotated[
-        bool, Flag(help="every layer, not only 1, 2, 4, ...; with --first-step: how rates grow with every size")
-    ] = False
-    out: Annotated[
-        Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
-    ] = None
-    bound: Annotated[bool, Flag(help="Theorem 1's bound, the prediction, and their ratio")] = False
-    latex: Annotated[bool, Flag(help="with --bound: the bound as LaTeX")] = False
-    first_step: Annotated[bool, Flag(help="rates of the first step of training, of the networks of --compare too")] = (
-        False
-    )
-    batch: Annotated[
-        int | None,
-        optional(
-            "loss and gradient norm of a batch of so many sequences, of a model as long as its context: step 1 of a "
-            "training log",
-            "S",
-            default="none",
-        ),
-    ] = None
+    memory: Annotated[str | None, optional("memory of theory", "500MB|4GB", default="4GB")] = None
+    dry_run: Annotated[bool, optional("say what theory takes and its way, and stop", None)] = False
+    out: Annotated[Path | None, optional("folder for the tables and figures", "FOLDER")] = None
+    bound: Annotated[bool, optional("Theorem 1's bound, the prediction, their ratio", None)] = False
+    latex: Annotated[bool, optional("with --bound: the bound as LaTeX", None)] = False
+    first_step: Annotated[bool, optional("critical learning rates of the first step", None)] = False
+    optimizer: Annotated[
+        tuple[Optimizer, ...],
+        Flag(help="with --first-step or --learning-rate: optimizers", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
+    ] = ("sgd", "adam")
+    batch: Annotated[int | None, optional("loss and gradient norm of step 1, S sequences", "S")] = None
     text: Annotated[
         str | None,
         optional(
-            "with --batch: the text: a measured kind, Zipf's law, counts, a law in JSON, or a file of token ids",
-            "english|code|mock_digits|zipf:A|counts:FILE|law:FILE|FILE|lighthouse|distinct",
-            default="english for a model with at least 32,000 tokens, zipf:1 for a smaller one, else distinct",
+            "with --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
+            "TEXT",
+            default="english, or zipf:1 below 32,000 tokens",
         ),
     ] = None
     logged: Annotated[
         tuple[tuple[Path, ...], ...],
         tyro.conf.UseAppendAction,
-        optional(
-            "training log or logger's export whose step 1 is compared with theory, or two logs of one configuration "
-            "to compare; requires --batch",
-            "FILE [FILE]",
-            default="none",
-        ),
+        optional("with --batch: a training log to judge, or two to compare", "FILE [FILE]"),
     ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
-    learning_rate: Annotated[
-        float | None,
-        optional("with --batch: what step 1 does to the loss at this rate", "R", default="none"),
-    ] = None
-    warmup_steps: Annotated[
-        int | None,
-        optional("with --learning-rate: steps of a linear warm-up to it, whose first is step 1", "N", default="none"),
-    ] = None
-    optimizer: Annotated[
-        tuple[Optimizer, ...],
-        Flag(
-            help="with --first-step or --learning-rate: the optimizers that step",
-            metavar=f"{'|'.join(OPTIMIZERS)} [...]",
-        ),
-    ] = ("sgd", "adam")
+    learning_rate: Annotated[float | None, optional("with --batch: effect of step 1 on the loss", "R")] = None
+    warmup_steps: Annotated[int | None, optional("with --learning-rate: steps of a linear warm-up", "N")] = None
 
     def run(self) -> "Result":
         """What theory has.
@@ -147,7 +101,7 @@ class Predict(ModelFlags):
             "first_step or learning_rate": steps, "several tokens": several, "sequences": "sequences" in changes,
             "two logs": len(logs) > 1,
         }  # fmt: skip
-        check_together(self, needs=_NEEDS, excludes=_EXCLUDES, also=also)
+        check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
         if self.batch is not None:
             return self._of_batch(changes, self.batch, logs, limits)
@@ -172,10 +126,11 @@ class Predict(ModelFlags):
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, every_power=self.all,
                 plan=self.dry_run, **limits,
             )  # fmt: skip
-        from gradbounds.actions.predict import predict_stack
+        from gradbounds.actions.card import model_card
 
-        return predict_stack(
-            changes, of, compare=self.compare, draws=self.draws, seed=self.seed, every_layer=self.all, **limits
+        return model_card(
+            changes, of, layers=self.layers, every_layer=self.all, compare=self.compare, draws=self.draws,
+            seed=self.seed, **limits,
         )  # fmt: skip
 
     def _of_batch(self, changes: dict[str, Any], batch: int, logs: list[Path], limits: dict[str, Any]) -> "Result":

@@ -122,7 +122,7 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
     shown = shown[shown["quantity"] != STREAM]  # which no chart of the page draws
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
-    of_further = {"evened": sentences.pop("evened"), "lines": list(result.lines)}
+    of_further = {"evened": sentences.pop("evened"), "lines": [*result.lines, *result.below]}
     return sentences | (of_further if further else {}) | {
         "title": result.about,
         "name": TITLES[stack.placement],

@@ -76,7 +76,7 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     there, counts = labels.unique(return_counts=True)
     frequencies, every_log = counts.double() / len(labels), every_log[known][:, there]
     guessed, squared = every_log @ frequencies, every_log.square() @ frequencies
-    error = float((squared - guessed.square()).mean() / len(labels)) ** 0.5
+    error = float((squared - guessed.square()).mean().clamp(min=0) / len(labels)) ** 0.5
     facts |= {
         "cross_entropy": float(-(logs * weights).sum() / weights.sum()),
         "positions": float(weights.sum()),

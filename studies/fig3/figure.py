@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from figures.style import WEIGHTS, of_placement, panels, style
+from figures.style import WEIGHTS, message, of_placement, panels, style
 from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
@@ -39,6 +39,11 @@ def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame) -> Fi
         _depths(axes[2], last)
         if len(shares):
             _ingredients(axes[3], shares)
+            first = shares.loc[shares["share"].idxmax()]
+            message(
+                figure,
+                f"{first['without'].capitalize()} carries {first['share']:.0%} of the growth in a Post-LN decoder",
+            )
     return figure
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checks.stacks.statements import judge, networks, theory_of, variants
+from checks.results import field_results, load_results
+from checks.stacks.statements import claimed_words, judge, networks, theory_of, variants
 from checks.statistics import FALSE_ALARM
 from gradbounds.actions.statements import verify_claims
 from gradbounds.cli import main
 from theory import Claim
 from theory.paper.claims import CLAIMS, claims_of, sources
+from tools.accept import accept
 
 SMALL = {"placement": "pre", "width": 128, "tokens": 4, "vocab": 64, "depth": 4}
 NORM = {"grad_sq_W2[1]": 0.5}
@@ -83,9 +85,12 @@ def test_a_planted_error_of_each_kind_is_caught(claim, changes):
 
 
 def test_a_true_statement_is_refused_at_most_at_the_stated_rate():
-    """Of 1000 runs without theory, which would save some: 0.06 are expected, and two have a probability of 0.002."""
+    """Of 1000 runs without theory, which would save some: 0.06 are expected, and two have a probability of 0.002.
+
+    The order is of two equal networks, where it is as close to false as it can be.
+    """
     generator = np.random.default_rng(2)
-    claims = list(TRUE.values())
+    claims = [*TRUE.values(), replace(ORDER, networks={"first": {}, "second": {}})]
     refused = sum(
         judge(claims[k % len(claims)], drawn(generator, 0.5, 16), lambda _: {}).verdict == "fails" for k in range(1000)
     )
@@ -102,6 +107,29 @@ def test_every_shipped_statement_has_networks_and_an_id_of_its_own():
         assert networks(claim), claim.id
         assert claim.source, claim.id
         assert claim.statement, claim.id
+
+
+def test_every_shipped_statement_has_committed_verdicts():
+    """One for every setting, on the numbers of the file; a statement that fails is corrected."""
+    for name, claims in sources().items():
+        listed = [each for claim in claims.values() if not claim.unjudged for each in variants(claim)]
+        committed = field_results()[name].verdicts if listed else []
+        assert [(v.claim, v.relaxed) for v in committed] == [(claim.id, claim.setting) for claim in listed]
+        for claim, v in zip(listed, committed, strict=True):
+            assert str(v.claimed) == claimed_words(claim)
+            assert v.verdict != "fails" or (claim.left_out and claim.corrected), claim.id
+
+
+def test_verdicts_on_statements_can_be_committed(tmp_path, monkeypatch, capsys):
+    """Each goes into the file of its source; sampled again, a statement has the numbers that are committed."""
+    (tmp_path / "checks" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["verify", "--source", "rezero", "--out", "run"]) == 0
+    (file,) = accept(Path("run"))
+    again, committed = load_results(Path(file)), field_results()["rezero"]
+    assert again.command == committed.command == "gradbounds verify --source rezero"
+    assert [v.verdict for v in again.verdicts] == [v.verdict for v in committed.verdicts]
+    assert [v.measured for v in again.verdicts] == pytest.approx([v.measured for v in committed.verdicts], rel=1e-5)
 
 
 GOOD = """
@@ -145,6 +173,7 @@ def test_a_file_is_judged_and_continued(tmp_path, capsys):
         ("width = 64", "widht = 64", "widht"),
         ("width = 64", "width = 9007199254740992", "max-time must be longer"),
         ("draws = 32", "draws = 5000", "2 to 4096"),
+        ("draws = 32", 'numbers = { x = "1e999999999" }', "must be fractions"),
         ('kind = "exponent"', "", "kind"),
         ("claimed", "clamied", "Did you mean claimed"),
         ("[M1]", '["a\\nb"]', "a word of at most 40"),

@@ -99,7 +99,7 @@ def test_the_worst_reason_is_named():
     named = "not wide enough: values of 1 coordinate, which heads share, need k d_k >= "
     assert Trust.of(Stack(**multi_query, **other)).why.startswith(named)
     assert Trust.of(Stack(**{**multi_query, "normalization": "none"}, **other)).why.startswith("no rule: ")
-    assert Trust.of(Stack(width=64, **USUAL, **other)).why.startswith("no coefficient: standard deviations")
+    assert Trust.of(Stack(width=64, **USUAL, **other)).why.startswith("no coefficient: explicit standard deviations")
 
 
 def test_a_step_says_how_far_networks_may_be():
@@ -109,7 +109,7 @@ def test_a_step_says_how_far_networks_may_be():
     assert step.implied_error == SQUARED_ENERGIES * Trust.of(keel).error > 0.052
     assert step.no_coefficient == ""
     assert first_step(Stack(width=32, depth=1, tokens=1, vocab=8, embedding_scale=2.0)).no_coefficient.startswith(
-        "standard deviations"
+        "explicit standard deviations"
     )
 
 

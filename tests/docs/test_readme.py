@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHEAP = {line: lines for line, lines in shown(ROOT / "README.md").items() if "probe" not in line}
 """Commands of a few seconds with the lines that stand below them; "..." stands for others."""
 TUTORIALS = {name: shown(ROOT / "docs" / f"{name}_tutorial.md") for name in ("model", "claim")}
-HEAVY = ("--first-step", "predict --config config.json\n")
+HEAVY = ("--first-step", "--batch 512", "predict --config config.json\n")
 """Commands of tutorials that take longer, or print what a later one prints too."""
 
 
@@ -55,4 +55,5 @@ def test_another_number_or_word_is_seen():
 
 def test_readme_is_short():
     assert len(README.splitlines()) <= 110
+    assert len(CHEAP["gradbounds predict --like gpt2"]) <= 18
     assert len(CHEAP) == 2

@@ -40,7 +40,7 @@ def run(tmp_path_factory):
 
 
 def test_help_and_version(capsys):
-    for arguments in (["--help"], ["sweep", "--help"]):
+    for arguments in (["--help"], ["sweep", "--help-fields"]):
         assert main(arguments) == 0
     assert "--output-scale" in capsys.readouterr().out
     assert main(["--version"]) == 0

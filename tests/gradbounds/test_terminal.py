@@ -18,8 +18,12 @@ def test_what_takes_seconds_is_shown_on_a_terminal(monkeypatch, capsys):
     assert "judging" in capsys.readouterr().err
 
 
-def test_help_has_the_network_in_groups(capsys):
+def test_help_is_a_screen_and_has_the_network_s_fields_in_groups(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["predict", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60 and not any("network-" in line for line in lines)
+    assert main(["predict", "--help-fields"]) == 0
     lines = capsys.readouterr().out.splitlines()
     boxes = [line.split()[1] for line in lines if line.startswith("╭─ network-")]
     groups = "sizes", "feed-forward", "experts", "matrices", "residual", "attention", "inputs", "loss"

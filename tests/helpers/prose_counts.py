@@ -34,7 +34,7 @@ def sentences(text: str) -> Iterator[str]:
     text = re.sub(r"<!--.*?-->|```.*?```|\$\$.*?\$\$", "", text, flags=re.S)
     text = re.sub(r"^[ ]*(?:\||#|!\[|>>>).*$", "", text, flags=re.M)
     text = re.sub(r"\$[^$\n]+\$|`[^`\n]*`|\]\([^)]*\)", "X", text)
-    for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", text):
+    for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) |\n\s+(?=[\w*]+: )", text):
         yield from re.split(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z\[\"'(*_])", " ".join(paragraph.split()).strip("-* "))
 
 

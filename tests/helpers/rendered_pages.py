@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+from gradbounds.commands.predict import EXCLUDES, NEEDS
 from tests.helpers.rendered.atlas import comparisons, versions
 from tests.helpers.rendered.log_formats import log_formats
 from tests.helpers.rendered.placements import placements_at_a_glance
-from tests.helpers.rendered.statements import statements_of_the_field
+from tests.helpers.rendered.statements import corrections, statements_of_the_field, statements_that_fail
 from tests.helpers.rendered.tables import families, pre_norm
 from tests.helpers.rendered.training_codes import training_codes
 from tests.test_architecture import MAY_IMPORT
@@ -55,6 +56,19 @@ def coverage() -> str:
     return "\n".join(lines).rstrip()
 
 
+def flags_together() -> str:
+    """Return a table of the flags of `predict` that require or exclude other flags."""
+    lines = ["| flag of `predict` | requires | cannot be combined with |", "|---|---|---|"]
+    for name in dict.fromkeys([*NEEDS, *EXCLUDES]):
+        needed = " or ".join(map(_flag, NEEDS[name].split(" or "))) if name in NEEDS else ""
+        lines.append(f"| {_flag(name)} | {needed} | {', '.join(map(_flag, EXCLUDES.get(name, ((), ''))[0]))} |")
+    return "\n".join(lines)
+
+
+def _flag(name: str) -> str:
+    return f"`--{name.replace('_', '-')}`" if name and " " not in name else name.replace("several", "several values of")
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
@@ -74,19 +88,22 @@ def fields_of_a_network() -> str:
 
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
+    "claim_tutorial.md": {"statements that fail": statements_that_fail},
     "theory.md": {"placements at a glance": placements_at_a_glance},
     "extending.md": {"floors": floors},
     "configurations.md": {
+        "flags together": flags_together,
         "published": lambda: _listed(list(PUBLISHED)) + ".",
         "families": lambda: _listed(list(CLASSES)) + ".",
         "training codes": training_codes,
     },
     "finite_width.md": {"coverage": coverage},
     "report.md": {
-        "statements of the field": statements_of_the_field,
         "versions": versions,
         "families": families,
         "pre-norm": pre_norm,
+        "statements of the field": statements_of_the_field,
+        "corrections": corrections,
     },
     "setting.md": {"fields": fields_of_a_network},
     "training_logs.md": {"log formats": log_formats},

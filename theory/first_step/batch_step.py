@@ -70,7 +70,10 @@ class BatchStep:
         return curvature - gain, float(np.hypot(ERRORS["gain"] * gain, ERRORS["curvature"] * curvature))
 
 
-def batch_step(stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0) -> BatchStep:
+def batch_step(
+    stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0, positions: int = POSITIONS,
+    networks: int | None = None,
+) -> BatchStep:  # fmt: skip
     """The step of all matrices from a batch of so many sequences of a text.
 
     Args:
@@ -79,6 +82,8 @@ def batch_step(stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw,
         sequences: of the batch.
         law: how often every word is a label.
         seed: of logits, labels and attention patterns.
+        positions: number of positions that represent the batch. ERRORS were measured with the default.
+        networks: number of sampled networks, None for 2 to 8.
 
     Raises:
         ValueError: an unknown optimizer.
@@ -86,20 +91,21 @@ def batch_step(stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw,
 
     Assumes d → ∞ at fixed L and V/d.
     """
-    count = min(POSITIONS, 2 * sequences * stack.tokens)
+    of_batch = sequences * stack.tokens
+    count = min(positions, 2 * of_batch)
     few = replace(stack, tokens=count, sequences=1)
     chosen = check(few, optimizer, None)
-    positions = sequences * stack.tokens
     solution, generator = TwoPassSolution.of(few, seed, _SAMPLES), np.random.default_rng(seed)
     seen = np.arange(count) % 2 == 0
-    p, r = _outputs(solution, generator, _frequencies(law, few, generator), seen, positions)
+    networks = networks or int(np.clip(_NUMBERS // (few.rows * few.vocab), _LEAST, _MOST))
+    p, r = _outputs(solution, generator, _frequencies(law, few, generator), seen, of_batch, networks)
     every = Outputs(p, r, np.ones(count, dtype=bool))
     w, speeds, (squares, sizes) = moves_of_outputs(solution, optimizer, chosen, every)
     has_seen, has_not = (
         step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=optimizer == "normalized")
         for mask in (seen, ~seen)
     )
-    labelled = min(1.0, int(seen.sum()) / positions)
+    labelled = min(1.0, int(seen.sum()) / of_batch)
     curvature, change = (
         float(labelled * has_seen[name].mean() + (1.0 - labelled) * has_not[name].mean())
         for name in ("curvature", "change")
@@ -127,12 +133,12 @@ def _frequencies(law: TextLaw, few: Stack, generator: np.random.Generator) -> Ar
 
 
 def _outputs(
-    solution: TwoPassSolution, generator: np.random.Generator, frequencies: Array, seen: Array, positions: int
-) -> tuple[Array, Array]:
-    """Softmax at all positions, and gradients at the logits of a batch of so many, (networks, N, V)."""
+    solution: TwoPassSolution, generator: np.random.Generator, frequencies: Array, seen: Array, positions: int,
+    count: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Softmax at all positions of so many networks, and a batch's gradients at the logits, (networks, N, V)."""
     stack = solution.stack
     n, vocab, tied, carriers = stack.rows, stack.vocab, holds_words(stack), int(seen.sum())
-    count = int(np.clip(_NUMBERS // (n * vocab), _LEAST, _MOST))
     output = solution.forward.output[0] if tied else solution.output
     values, vectors = np.linalg.eigh(output)
     root = stack.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))

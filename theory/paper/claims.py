@@ -230,6 +230,12 @@ def claim_of(name: str, content: object, paper: str = "") -> Claim:
     if isinstance(given.get("quantity"), str):
         given["quantity"] = {given["quantity"]: 1.0}
     if isinstance(numbers := given.get("numbers", {}), dict):
+        if wrong := [
+            value for value in numbers.values() if not re.fullmatch(r"-?[0-9]{1,9}(/[1-9][0-9]{0,8})?", str(value))
+        ]:
+            raise ValueError(
+                f'numbers of claim {name[:40]!r} must be fractions, such as "3/2", got {str(wrong[0])[:40]!r}.'
+            )
         given["numbers"] = {key: Fraction(value) for key, value in numbers.items()}
     try:
         return Claim(id=name, paper=paper, **given)

@@ -1,0 +1,355 @@
+"""The card of a model: the first screen of `gradbounds predict`, at most 18 lines of at most 110 columns."""
+
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from checks.stacks.gradients_by_layer import matrices
+from checks.trust import Trust
+from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
+from gradbounds.actions.first_line import ZIPF, FirstLine, cost_of_batch, largest_loss_deviation, norms_of_texts
+from gradbounds.actions.predict import predict_stack
+from gradbounds.actions.remedies import Remedy, range_text
+from gradbounds.budget import OverBudgetError, by_estimates
+from gradbounds.described_network import Description
+from gradbounds.network_text import card_row, code_flags, layer_lines, matrix_name, number_text
+from gradbounds.progress import quietly
+from gradbounds.result import Result
+from gradbounds.units import duration
+from theory import NoRuleError, Stack
+from theory.configurations import Note, context, model_type
+from theory.configurations.family import DEPTH, HEADS, WIDTH
+from theory.coverage import gaps
+from theory.first_step.batch_step import ERRORS, POSITIONS, batch_step
+from theory.mean_field.text_law import TextLaw
+from theory.stack import TITLES
+from theory.stack.optimizers import Optimizer
+
+BATCH = 64
+"""Sequences of the first step."""
+
+_COLUMNS = 110
+
+# Seconds by the estimate: of the first step's batch, and of the critical rates.
+_BATCH_SECONDS, _RATE_SECONDS = 3.8, 3.6
+
+# The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
+_FEWEST_TOKENS = 128
+
+# The smallest share of the squared norm that the card lists.
+_SMALL = 0.005
+
+# Attention samples of a batch: the first of the larger numbers that fits, or the smallest.
+_PATTERNS, _MORE_PATTERNS = 2, (16, 4)
+_RATE_VIEW = f"--batch {BATCH} --learning-rate R"
+_OPTIMIZERS: dict[Optimizer, str] = {"adam": "Adam", "sgd": "SGD"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStepOfRun:
+    """Loss and gradient norm of step 1 of a run, if they take only seconds.
+
+    Attributes:
+        tokens: tokens of a sequence.
+        text: name of its law, or "".
+        loss: mean loss.
+        loss_deviation: one run's standard deviation. None is for a network without a rule for text.
+        norm: gradient norm. None if it is omitted.
+        norm_deviation: one run's standard deviation.
+        texts: norms with the fewest and the most repeats, or None.
+        why_not: reason to omit the norm. The default is "".
+        result: result of `predict --batch`, or None.
+    """
+
+    tokens: int
+    text: str
+    loss: float
+    loss_deviation: float | None
+    norm: float | None = None
+    norm_deviation: float | None = None
+    texts: tuple[float, float] | None = None
+    why_not: str = ""
+    result: Result | None = None
+
+
+def model_card(
+    given: Mapping[str, Any], of: Description, *, layers: bool = False, every_layer: bool = False, **how: Any
+) -> Result:
+    """Return the card of a network, and the tables of layers on request.
+
+    Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them.
+
+    Args:
+        given: fields of the network.
+        of: further description of the network.
+        layers: whether tables of layers follow.
+        every_layer: whether the tables list every layer.
+        how: other arguments of `predict_stack`.
+
+    Raises:
+        ValueError: as `predict_stack`.
+    """
+    layers = layers or every_layer
+    result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how)
+    stack, notes, table = result.values["stack"], result.values["notes"], result.to_frame()
+    if result.values["no_rule"]:
+        return result
+    limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
+    with by_estimates(), quietly():
+        alone = of.is_model and not how["compare"] and how["draws"] is None
+        first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
+        rates = None if first is None else _critical_rates(stack, first.tokens, first.text or None)
+    lines = [
+        *_head(stack, notes, of.like or model_type(notes) or ""),
+        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, context(notes))),
+        *_layers(stack, table, first), *_change_lines(stack, result.values["evened_by"], result.values["sentences"]),
+        *([] if rates is None else _rate_lines(rates)), *_limits(stack, first, result),
+    ]  # fmt: skip
+    lines = [part for line in lines for part in _wrapped(line)]
+    values = {"step_1": first and _plain(first), "critical_rates": rates, "lines": lines}
+    below = [*result.below]
+    if layers:
+        below += [] if first is None or first.result is None else ["", *first.result.lines]
+        below += [result.values["sentences"]["evened"]] if result.values["evened_by"] is None else []
+    return replace(result, values={**result.values, "card": values}, lines=lines, below=below)
+
+
+def _wrapped(line: str) -> list[str]:
+    """Fold a long line; the next lines begin below its value."""
+    indent = " " * len(card_row("", "")) if line.startswith("  ") else "  "
+    return textwrap.wrap(
+        line, _COLUMNS, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
+    )  # fmt: skip
+
+
+def _plain(first: FirstStepOfRun) -> dict[str, Any]:
+    """Return the numbers of the first step by name."""
+    return {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
+
+
+def _first_step_of_run(
+    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame,
+    limits: Mapping[str, Any],
+) -> FirstStepOfRun:  # fmt: skip
+    """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
+    longest = given.get("tokens") or context(notes) or stack.tokens
+    whole, _ = of.read({**given, "tokens": longest})
+    asked = resolve_batch({**given, "tokens": longest}, of, text=None, **limits)
+    law = None if asked.text is None else law_of(whole, asked.text)
+
+    def is_soon(patterns: int) -> bool:
+        return cost_of_batch(whole, law, patterns)[0].seconds < _BATCH_SECONDS
+
+    loss = float(table[table["quantity"] == "loss"]["predicted"].iloc[0])
+    deviation = None if law is None else largest_loss_deviation(whole, BATCH, law)
+    known = FirstStepOfRun(tokens=longest, text=asked.text or "", loss=loss, loss_deviation=deviation)
+    if law is None:
+        lacks = "experts" if stack.experts else "its fields"
+        return replace(known, why_not=f"unknown for text: the theory of repeated tokens has no rule for {lacks}")
+    patterns = limits["patterns"] or next((count for count in _MORE_PATTERNS if is_soon(count)), _PATTERNS)
+    soon = {**limits, "max_time": limits["max_time"] or f"{_BATCH_SECONDS}s", "patterns": patterns}
+    fewer = asked if "tokens" in given else resolve_batch(given, of, text=None, **soon)
+    try:
+        enough = fewer.given.get("tokens", stack.tokens) >= min(longest, _FEWEST_TOKENS)
+        result = predict_batch(fewer, BATCH, of, **soon) if enough else None
+    except OverBudgetError:
+        result = None
+    except NoRuleError as error:
+        return replace(known, why_not=f"unknown: {error}")
+    if result is None:
+        takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
+        return replace(known, why_not=f"omitted, because it takes about {takes}: --batch {BATCH}")
+    return _with_norm(known, fewer, result)
+
+
+def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:
+    """Add the result of `predict --batch` to the first step."""
+    values = result.values
+    line: FirstLine = values["line"]
+    return replace(
+        known, tokens=values["stack"].tokens, loss=line.loss, loss_deviation=line.loss_deviation, norm=line.norm,
+        norm_deviation=line.norm_deviation, texts=norms_of_texts(values["stack"], asked.text, line), result=result,
+    )  # fmt: skip
+
+
+def _critical_rates(stack: Stack, tokens: int, text: str | None) -> dict[str, Any]:
+    """Return the critical learning rates for the batch of step 1 with the factors of their errors, or the reason.
+
+    Few positions represent the batch. The change from half of them to all of them extends the error to as many
+    positions as the error was measured with.
+    """
+    batch = replace(stack, tokens=tokens)
+    if missing := gaps(replace(stack, tokens=2), "first_step"):
+        return {"no_rule": f"no rule for a first step of {missing[0].networks}"}
+    law = law_of(batch, text) or TextLaw.distinct(stack.vocab)
+    soon = [
+        count
+        for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4)
+        if count <= stack.vocab and sum(_seconds_of_rates(stack, n) for n in (count, count // 2)) < _RATE_SECONDS
+    ]
+    if not soon:
+        return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
+    rates: dict[str, Any] = {"positions": soon[0]}
+    for name in _OPTIMIZERS:
+        try:
+            half, whole = (
+                batch_step(batch, name, BATCH, law, positions=count, networks=1).critical_rate
+                for count in (soon[0] // 2, soon[0])
+            )
+        except ValueError:  # such as a mask of its own, for one number of tokens
+            return {"no_rule": f"no prediction with {soon[0]} tokens"}
+        growth = max(half / whole, whole / half) ** math.log2(POSITIONS / soon[0])
+        rates[name] = {"rate": whole, "factor": (1.0 + ERRORS["critical_rate"]) * growth}
+    return rates
+
+
+def _seconds_of_rates(stack: Stack, positions: int) -> float:
+    """Estimate the seconds on one core for both optimizers with this number of positions."""
+    return 7e-7 * positions * stack.vocab + 4e-6 * stack.depth * stack.heads * positions**2
+
+
+def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
+    """Describe the network and the rule that initializes its weights."""
+    units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
+    if stack.experts:
+        units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
+    parts = [
+        TITLES[stack.placement], f"{stack.depth} layer{'s' * (stack.depth > 1)}", f"width {stack.width}",
+        f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
+        f"{stack.embeddings} head",
+    ]  # fmt: skip
+    lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
+    lacking = ", ".join(
+        f"{note.field} = {note.value}"
+        for note in notes
+        if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
+    )
+    lines += [f"The file lacks sizes, and has its class's: {lacking}"] if lacking else []
+    if drawn := next((str(note.reason) for note in notes if note.what == "drawn"), ""):
+        others = f"; other rules: {', '.join(flags)}" if (flags := code_flags(notes)) else ""
+        lines.append(f"Weights are drawn {drawn}{others}")
+    return lines
+
+
+def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
+    """Return loss and gradient norm for sequences whose tokens all differ."""
+    loss = table[table["quantity"] == "loss"]["predicted"]
+    of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
+    shares = _shares(table)
+    norm = math.sqrt(sum(shares.values()))
+    return [
+        f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ",
+        *[card_row("loss", f"{each:.4g}") for each in loss],
+        card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
+        *[_carried(shares)] * (norm > 0),
+    ]  # fmt: skip
+
+
+def _shares(table: pd.DataFrame) -> dict[str, float]:
+    """Return squared norms of every kind of matrix, summed over all layers."""
+    names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in set(table["quantity"]))]
+    squares = {
+        matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(
+            (table[table["quantity"] == name]["predicted"] ** 2).sum()
+        )
+        for name in names
+    }
+    return {name.replace("dL/d", ""): square for name, square in squares.items()}
+
+
+def _carried(squares: Mapping[str, float], of: str = "") -> str:
+    """List the matrices with the largest shares of the squared norm."""
+    whole = sum(squares.values())
+    largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:4] if item[1] > _SMALL * whole]
+    return card_row(
+        "carried by", f"{', '.join(f'{name} {part / whole:.0%}' for name, part in largest)} of the squared norm{of}"
+    )
+
+
+def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
+    """Return the lines of step 1 of a run."""
+    by = "" if not first.text else ", Zipf's law" if first.text == ZIPF else f", {first.text.capitalize()} text"
+    fewer = longest is not None and first.tokens < longest and first.result is not None
+    of_context = f" (its context of {longest} takes longer: --batch {BATCH})" if fewer else ""
+    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}"]
+    if first.result is None:
+        deviation = "" if first.loss_deviation is None else f" +- {first.loss_deviation:.1g} at most"
+        of_one = f", for one sequence of {stack.tokens} tokens"
+        return [
+            *lines, card_row("loss", f"{first.loss:.4g}{deviation}"), card_row("gradient norm", first.why_not),
+            _carried(_shares(table), of_one),
+        ]  # fmt: skip
+    assert first.norm is not None and first.norm_deviation is not None and first.loss_deviation is not None
+    texts = (
+        f"; {first.texts[0]:.3g} to {first.texts[1]:.3g} over texts, --text FILE counts yours" if first.texts else ""
+    )
+    at_most = " at most" * first.result.values["line"].is_bound
+    batch = first.result.to_frame()
+    squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
+    return [
+        *lines,
+        card_row("loss", f"{number_text(first.loss, first.loss_deviation)}{at_most} (standard deviation of one run)"),
+        card_row("gradient norm", f"{number_text(first.norm, first.norm_deviation)}{texts}"),
+        _carried(squares, "" if fewer else f"; more: --batch {BATCH}"),
+    ]  # fmt: skip
+
+
+def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> list[str]:
+    """Compare the layers, in the batch of step 1 if it is known."""
+    if first is None or first.result is None:
+        lines = layer_lines(stack, table)
+    else:
+        lines = layer_lines(stack, table, first.result.to_frame("layers"), "in step 1")
+    return [f"{lines[0]}; more: --layers", *lines[1:]] if lines else []
+
+
+def _change_lines(stack: Stack, change: Remedy | None, sentences: Mapping[str, Any]) -> list[str]:
+    """Return one change that makes the layers even, with its effect, or state that there is none."""
+    if change is None:
+        none = "no change makes the layers even, or the time was too short; --layers has the details"
+        return [card_row("one change", none)] if sentences["evened"] else []
+    flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                    for name, value in change.values.items())  # fmt: skip
+    return [
+        card_row("one change", f"{change.words}; --compare {flag}"),
+        card_row(
+            "its effect", f"at most {change.first_over_last:.1f} between layers; norms times "
+            f"{range_text(change.first)} (layer 1), {range_text(change.last)} (layer {stack.depth})",
+        ),
+    ]  # fmt: skip
+
+
+def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the critical learning rates."""
+    if "no_rule" in rates:
+        return [f"Critical learning rate of step 1: {rates['no_rule']}"]
+    numbers = ", ".join(
+        f"{name} {rates[key]['rate']:.2g} within a factor of {rates[key]['factor']:.2g}"
+        for key, name in _OPTIMIZERS.items()
+    )
+    return [
+        f"Critical learning rate of step 1: above it, the step raises the loss; more: {_RATE_VIEW}",
+        card_row("critical rate", numbers),
+    ]
+
+
+def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
+    """List the parts that were not judged or omitted, and the comparison with the model's own code."""
+    at = stack if first is None else replace(stack, tokens=first.tokens)
+    reasons = []
+    if why := Trust.of(at).why:
+        of_width = re.sub("stacks of the family '.*?'", "networks of this kind", why.partition(": ")[2])
+        reasons.append(f"the error of finite width ({of_width})")
+    left_out = ", ".join(note.field for note in result.values["notes"] if note.what == "left out")
+    reasons += (
+        [f"all tokens and samples, for time and memory ({cheaper})"] if (cheaper := result.values["cheaper"]) else []
+    )
+    reasons += [f"left out of the file: {left_out}"] if left_out else []
+    lines = [f"Not judged: {'; '.join(reasons)}"] if reasons else []
+    evidence = (result.values["compared_with_code"] or "").replace(" own ", " ").rstrip(".")
+    return [*lines, evidence.replace("by more than 5% and 4 standard errors", "by over 5%")] if evidence else lines

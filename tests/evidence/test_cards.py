@@ -1,0 +1,27 @@
+"""The card of three published models: at most 18 lines, a line with the learning rate's flag, and 10 CPU seconds."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.evidence
+
+_SECONDS, _LINES, _COLUMNS = 10.0, 18, 110
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama-3-8b", "qwen3-30b-a3b"])
+def test_a_card_fits_a_screen_within_seconds(model):
+    """On one thread, with imports; experts have no rule for step 1, and the line states that."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    lines = subprocess.run(
+        [sys.executable, "-m", "gradbounds", "predict", "--like", model], capture_output=True, text=True, check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    ).stdout.splitlines()  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert len(lines) <= _LINES and max(map(len, lines)) <= _COLUMNS
+    (rates,) = (line for line in lines if line.startswith("Critical learning rate of step 1"))
+    assert rates.endswith("--learning-rate R" if model != "qwen3-30b-a3b" else "no rule for a first step of experts")
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= _SECONDS

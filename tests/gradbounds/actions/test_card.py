@@ -1,0 +1,102 @@
+"""The card of a model: every number on it is one of the tables, on at most 18 lines of at most 110 columns."""
+
+import json
+import math
+import re
+
+import pytest
+
+from checks.first_step import first_step
+from checks.stacks.gradients_by_layer import layer_table
+from gradbounds.cli import main
+from gradbounds.network_text import number_text, profiles, relative_updates
+from theory import Stack, predict
+
+PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
+GATED = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 256, "vocab_size": 128, "max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def found(capsys, *arguments):
+    assert main(["predict", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def value_of(card, label):
+    return next(line.removeprefix(label).strip() for line in map(str.strip, card) if line.startswith(label))
+
+
+def by_layer(rows, name):
+    return [row["predicted"] for row in rows if row["quantity"] == name and row["layer"] > 0]
+
+
+def ratios_of(text):
+    """Ratios by matrix of "WQ, WK 103, WV 7.1"."""
+    groups = re.findall(r"((?:W\w, )*W\w) ([0-9.]+)", text)
+    return {name: float(ratio) for names, ratio in groups for name in names.split(", ")}
+
+
+@pytest.mark.parametrize("config", [PLAIN, GATED], ids=lambda config: config["model_type"])
+def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    model = ("--config", str(path), "--patterns", "4")
+    whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
+    card, table, line = whole["card"]["lines"], whole["prediction"], batch["line"]
+    assert len(card) <= 18 and max(map(len, card)) <= 110
+    assert f"64 sequences of {batch['stack']['tokens']} tokens, Zipf's law" in "\n".join(card)
+    assert number_text(line["loss"], line["loss_deviation"]) in value_of(card, "loss")
+    assert number_text(line["norm"], line["norm_deviation"]) in value_of(card, "gradient norm")
+    shares = {row["name"].replace("dL/d", ""): f"{row['share']:.0%}" for row in batch["batch"]}
+    carried = re.findall(r"([\w ]+) (\d+%)", value_of(card, "carried by"))
+    assert len(carried) >= 3 and all(shares[name.strip()] == share for name, share in carried)
+
+    depth, roles = whole["stack"]["depth"], ("WQ", "WK", "WV", "WO", "W1", "W2", *["WG"] * ("hidden_size" in config))
+    norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
+    printed = ratios_of(value_of(card, "by matrix"))
+    assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=5.1e-3)
+    energy = by_layer(table, "hidden_energy")
+    stream = f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {depth}"
+    assert value_of(card, "residual stream").startswith(stream)
+    narrow = 0.02 if "hidden_size" in config else 0.02 / math.sqrt(2 * depth)
+    entries = {name: 64 * (64 if name in ("WQ", "WK", "WV", "WO") else 256) for name in roles}
+    sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
+    steps = {(name, k): norm / sizes[name] for name in roles for k, norm in enumerate(norms[name], 1)}
+    most, least = max(steps, key=steps.get), min(steps, key=steps.get)
+    under = re.search(r"(\w+) of layer (\d+) moves ([\d.,]+) times as much as (\w+) of layer (\d+)", "\n".join(card))
+    assert (under[1], int(under[2])) == most and under[4] == least[0]
+    assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=6e-3)
+
+    rates = whole["card"]["critical_rates"]
+    view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
+    for row, title in zip(view, ("SGD", "Adam"), strict=True):
+        rate, factor = rates[row["optimizer"]].values()
+        assert f"{title} {rate:.2g} within a factor of {factor:.2g}" in value_of(card, "critical rate")
+        assert rate == pytest.approx(row["critical_rate"], rel=0.1)
+
+
+def test_relative_updates_are_those_of_the_first_step():
+    """By another path: the theory of the step itself, with layers that are drawn unlike each other."""
+    stack = Stack(
+        placement="pre", width=64, depth=3, tokens=4, vocab=16, output_projection="random", ffn_ratio=2.0,
+        depth_scaling="layer", init_std=0.05, activation="gelu",
+    )  # fmt: skip
+    norms = profiles(layer_table(predict(stack), None), "predicted")
+    gradients = {name: norms[name] for name in ("grad_WV", "grad_WO", "grad_W1", "grad_W2")}
+    for name, updates in zip(("sgd", "adam"), relative_updates(stack, gradients), strict=True):
+        expected = first_step(stack, name).relative_updates
+        for (matrix, layer), update in updates.items():
+            assert update == pytest.approx(expected[matrix.removeprefix("grad_")][layer - 1], rel=0.02), (name, matrix)
+
+
+def test_a_card_says_what_it_leaves_out(capsys):
+    """Experts have no rule for text, a network of flags has no run, and what takes long is not on the card."""
+    tiny = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "4", "--patterns", "2")
+    lines = found(capsys, "--like", "olmoe-1b-7b", *tiny)["card"]["lines"]
+    assert value_of(lines, "gradient norm").startswith("unknown for text: the theory of repeated tokens has no rule")
+    assert "Critical learning rate of step 1: no rule for a first step of experts" in lines
+    card = found(capsys, *tiny[:4])["card"]
+    assert (card["step_1"], card["critical_rates"]) == (None, None)
+    assert value_of(card["lines"], "At initialization: one sequence of 8 tokens that all differ") == ""
