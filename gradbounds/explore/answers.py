@@ -27,7 +27,6 @@ from theory.mean_field.cost import Cost, quick_patterns
 from theory.paper.claims import printed_profile
 from theory.stack import TITLES
 from theory.stack.optimizers import Optimizer
-from theory.stack.quantities import STREAM
 
 SECONDS, STEP_SECONDS = 10.0, 30.0
 """What theory of an answer may take on one core, by the estimate of `predict`; and of a first step."""
@@ -119,7 +118,6 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
         **_limits(question.seconds or SECONDS),
     )  # fmt: skip
     shown = with_cosines(result.to_frame())
-    shown = shown[shown["quantity"] != STREAM]  # which no chart of the page draws
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
     of_further = {"evened": sentences.pop("evened"), "lines": [*result.lines, *result.below]}

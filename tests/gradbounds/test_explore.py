@@ -108,7 +108,6 @@ def test_the_page_is_answered_what_predict_prints(served, capsys, fields):
         for one in content["series"]
         for layer, value in zip(one["layer"], one["predicted"], strict=True)
     }
-    known = {at: row for at, row in known.items() if at[0] != "stream_gradient_sq"}  # which the page leaves out
     assert known.keys() <= numbers.keys()
     assert all(numbers[at] == row["predicted"] for at, row in known.items())
     assert {name for name, _ in numbers.keys() - known.keys()} == {"cosine"}
