@@ -373,11 +373,11 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     alike = f"layers move up to {over_layers:.2g} times apart, by their initial sizes alone"
     if over_layers < 1 + _FLAT:
-        alike = "layers move alike in step 1: this imbalance does not reach the weights"
+        alike = "every layer moves alike in step 1: the ratios above do not reach the weights"
     ends = {name: sizes[-1] for name, sizes in by_role.items()}
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
     times = max(ends.values()) / min(ends.values())
-    kinds = f"{', '.join(largest)} move up to {_times(times)} times as much as other matrices, by their initial sizes"
+    kinds = f"but within a layer, {', '.join(largest)} move up to {_times(times)} times as much as others, by their initial sizes"
     return [
         card_row("under SGD", of_sgd), card_row("under Adam, Muon", alike),
         *[card_row("under Adam", kinds)] * (times > 1 + _FLAT),

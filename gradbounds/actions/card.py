@@ -132,14 +132,25 @@ def _plain(first: FirstStepOfRun) -> dict[str, Any]:
     return {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
 
 
+def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: Mapping[str, Any]) -> Asked:
+    """Return the batch at the context, or at the largest of its halves that a tied vocabulary has token ids for."""
+    while True:
+        try:
+            return resolve_batch({**given, "tokens": tokens}, of, text=None, **limits)
+        except ValueError:
+            if tokens < 2 * _FEWEST_TOKENS:
+                raise
+            tokens //= 2
+
+
 def _first_step_of_run(
     given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame,
     limits: Mapping[str, Any],
 ) -> FirstStepOfRun:  # fmt: skip
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
-    longest = given.get("tokens") or context(notes) or stack.tokens
-    whole, _ = of.read({**given, "tokens": longest})
-    asked = resolve_batch({**given, "tokens": longest}, of, text=None, **limits)
+    asked = _at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
+    whole, _ = of.read(asked.given)
+    longest = whole.tokens
     law = None if asked.text is None else law_of(whole, asked.text)
 
     def is_soon(patterns: int) -> bool:
