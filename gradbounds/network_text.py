@@ -377,7 +377,8 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
     ends = {name: sizes[-1] for name, sizes in by_role.items()}
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
     times = max(ends.values()) / min(ends.values())
-    kinds = f"but within a layer, {', '.join(largest)} move up to {_times(times)} times as much as others, by their initial sizes"
+    kinds = f"but within a layer, {', '.join(largest)} move up to {_times(times)} times as much as others"
+    kinds += ", by their initial sizes"
     return [
         card_row("under SGD", of_sgd), card_row("under Adam, Muon", alike),
         *[card_row("under Adam", kinds)] * (times > 1 + _FLAT),

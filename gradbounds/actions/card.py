@@ -133,7 +133,11 @@ def _plain(first: FirstStepOfRun) -> dict[str, Any]:
 
 
 def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: Mapping[str, Any]) -> Asked:
-    """Return the batch at the context, or at the largest of its halves that a tied vocabulary has token ids for."""
+    """Return the batch at the context, or at the largest of its halves that a tied vocabulary has token ids for.
+
+    Raises:
+        ValueError: the network cannot be read with few tokens, either.
+    """
     while True:
         try:
             return resolve_batch({**given, "tokens": tokens}, of, text=None, **limits)
