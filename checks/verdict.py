@@ -17,7 +17,7 @@ Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "pre
 DECIDING: tuple[Word, ...] = (
     "fails", "holds with a correction", "holds, loose", "holds", "undecided", "premise fails",
 )  # fmt: skip
-"""The words in the order in which they decide: a claim has the first that any of its rows has."""
+"""Verdict words, most decisive first: a claim gets the first of them that one of its rows has."""
 
 EXPONENT_MARGIN = 0.02
 """How far an exponent may lie from the predicted one over the same grid, and a predicted limit from the claim's."""
@@ -29,7 +29,7 @@ LOOSE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Words with values at their braces, as `str.format` has them; it is read as text by `str` alone.
+    """A message whose braces are filled with values, as by `str.format`; only `str` turns it into text.
 
     Two that have the same words say the same of other values, so that a page can say it once.
 

@@ -212,7 +212,7 @@ def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Fin
 
 
 def learning_later(frame: pd.DataFrame) -> list[str]:
-    """Return a line for every list that gets no gradient until a zero parameter after it has moved."""
+    """Return a line for every layer stack whose gradient is 0 until a zero parameter after it was updated."""
     lines: dict[str, None] = {}
     if not (frame.loc[frame["quantity"] == "gradient_later", "value"] > 0).any():
         return []

@@ -66,5 +66,5 @@ def _unjudged(name: str, why: str) -> Verdict:
 
 
 def without_own(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts on the claims that are built in, which alone are committed."""
+    """The verdicts on the built-in claims. Only these are committed."""
     return [verdict for verdict in verdicts if verdict.claim not in CLAIMS.versions]

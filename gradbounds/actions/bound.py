@@ -51,7 +51,7 @@ def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: flo
         f"{numbers.output_failure:g}",
         f"             stated to hold with probability at least {sp.sstr(probability())} "
         f"({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125) if the squared norm before "
-        "the last LayerNorm is (epsilon, delta)-bounded; what B may fail comes off that;",
+        "the last LayerNorm is (epsilon, delta)-bounded; the probability that B fails is subtracted from it;",
         f"             the proof's steps give that for one position, and for all {stack.tokens} "
         f"{1 - stack.tokens * (1 - probability_value(0.1, 0.125)):.3f} (docs/theorem_1.md)",
         f"Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}",

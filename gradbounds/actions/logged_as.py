@@ -90,7 +90,7 @@ class Reading:
     of: LoggedAs = field(default_factory=LoggedAs)
 
     def check(self, layers: pd.DataFrame) -> None:
-        """Refuse norms that were not clipped to what was said.
+        """Refuse logged norms that contradict the stated clipping threshold.
 
         Args:
             layers: with columns layer, role and logged, as they stand beside theory.

@@ -189,7 +189,7 @@ class _Steps:
         self.steppers: Mapping[str, str] = {}
 
     def take(self, stepper: Stepper, steps: int) -> None:
-        """Take steps; the rows are here after.
+        """Take the training steps; afterwards this object holds the rows.
 
         Raises:
             ProbeError: module, loss or optimizer fails.

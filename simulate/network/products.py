@@ -21,7 +21,7 @@ def product(
     out: Tensor | None = None,
     onto: Tensor | None = None,
 ) -> Float[Tensor, "draws a c"]:
-    """A B of every draw.
+    """The matrix product A B, for every draw.
 
     Args:
         first: A.

@@ -110,7 +110,7 @@ def stretched(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def older_names(r: Reading, fields: Fields, tokens: int) -> None:
-    """Older names of what rotates.
+    """Older names of the fields for rotary positions.
 
     Raises:
         ValueError: old and new name have different values.

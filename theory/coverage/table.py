@@ -25,7 +25,7 @@ from theory.coverage.networks import (
 from theory.stack import Stack
 
 MOST_STEPPED_ROWS = 64
-"""Tokens of all sequences up to which a first step is predicted: means of four slopes are n⁴ numbers a sample."""
+"""The most tokens, over all sequences, of a predicted first step: means of four derivatives are n⁴ numbers a sample."""
 LARGEST_STEPPED_VOCAB = 200.0
 """V/d up to which a first step is predicted. It was compared with networks up to 64 (docs/report.md)."""
 NARROWEST_GROUPED_WINDOW = 32

@@ -182,7 +182,7 @@ class OutputMatrix:
 
 
 def product_count(numbers: float, most: int) -> int:
-    """How many samples of z are multiplied with so many numbers of gradients, where as many are drawn."""
+    """The number of samples of z that are multiplied by this many gradient entries, if both are drawn equally often."""
     return int(np.clip(_PRODUCTS // numbers, min(_FEWEST, most), most))
 
 

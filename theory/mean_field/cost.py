@@ -143,7 +143,7 @@ def least_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
 
 
 def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
-    """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine.
+    """The number of attention samples, 4 to 4096, with which a prediction takes a few seconds, the same everywhere.
 
     One token has one pattern, which is taken twice. By groups of tokens there are at most 64, and of several sequences
     at least 2.

@@ -1,4 +1,4 @@
-"""How products of two tokens vary over texts, by how often their sequences hold the same words.
+"""The variance over texts of the product of two tokens, which depends on how often their sequences share token ids.
 
 A kernel of text has counts of words at their mean. In two texts m and m' tokens long the share κ̂ of the pairs of one
 word varies about κ = Σ_w f_w², as two sums of independent numbers and what is left of every pair:

@@ -135,7 +135,7 @@ class TextLayout(GroupLayout):
 
     @property
     def of_probe(self) -> Any:
-        """The index of the probe at each representative's place, (2 R,)."""
+        """The index of the probe at each representative's position, (2 R,)."""
         index = np.zeros(len(self.sizes), dtype=int)
         index[self.beside] = index[self.probes] = self.probes
         return index
@@ -409,7 +409,7 @@ class TextLayout(GroupLayout):
         return attended + words @ repeated @ words.T * self.repeat_extremes(len(kernel)) * self.count_deviations
 
     def attend_back(self, kernel: Array) -> Array:
-        """Its way back, likewise."""
+        """The backward pass of that map, in the same way."""
         words, likelier = self._even_words, kernel * self.pairs * self.likelier(len(kernel))
         return self.with_likelier(super().attend_back(kernel), words.T @ likelier @ words)
 

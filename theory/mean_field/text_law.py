@@ -18,7 +18,7 @@ from theory.stack.documents import content_of, parsed, pieces_of
 
 _ROUNDING = 1e-6
 _PIECE = 2**22
-"""Bytes of a text, or positions, that are counted at a time, so that memory is about a byte for each of the text."""
+"""The number of bytes, or positions, of a text that are counted at a time; memory is about one byte for each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

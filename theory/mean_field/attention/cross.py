@@ -40,7 +40,7 @@ class Memory(Generic[Kernel]):
         return self._weighted(self.tokens, self.kernel, None if self.attention is None else self.attention.T)
 
     def returned(self, tokens: KernelLayout[Kernel], gradient: Kernel) -> Kernel:
-        """Aᵀ G A, of the gradient kernel at what uniform attention gave."""
+        """Aᵀ G A for uniform attention A, with G the kernel of the gradients at the attention output."""
         return self._weighted(tokens, gradient, self.attention)
 
     def _weighted(self, tokens: KernelLayout[Any], kernel: Any, weights: Array | None) -> Any:

@@ -94,7 +94,7 @@ class Gradient:
         return self.stream[..., :, None] * place.kernel + self.tokens.one_word * _products(self.words, place.held)
 
     def below_norm(self, place: Place, scales: Number) -> Gradient:
-        """The gradient at a place above which a norm divides by these scales; 1 if there is none."""
+        """The factor on the gradient below a norm that divides by these scales; 1 without a norm."""
         if isinstance(scales, float):
             return self
         size = norm_root(scales)
