@@ -49,6 +49,8 @@ Twelve English texts by seven tokenizers, and letters of a text, which a small t
 """
 _MOST_TEXTS = 6
 """Texts that are tried at most."""
+_CLOSE = 0.02
+"""The largest logarithm of a ratio of norms at which the search for a text ends."""
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -342,13 +344,14 @@ def _of_text(
     low, high = (_exponent(repeats, words) for repeats in (least, most))
     lines = {exponent: line for exponent, line in known.items() if low <= exponent <= high}
     norm = math.inf if logged.norm is None else logged.norm
+    nearest: list[Cause] = []
     for _ in range(_MOST_TEXTS):
         below = max((exponent for exponent, line in lines.items() if line.norm <= norm), default=low)
         above = min((exponent for exponent, line in lines.items() if line.norm > norm), default=high)
         exponent = next((end for end in (above, below) if end not in lines), None)
         if exponent is None:
             if below >= above or not lines[below].norm <= norm < lines[above].norm:
-                return []
+                break
             share = math.log(norm / lines[below].norm) / math.log(lines[above].norm / lines[below].norm)
             exponent = below + share * (above - below)
         law = TextLaw.zipf(exponent, words)
@@ -359,10 +362,11 @@ def _of_text(
         )
         cause = Cause(words_of_cause, line)
         if cause.explains(logged):
-            return [cause]
-        if abs(cause.offs(logged)[0]) > _BEYOND:  # no text moves the loss as far
-            return []
-    return []
+            nearest = [min([*nearest, cause], key=lambda cause: cause.distance(logged))]
+        is_close = nearest and abs(math.log(norm / nearest[0].line.norm)) <= _CLOSE
+        if is_close or abs(cause.offs(logged)[0]) > _BEYOND:  # no text moves the loss as far
+            break
+    return nearest
 
 
 def _nearest_text(repeats: float, vocab: int) -> str:

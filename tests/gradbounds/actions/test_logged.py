@@ -162,13 +162,13 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
     """The chance that two tokens agree is found from the norm, with the nearest measured text, if texts have it."""
 
     def predicted(law):
-        return FirstLine(10.97, 0.02, 160.0 * law.across**0.5, 0.5 * law.across**0.5)
+        return FirstLine(10.97, 0.02, 160.0 * law.across**0.5, 8.0 * law.across**0.5)  # a text within 13% explains
 
     causes = logged._of_text(50257, {}, predicted, LogLine(10.97, 160.0 * kappa**0.5))
     assert len(causes) == named
     for cause in causes:
         said = re.match(r".*the chance (0\.\d+), as .*; the nearest measured one is (.+), (0\.\d+)\)", cause.words)
-        assert float(said[1]) == pytest.approx(kappa, rel=0.02)
+        assert float(said[1]) == pytest.approx(kappa, rel=0.05)
         texts = token_law("english", 50257).kappa_of_texts | token_law("code", 50257).kappa_of_texts
         least = min(abs(math.log(value / kappa)) for value in texts.values())
         assert abs(math.log(float(said[3]) / kappa)) == pytest.approx(least, abs=0.03)
