@@ -83,6 +83,7 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                     has_law = True
         first = rows.iloc[0]
         axis.set(yscale="log", xlabel="layer $l$", xlim=(0.5, None))
+        axis.margins(y=0.1)  # a law's name is below its line
         axis.set_ylabel(rf"$\|\partial\mathcal{{L}}/\partial W^{{{'l' if is_one else '2,l'}}}\|_F$  (rms over draws)")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         plain_decades(axis.yaxis)
