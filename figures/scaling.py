@@ -178,7 +178,8 @@ def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> st
         ends = [rows.iloc[-1] for _, rows in chosen]
         exponents = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
         return f"The last gradient goes like {' and '.join(exponents)} at the largest {against}"
-    gaps = [_gaps(rows) for _, rows in chosen]
-    whole = f"Theorem 1 is {min(map(min, gaps)):,.0f} to {max(map(max, gaps)):,.0f} times too large"
-    grows = all(each[-1] > 1.5 * each[0] for each in gaps)
-    return f"{whole}, growing with ${'d' if against == 'width' else 'L'}$" if grows else whole
+    _, rows = chosen[0]  # whose gaps the panel names
+    gaps = _gaps(rows)
+    of = f" in {TITLES[rows.iloc[0]['placement']]}" if len(chosen) > 1 else ""
+    whole = f"Theorem 1 is {min(gaps):,.0f} to {max(gaps):,.0f} times too large{of}"
+    return f"{whole}, growing with ${'d' if against == 'width' else 'L'}$" if gaps[-1] > 1.5 * gaps[0] else whole
