@@ -178,7 +178,7 @@ def _first_step_of_run(
         return replace(known, why_not=f"unknown: {error}")
     if result is None:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
-        return replace(known, why_not=f"omitted, because it takes about {takes}: --batch {BATCH}")
+        return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     return _with_norm(known, fewer, result)
 
 
