@@ -104,9 +104,10 @@ def model_card(
         alone = of.is_model and not how["compare"] and how["draws"] is None
         first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
         rates = None if first is None else _critical_rates(stack, first.tokens, first.text or None)
+    longest = None if "tokens" in given else context(notes)
     lines = [
         *_head(stack, notes, of.like or model_type(notes) or ""),
-        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, context(notes))),
+        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest)),
         *_layers(stack, table, first), *_change_lines(stack, result.values["evened_by"], result.values["sentences"]),
         *([] if rates is None else _rate_lines(rates)), *_limits(stack, first, result),
     ]  # fmt: skip
@@ -289,8 +290,10 @@ def _carried(squares: Mapping[str, float], of: str = "") -> str:
 def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
     """Return the lines of step 1 of a run."""
     by = "" if not first.text else ", Zipf's law" if first.text == ZIPF else f", {first.text.capitalize()} text"
-    fewer = longest is not None and first.tokens < longest and first.result is not None
-    of_context = f" (its context of {longest} takes longer: --batch {BATCH})" if fewer else ""
+    fewer, of_context = longest is not None and first.tokens < longest, ""
+    if fewer:
+        takes, lacks = f"its context of {longest} takes longer: --batch {BATCH}", "vocabulary smaller than its context"
+        of_context = f" ({lacks if first.result is None else takes})"
     lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}"]
     if first.result is None:
         deviation = "" if first.loss_deviation is None else f" +- {first.loss_deviation:.1g} at most"

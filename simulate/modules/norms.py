@@ -93,7 +93,7 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def _is_by_entry(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> bool:
-    """Whether an output follows from the same entry of the input alone, such as a tanh that replaces a norm."""
+    """Return whether an output depends on the same entry of the input alone, such as a tanh that replaces a norm."""
     plain = x.detach().clone(memory_format=torch.contiguous_format)
     other = plain.clone()
     other.view(-1)[0] = _FAR * (1 + plain.view(-1)[0].abs())
@@ -107,7 +107,7 @@ def _is_by_entry(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> bool:
 
 
 def _is_off(part: nn.Module, x: Tensor, y: Tensor) -> bool:
-    """Whether all of its weights are 0 and its output is its input: a branch that is switched on by training."""
+    """Return whether all weights are 0 and the output is the input, as in a branch that training switches on."""
     weights = list(part.parameters())
     return bool(weights) and not any(bool(weight.any()) for weight in weights) and torch.equal(x, y)
 

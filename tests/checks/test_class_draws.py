@@ -1,4 +1,4 @@
-"""What an installed class raises by itself: the same list, kind and names, in layers that new modules raise too."""
+"""Alarms that an installed class raises by itself: the same list, kind and names, in layers of new modules, too."""
 
 import sys
 from types import SimpleNamespace

@@ -43,7 +43,7 @@ def test_batch_norms_in_eval_mode_are_a_note():
 
 
 class _TanhNorm(nn.Module):
-    """A function of single entries in the place of a norm, as DynamicTanh."""
+    """A function of single entries that replaces a norm, such as DynamicTanh."""
 
     def forward(self, x):
         return torch.tanh(x)

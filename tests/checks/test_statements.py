@@ -85,7 +85,7 @@ def test_a_planted_error_of_each_kind_is_caught(claim, changes):
 
 
 def test_a_true_statement_is_refused_at_most_at_the_stated_rate():
-    """Of 1000 runs without theory, which would save some: 0.06 are expected, and two have a probability of 0.002.
+    """The judge refuses at most one of 1000 true claims: 0.06 are expected, and two have a probability of 0.002.
 
     The order is of two equal networks, where it is as close to false as it can be.
     """

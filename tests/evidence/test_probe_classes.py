@@ -46,7 +46,7 @@ _FEWEST, _SHORTEST = 3, 8
 Single = tuple[nn.Module, Any, Callable[[Any], Tensor] | None]
 Named = Callable[[list[Any]], bool]
 Planted = tuple[str, Named] | None
-"""What was planted where, and whether alarms name it."""
+"""The planted fault with its place, and the function that tells whether alarms name it."""
 
 
 def of_transformers(family: str) -> Single:
@@ -178,7 +178,7 @@ def of_the_other_tie(single: Single, _: random.Random) -> Planted:
 
 
 def is_read(module: nn.Module) -> bool:
-    """Whether a Stack is read from the module's configuration."""
+    """Return whether a Stack is read from the module's configuration."""
     with suppress(ValueError, AttributeError):
         stack_from_config(module.config.to_dict(), tokens=small_classes.TOKENS)
         return True
@@ -304,7 +304,7 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
 
 
 def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
-    """How far logits before the last word move with it, over their size; 0 where inputs are not words of a decoder."""
+    """Return how far logits before the last token move with it, over their size; 0 unless a decoder takes token ids."""
     if isinstance(inputs, dict) and "input_ids" in inputs and not module.config.is_encoder_decoder:
         return first_positions_move(module, inputs)
     if isinstance(inputs, Tensor) and not inputs.is_floating_point():
@@ -316,7 +316,7 @@ def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
 
 
 def moved_by_a_sample(module: nn.Module, inputs: Any) -> float:
-    """How far the outputs of the first sample move with the last sample, over their size."""
+    """Return how far the first sample's outputs move with the last sample, divided by their size."""
     other = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
     first = next(x for x in tree_leaves(other) if isinstance(x, Tensor))
     first[-1] = first[-1].flip(-1)
@@ -329,7 +329,7 @@ def too_long(*_: object) -> None:
 
 
 def case(key: tuple[str, str], fault: str) -> Any:
-    """What is said of a module; None where the fault cannot be planted; a reason where there is no module."""
+    """Return the alarms on a module; None if the fault cannot be planted; a reason if there is no module."""
     signal.signal(signal.SIGPROF, too_long)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     begin, planted = time.process_time(), ("", lambda _: False)
@@ -380,7 +380,7 @@ CASES = {"class": class_cases}
 
 
 def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-    """Of the first modules of a random order, as many as `FAULTS` says."""
+    """Return the first modules of a random order, as many as `FAULTS` has for the fault."""
     found: dict[tuple[str, str], Any] = {}
     for key in keys:
         one = kept_case(folder, case_name(("class", *key, fault)), partial(case, key, fault))
@@ -392,7 +392,7 @@ def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[
 
 
 def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
-    """Whether an alarm on a module as it is drawn is true, and the number that shows it."""
+    """Return whether an alarm on a module as it is drawn is true, and the number that shows it."""
     kind, harm_of = alarm.partition(":")[0], found["harm"]
     if kind == "no gradient":
         share = harm_of[kind]
@@ -415,7 +415,7 @@ def ends(values: list[float]) -> list[float]:
 
 
 def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[str, str], Any]]) -> dict[str, Any]:
-    """What is recorded, of everything that was asked."""
+    """Return the record of all cases."""
     built = {key: one for key, one in healthy.items() if "alarms" in one}
     table = [
         {

@@ -73,7 +73,7 @@ def case(name: str) -> Any:
 
 
 def entry_cases(_: Any) -> dict[tuple[Any, ...], Any]:
-    """Of every family with a head for words, images or sounds."""
+    """Return a case for every model class with a head for tokens, images or sounds."""
     names = small_classes.families(TASKS, without_head=False).values()
     return {("entries", name): partial(case, name) for name in sorted(names)}
 

@@ -31,7 +31,7 @@ def step_of(network: dict[str, Any], optimizer: str, batch: int) -> dict[str, fl
 
 
 def agrees(run: dict[str, Any], critical: float) -> bool | None:
-    """Whether a run blew up at no less than the critical rate, or trained at no more; None without a rate."""
+    """Return whether a run blew up at no less than the critical rate, or trained at no more; None without a rate."""
     if "rate" not in run:
         return None
     return run["rate"] >= critical / ERROR if run["outcome"] == "blew up" else run["rate"] <= critical * ERROR

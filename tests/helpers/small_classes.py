@@ -68,7 +68,7 @@ SIZES: tuple[tuple[int, str], ...] = (
         context_length num_position_embeddings
     """),
 )  # fmt: skip
-"""What a size becomes, and what configurations call it."""
+"""The small sizes, and the names that configurations have for them."""
 TABLE = {name: size for size, names in SIZES for name in names.split()}
 WIDTHS = ("hidden_sizes", "conv_dim", "tdnn_dim", "layer_channels", "out_channels", "encoder_hidden_sizes")
 MELS = ("num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel", "num_mel_channels")
@@ -93,7 +93,7 @@ def composite(config: Any) -> list[str]:
 
 
 def small_fields(default: Any) -> dict[str, Any]:
-    """What a default configuration becomes: sizes by `TABLE`, lists by layer as long, lists of widths a quarter."""
+    """Return a small copy of a default configuration: sizes by `TABLE`, lists by layer as long, widths a quarter."""
     fields: dict[str, Any] = {}
     known = default.to_dict()
     for name, value in known.items():
@@ -234,5 +234,5 @@ def projection(output: Any) -> Tensor:
 
 
 def asked(value: Any) -> bool:
-    """Whether this is a tensor with a gradient."""
+    """Return whether the argument is a tensor with a gradient."""
     return isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad

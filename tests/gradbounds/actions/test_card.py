@@ -108,3 +108,5 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     path.write_text(json.dumps(PLAIN | {"n_positions": 65536, "vocab_size": 33000}))
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
     assert any("English text (its context of 65536 takes longer" in line for line in lines)
+    lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
+    assert "Step 1 of a run: 64 sequences of 64 tokens, English text" in lines
