@@ -14,6 +14,8 @@ from checks.models.exact_alarms import exact_alarms
 from checks.models.exact_alarms import whole as whole_number
 from checks.models.health import alarms as layer_alarms
 from checks.models.judge import judged_module
+from checks.models.whole_model import loss_alarms
+from simulate.modules.exact_tests import ExactTests
 from simulate.modules.one_module import one_module
 from tests.helpers.exact_lines import exactly
 from tests.helpers.single_modules import Decoder, made, planted
@@ -327,3 +329,11 @@ def test_a_note_on_copies_says_what_they_change():
     assert redrawn == pytest.approx(growth(), rel=0.15)
     assert copied > 1.5 * redrawn
     assert step == pytest.approx(square() / before, rel=0.15)
+
+
+@pytest.mark.parametrize(("insight", "count"), [(3.0, 0), (30.0, 1)])
+def test_labels_guessed_by_chance_raise_no_alarm(insight, count):
+    """Of two labels, a loss below their entropy is often chance; many standard errors below random labels is not."""
+    facts = {"cross_entropy": 0.4, "classes": 2.0, "label_entropy": 0.69, "label_insight": insight}
+    rows = tuple(("", 0, "", name, value) for name, value in facts.items())
+    assert len(loss_alarms(ExactTests(rows, (), (), False, False, (), ()))) == count

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from checks.models import health
 from checks.models.alarm import Alarm, one_a_cause
 from checks.models.health import alarms
 from checks.models.judge import judged_module
@@ -299,3 +300,15 @@ def test_the_layer_that_breaks_a_gradient_is_the_last_that_has_none():
         broken = (frame["quantity"] == quantity) & frame["layer"].isin(layers)
         (alarm,) = alarms(frame.assign(value=frame["value"].where(~broken, np.nan)))
         assert (alarm.layer, alarm.kind, alarm.what) == (named, "non-finite", what)
+
+
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_a_lone_matrix_with_equal_rows_is_not_a_draw(is_drawn):
+    """Decay rates of a state-space layer are as large by design."""
+    names = [(layer, name) for layer in range(1, 5) for name in ("w1", "w2")] + [(2, "decay")]
+    sizes = {"weight": 1.0, "shortest": 8.0, "entries": 64.0}
+    rows = [(layer, name, what, value) for layer, name in names for what, value in sizes.items()]
+    rows = [(*row[:3], 50.0) if row[1:3] == ("decay", "weight") else row for row in rows]
+    rows += [] if is_drawn else [(2, "decay", "one_row", 1.0)]
+    found = health._lone_matrices(pd.DataFrame(rows, columns=["layer", "parameter", "quantity", "value"]))
+    assert [finding.layer for finding in found] == [2] * is_drawn

@@ -164,6 +164,7 @@ def test_a_file_is_judged_and_continued(tmp_path, capsys):
         ("[2, 4, 8]", str(list(range(1, 50))), "at most 32"),
         ('"depth"', '"deepness"', "against of claim"),
         ("-0.5", "nan", "not finite"),
+        ("claimed = -0.5", "at_least = 1\nat_most = -1", "must be in order"),
         ("-0.5", "true", "a finite number"),
         ('"exponent"', '"growth"', "above 0 but for exponents"),
         ('"exponent"', '"identity"', "growth or comparison"),

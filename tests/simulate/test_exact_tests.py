@@ -18,6 +18,7 @@ from simulate.modules.layers import layer_lists
 from simulate.modules.mixing import ROUNDING, dependences
 from simulate.modules.norms import norm_response, norms_of
 from simulate.modules.one_module import one_module
+from simulate.modules.operations import _visible
 from simulate.modules.predictions import prediction_facts
 from tests.helpers.single_modules import HEALTHY, Decoder
 
@@ -250,6 +251,14 @@ def test_labels_that_are_seen_are_told_from_chance():
         given = (logits + seen * functional.one_hot(labels, 5)).requires_grad_()
         facts = prediction_facts(functional.cross_entropy(given, labels), given, {})
         assert (facts["label_insight"] > 5) == told
+
+
+def test_a_mask_of_a_hundred_hides_keys_and_large_logits_hide_none():
+    """A mask may add -100 only; logits that spread as far without a gap are all visible."""
+    torch.manual_seed(0)
+    logits, causal = torch.randn(2, 8, 8), torch.ones(8, 8).tril().bool()
+    assert torch.equal(_visible(logits - 100.0 * ~causal), causal.expand(2, 8, 8))
+    assert _visible(torch.linspace(-200.0, 0.0, 64).repeat(2, 1)).all()
 
 
 def test_other_losses_are_no_cross_entropy_of_labels():
