@@ -50,10 +50,10 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         divide by what they kept: the first is the second. "norm_far": the first of 10^4 x, where no epsilon counts.
         "norm_backward": g·x of the gradient g of <f(x), v> with random v, over that of a random direction, by sample:
         0 of a norm but for its epsilon. "norm_gain", where half of the rows have the same: the root mean square of
-        f(x) - f(0), without its epsilon. Empty where its first input is no tensor.
+        f(x) - f(0), without its epsilon. Empty if its first input is not a tensor, or has no entries.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-    if x is None or tensor_of(x) is None:
+    if x is None or tensor_of(x) is None or not x.numel():
         return {}
     if isinstance(part, nn.modules.batchnorm._NormBase):
         answers = _epsilon_alone(_variance_of(part, x.detach()), part.eps)

@@ -235,13 +235,13 @@ def margins(report: Any, single: Single) -> dict[str, float | list[float]]:
     output = run(module, inputs)
     (output.loss if loss is None else loss(output)).backward()
     apart, entries = [], []
-    for one in module.parameters():
+    for one in filter(Tensor.numel, module.parameters()):
         sizes = one.detach().abs().flatten()
         sizes = sizes[sizes > 0]
         entries += [float(sizes.max() / sizes.median())] if len(sizes) > 1 else []
         for axis in range(one.ndim if one.grad is not None else 0):
-            first, gradient = one.narrow(axis, 0, 1), one.grad
-            if one.shape[axis] > 1 and torch.equal(one, first.expand_as(one)):
+            gradient = one.grad
+            if one.shape[axis] > 1 and torch.equal(one, one.narrow(axis, 0, 1).expand_as(one)):
                 start = gradient.narrow(axis, 0, 1)
                 largest = start.abs().max()
                 apart += [float((gradient - start).abs().max() / largest)] if largest > 0 else []

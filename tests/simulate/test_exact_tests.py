@@ -112,6 +112,7 @@ def test_a_norm_s_shift_is_no_answer_and_what_multiplies_is_none():
     norm = nn.LayerNorm(8)
     nn.init.constant_(norm.bias, 5.0)
     x = torch.randn(3, 8)
+    assert norm_response(norm, (x[:0],), {}) == {}  # of a batch without a sound, for one
     assert norm_response(norm, (x,), {})["norm_response"] == pytest.approx(0.0, abs=1e-4)
     plain = norm.forward
     for multiplied in (lambda x: x * (plain(x) - 5.0), lambda x: x + 100.0):
