@@ -102,7 +102,7 @@ class ConditionedMap:
         self._state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
+        normals = self.known(rows.shape[1])
         applied, *known = self._engine.replays.call(self._engine.applied, rows, normals)
         rows_gram, lower, extra_sq = known
         self._state = rows, normals, rows_gram, lower, extra_sq
@@ -113,9 +113,17 @@ class ConditionedMap:
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
         state, self._state = taken(self._state, "applied", "is pulled back"), None
         n, d_in = state[0].shape[1:]
-        fresh = self._engine.normals(n, d_in, self._std, keep=False), self._engine.normals(n, n, self._std)
+        fresh = self.fresh(n, d_in), self._engine.normals(n, n, self._std)
         below, gradient_sq = self._engine.replays.call(self._engine.pulled_back, *state, gradient, *fresh)
         return below, gradient_sq
+
+    def known(self, rows: int) -> Float[Tensor, "draws rows d_out"]:
+        """The numbers that make the product of so many rows."""
+        return self._engine.normals(rows, self._d_out, self._std)
+
+    def fresh(self, rows: int, d_in: int) -> Float[Tensor, "draws rows d_in"]:
+        """The numbers of so many rows that are pulled back."""
+        return self._engine.normals(rows, d_in, self._std, keep=False)
 
 
 class ConditionedEngine(MapEngine):
@@ -153,7 +161,7 @@ class ConditionedEngine(MapEngine):
         """X W of a fresh W, the Gram matrix of X, its factor and its extra coordinate."""
         gram = self.gram(rows)
         lower, extra_sq = factor(gram, RIDGE[rows.dtype], _LEAST, self._identity(rows.shape[1]))
-        return product(lower.to(rows.dtype), normals), gram, lower, extra_sq
+        return product(lower.to(normals.dtype), normals), gram, lower, extra_sq
 
     def pulled_back(
         self,

@@ -62,6 +62,13 @@ class RandomStreams:
             part.uniform_(generator=generator)
         return numbers
 
+    def chi(self, degrees: Tensor) -> Tensor:
+        """Roots of independent chi-squared numbers of so many degrees of freedom each, (draws, *)."""
+        numbers = torch.empty(self.draws, *degrees.shape, dtype=degrees.dtype, device=self.device)
+        for part, generator in self._parts(numbers):
+            part.copy_(torch._standard_gamma((degrees / 2).expand_as(part).contiguous(), generator=generator))
+        return numbers.mul_(2.0).sqrt_()
+
     def entries(self, *shape: int, std: float, law: Law, dtype: torch.dtype) -> Tensor:
         """Independent numbers of that law and standard deviation, (draws, *shape)."""
         if law.uniform:

@@ -15,6 +15,7 @@ from torch import Tensor
 from simulate.network.activations import activation_of
 from simulate.network.engines import ENCODER, EncoderEngine, Engine, MapEngine
 from simulate.network.experts import expert_weights
+from simulate.network.gram import normalized
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, norm, norm_of_sums, record_energies, record_last_norm
@@ -34,7 +35,9 @@ def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float
 
 def normalize(stack: Stack, x: Stream) -> Stream:
     """The norm of the stack: LayerNorm, RMSNorm, which does not centre, or tanh in their place; times its gain."""
-    if stack.normalization == "rms":
+    if x.shape[-1] < stack.width:
+        after = normalized(stack, x)
+    elif stack.normalization == "rms":
         after = F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
     elif stack.normalization == "tanh":
         after = torch.tanh(stack.tanh_scale * x)
@@ -69,6 +72,7 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
     # for its slope, and rows that are views of one cannot take a sum.
     ours = isinstance(engine, MapEngine) and not placement.second_stream and 0 not in added.stride()
     total = residual(_scaled(x, step.residual), added, in_place=ours and stack.normalization != "tanh")
+    total = engine.rebased(total) if isinstance(engine, MapEngine) else total
     return (normalize(stack, total) if placement.stream_norm else total), total, added
 
 
@@ -108,14 +112,15 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
         # Divided when they are few: autograd would divide the gradient of every token by itself.
         means = key_tokens.reshape(draws, stack.sequences, length, width).sum(2) / length
-        shared = of_heads(stack, apply_weight(stack, engine, roles["V"], means))
-        values = of_every_head(stack, shared).reshape(draws, stack.sequences, -1)
+        values = apply_weight(stack, engine, roles["V"], means)
+        if stack.key_heads != stack.heads:
+            values = of_every_head(stack, of_heads(stack, values)).reshape(draws, stack.sequences, -1)
         values = _projected(stack, engine, roles, values)
         return values[:, :, None].expand(draws, stack.sequences, stack.tokens, width).reshape(x.shape)
     weights = _attention_weights(stack, engine, record, roles, x, memory)
     weights = _dropped(engine, weights, stack.attention_dropout)
     values = of_every_head(stack, of_heads(stack, apply_weight(stack, engine, roles["V"], key_tokens)))
-    return _projected(stack, engine, roles, (weights @ values).transpose(1, 2).reshape(draws, x.shape[1], -1))
+    return _projected(stack, engine, roles, (weights.to(values.dtype) @ values).transpose(1, 2).reshape(draws, x.shape[1], -1))
 
 
 def _attention_weights(
@@ -232,7 +237,7 @@ def layers(
                 record.watch_gradient(x)
             sums.append(norm_of_sums(total, stack.sequences))
     record.settle()
-    record_energies(stack, record, total[0].numel(), norms, sums)
+    record_energies(stack, record, norms, sums)
     if composition.second_stream:
         return x + (normalize(stack, second) if composition.final_norm else second), total
     return (normalize(stack, x) if composition.final_norm else x), total

@@ -15,6 +15,7 @@ from simulate.counts import check_count
 from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
+from simulate.network.gram import GramEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import on_host
 from simulate.network.transformer import run
@@ -175,12 +176,15 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     """
     with one_thread(), fitting(cell):
         streams = RandomStreams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
-        engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
+        dtype = getattr(torch, cell.dtype)
+        own = (GramEngine(streams, dtype, cell.stack)) if cell.engine == "gram" else None
+        engine = own or _ENGINES[cell.engine](streams, dtype)
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+        values = {name: value.to(dtype) for name, value in values.items()}
         arrays = on_host(values)
     # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
     each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
