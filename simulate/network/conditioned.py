@@ -88,10 +88,13 @@ def pulled_back(
     """
     known = product(gradient, forward.mT)
     overlap = torch.addcmul(product(fresh, rows.mT), extra_sq.sqrt(), fresh_extra)  # in float64, as what follows
-    # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
+    return product(share_of_rows(known, overlap, lower).to(rows.dtype), rows, onto=fresh)
+
+
+def share_of_rows(known: Square, overlap: Square, lower: Square) -> Square:
+    """The coefficients (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹ of the rows, from g Zᵀ, N X'ᵀ and L, as two triangular solves."""
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
-    share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
-    return product(share.to(rows.dtype), rows, onto=fresh)
+    return torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
 
 
 class ConditionedMap:

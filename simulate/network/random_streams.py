@@ -110,6 +110,16 @@ class RandomStreams:
         parts = batch.split(self._each)
         return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
 
+    def parts(self, most: int) -> list[tuple[slice, Generator]]:
+        """The draws of every block, at most so many together, each part with its block's generator."""
+        step = max(1, min(most, self._each))
+        starts = [(k, generator) for k, generator in enumerate(self._generators)]
+        return [
+            (slice(k * self._each + at, min(k * self._each + at + step, (k + 1) * self._each)), generator)
+            for k, generator in starts
+            for at in range(0, self._each, step)
+        ]
+
     def _drawn_ahead(self, kind: str, numbers: Tensor) -> Tensor | None:
         """The next numbers of every block, (blocks, numbers), as many as a tensor has; None where each call draws."""
         blocks = len(self._generators)

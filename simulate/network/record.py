@@ -1,6 +1,6 @@
 """The record of a network's passes: named quantities, and how they are read from tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,6 +75,13 @@ class Record:
             columns = [torch.stack(column, 1) for column in zip(*layers, strict=True)]
             self.per_layer[name] = [*function(*columns).unbind(1), *self.per_layer.get(name, [])]
         self._later.clear()
+
+    def hidden(self, width: int, hidden: Sequence[Float[Tensor, "draws tokens units"]]) -> None:
+        """Record the hidden units of the next layer, draws after draws."""
+        self.hidden_norm = torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in hidden])
+        self.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / width, self.hidden_norm)
+        largest, least = (torch.cat([function(part, (1, 2)) for part in hidden]) for function in (torch.amax, torch.amin))
+        self.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
 
     def network(self, name: str, value: Tensor) -> None:
         """Set the network's value."""

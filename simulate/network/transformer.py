@@ -15,7 +15,7 @@ from torch import Tensor
 from simulate.network.activations import activation_of
 from simulate.network.engines import ENCODER, EncoderEngine, Engine, MapEngine
 from simulate.network.experts import expert_weights
-from simulate.network.gram import normalized
+from simulate.network.gram import GramEngine, normalized
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, norm, norm_of_sums, record_energies, record_last_norm
@@ -185,11 +185,10 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; with experts the sum of those that a router chooses."""
     if stack.experts:
         return _experts(stack, engine, record, x)
+    if isinstance(engine, GramEngine):
+        return engine.feed_forward(stack, record, x)
     hidden = _units(stack, engine, x)
-    record.hidden_norm = torch.linalg.vector_norm(hidden.detach(), dim=-1)
-    record.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / stack.ffn_width, record.hidden_norm)
-    largest, least = hidden.detach().amax((1, 2)), hidden.detach().amin((1, 2))
-    record.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
+    record.hidden(stack.ffn_width, [hidden.detach()])
     return apply_weight(stack, engine, "W2", hidden)
 
 

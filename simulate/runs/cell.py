@@ -90,6 +90,10 @@ class Cell:
                 for role, (a, b) in weight_shapes(part).items()
             )
             normals = each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
+        elif self.engine == "gram":
+            # Hidden units, queries, keys and values, forward and back.
+            each = sum(2 * part.depth * rows_met(part)[role] * b for part in parts for role, (_, b) in weight_shapes(part).items() if role not in ("WO", "W2"))
+            normals = each + s.rows * s.vocab
         else:
             # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
             each = sum(
