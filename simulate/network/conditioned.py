@@ -187,7 +187,7 @@ class ConditionedEngine(MapEngine):
         """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
         shape = (self.streams.draws, rows, width)
         like: dict[str, Any] = {"dtype": self.dtype, "device": self.streams.device}
-        numbers = torch.empty(shape, **like) if keep else self._room(self.dtype, shape)
+        numbers = torch.empty(shape, **like) if keep else self.room(self.dtype, shape)
         return self.streams.fill_normal(numbers, std, piece=self._piece)
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
@@ -197,11 +197,11 @@ class ConditionedEngine(MapEngine):
             return product(rows, rows.mT)
         step = max(1, self._piece // (n * width))
         if draws <= step:
-            room = self._room(torch.float64, rows.shape).copy_(rows)
+            room = self.room(torch.float64, rows.shape).copy_(rows)
             return product(room, room.mT)
         grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
         for piece, result in zip(rows.split(step), grams.split(step), strict=True):
-            room = self._room(torch.float64, piece.shape).copy_(piece)
+            room = self.room(torch.float64, piece.shape).copy_(piece)
             product(room, room.mT, out=result)
         return grams
 
@@ -211,7 +211,7 @@ class ConditionedEngine(MapEngine):
             self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
         return self._identities[rows]
 
-    def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    def room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """Memory that is used again and again: fresh pages of a CPU cost as much as what is written into them."""
         if self.streams.device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=self.streams.device)

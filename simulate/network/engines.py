@@ -136,10 +136,6 @@ class MapEngine(ABC):
         """The product x W with the next map of a role, differentiable once; `gradients` receives its squared norm."""
         return self._through(self.map(name, rows.shape[-1], d_out, std, law=law), name, rows)
 
-    def rebased(self, total: Tensor) -> Tensor:
-        """The rows of a residual sum as the next sub-layer reads them."""
-        return total
-
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:

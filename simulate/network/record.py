@@ -80,7 +80,7 @@ class Record:
         """Record the hidden units of the next layer, draws after draws."""
         self.hidden_norm = torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in hidden])
         self.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / width, self.hidden_norm)
-        largest, least = (torch.cat([function(part, (1, 2)) for part in hidden]) for function in (torch.amax, torch.amin))
+        largest, least = (torch.cat([size(part, (1, 2)) for part in hidden]) for size in (torch.amax, torch.amin))
         self.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
 
     def network(self, name: str, value: Tensor) -> None:

@@ -71,8 +71,10 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
     # What nobody else asks for would leave a hole among what is kept, a sixth of a deep stack's memory; tanh keeps it
     # for its slope, and rows that are views of one cannot take a sum.
     ours = isinstance(engine, MapEngine) and not placement.second_stream and 0 not in added.stride()
-    total = residual(_scaled(x, step.residual), added, in_place=ours and stack.normalization != "tanh")
-    total = engine.rebased(total) if isinstance(engine, MapEngine) else total
+    if isinstance(engine, GramEngine):
+        total = engine.rebased(residual(_scaled(x, step.residual), added, in_place=False))
+    else:
+        total = residual(_scaled(x, step.residual), added, in_place=ours and stack.normalization != "tanh")
     return (normalize(stack, total) if placement.stream_norm else total), total, added
 
 
@@ -120,7 +122,9 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
     weights = _attention_weights(stack, engine, record, roles, x, memory)
     weights = _dropped(engine, weights, stack.attention_dropout)
     values = of_every_head(stack, of_heads(stack, apply_weight(stack, engine, roles["V"], key_tokens)))
-    return _projected(stack, engine, roles, (weights.to(values.dtype) @ values).transpose(1, 2).reshape(draws, x.shape[1], -1))
+    return _projected(
+        stack, engine, roles, (weights.to(values.dtype) @ values).transpose(1, 2).reshape(draws, x.shape[1], -1)
+    )
 
 
 def _attention_weights(

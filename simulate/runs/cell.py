@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from simulate.network.conditioned import NORMAL_ONLY
-from simulate.network.gram import without_gram
+from simulate.network.gram import drawn_rows, without_gram
 from simulate.text import TextWindows
 from theory.stack import Stack, check_stack
 from theory.stack.initializations import NORMAL
@@ -91,9 +91,7 @@ class Cell:
             )
             normals = each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
         elif self.engine == "gram":
-            # Hidden units, queries, keys and values, forward and back.
-            each = sum(2 * part.depth * rows_met(part)[role] * b for part in parts for role, (_, b) in weight_shapes(part).items() if role not in ("WO", "W2"))
-            normals = each + s.rows * s.vocab
+            normals = 2 * sum(rows * width for rows, width in drawn_rows(s))
         else:
             # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
             each = sum(

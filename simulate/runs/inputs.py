@@ -21,8 +21,10 @@ def network_inputs(
 ) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
     """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
     stack, streams = cell.stack, engine.streams
-    drawn = isinstance(engine, GramEngine)
-    x = engine.stream(stack.rows) if drawn else streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+    if isinstance(engine, GramEngine):
+        x = engine.frame.normal(stack.rows)
+    else:
+        x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
     if cell.text is None:
         x = _correlated(stack, streams, x)
         labels = _labels(stack, streams)

@@ -96,8 +96,9 @@ def sample(
         stack: the network.
         draws: number of random networks, at least 1.
         seed: root seed, a nonnegative integer.
-        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens. The
-            distribution is the same. "auto" chooses the cheaper one.
+        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens, "gram" only
+            the hidden units (not for every stack). The distribution is the same. "auto" chooses the cheaper of the
+            first two.
         device: "cpu", "cuda", "cuda:N", or a `torch.device`.
         dtype: type of weights and activations, "float32" or "float64".
         text: a text file, "lighthouse", or `TextWindows`, for inputs and labels; each draw uses one random window.
@@ -177,7 +178,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     with one_thread(), fitting(cell):
         streams = RandomStreams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
         dtype = getattr(torch, cell.dtype)
-        own = (GramEngine(streams, dtype, cell.stack)) if cell.engine == "gram" else None
+        own = GramEngine(streams, dtype, cell.stack) if cell.engine == "gram" else None
         engine = own or _ENGINES[cell.engine](streams, dtype)
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
