@@ -25,6 +25,7 @@ from theory.stack.plan import Kind, Step, plan
 from theory.stack.weights import gain, law, rows_met, transform_gain, weight_shapes
 
 Source = Float[Tensor, "draws source width"]
+Rows = Float[Tensor, "draws tokens _"]  # of d numbers, or of as many coordinates as the engine has
 Branch = Callable[[Stream], Stream]
 
 
@@ -51,7 +52,7 @@ def residual(x: Stream, branch: Stream, in_place: bool) -> Stream:
     return branch.add_(x) if in_place else x + branch
 
 
-def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Stream, Stream, Stream]:
+def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Rows, Rows, Rows]:
     """One sub-layer: z = α x + Σ τ D(N(f(κ N(x)))), D the dropout, of one branch f or several in parallel.
 
     Each norm stands where the placement has one.
@@ -214,9 +215,7 @@ def _experts(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
     return output + gate * apply_weight(stack, engine, "S2", _units(stack, engine, x, "S"))
 
 
-def layers(
-    stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None
-) -> tuple[Stream, Stream]:
+def layers(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> tuple[Rows, Rows]:
     """All layers of a stack.
 
     Returns:
