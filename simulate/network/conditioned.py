@@ -10,7 +10,8 @@ unique and continuous, and is itself exact: it is the law of a network whose wei
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ NORMAL_ONLY = (
 _PIECE = 2**18
 
 Square = Float[Tensor, "draws rows rows"]
+Draw = Callable[[int], Tensor]
 
 
 def factor(
@@ -98,14 +100,21 @@ def share_of_rows(known: Square, overlap: Square, lower: Square) -> Square:
 
 
 class ConditionedMap:
-    """A map that holds its rows and the numbers that made their product, O(n d) per draw."""
+    """A map that holds its rows and the numbers that made their product, O(n d) per draw.
 
-    def __init__(self, engine: "ConditionedEngine", d_out: int, std: float) -> None:
-        self._engine, self._d_out, self._std = engine, d_out, std
+    Args:
+        engine: the source of random numbers.
+        std: standard deviation of an entry.
+        known: draws the numbers that make the product of so many rows.
+        fresh: draws the numbers of so many rows that are pulled back.
+    """
+
+    def __init__(self, engine: "ConditionedEngine", std: float, known: Draw, fresh: Draw) -> None:
+        self._engine, self._std, self._known, self._fresh = engine, std, known, fresh
         self._state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        normals = self.known(rows.shape[1])
+        normals = self._known(rows.shape[1])
         applied, *known = self._engine.replays.call(self._engine.applied, rows, normals)
         rows_gram, lower, extra_sq = known
         self._state = rows, normals, rows_gram, lower, extra_sq
@@ -115,18 +124,10 @@ class ConditionedMap:
         self, gradient: Float[Tensor, "draws rows d_out"]
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
         state, self._state = taken(self._state, "applied", "is pulled back"), None
-        n, d_in = state[0].shape[1:]
-        fresh = self.fresh(n, d_in), self._engine.normals(n, n, self._std)
+        n = state[0].shape[1]
+        fresh = self._fresh(n), self._engine.normals(n, n, self._std)
         below, gradient_sq = self._engine.replays.call(self._engine.pulled_back, *state, gradient, *fresh)
         return below, gradient_sq
-
-    def known(self, rows: int) -> Float[Tensor, "draws rows d_out"]:
-        """The numbers that make the product of so many rows."""
-        return self._engine.normals(rows, self._d_out, self._std)
-
-    def fresh(self, rows: int, d_in: int) -> Float[Tensor, "draws rows d_in"]:
-        """The numbers of so many rows that are pulled back."""
-        return self._engine.normals(rows, d_in, self._std, keep=False)
 
 
 class ConditionedEngine(MapEngine):
@@ -158,7 +159,11 @@ class ConditionedEngine(MapEngine):
         """
         if law != NORMAL:
             raise ValueError(NORMAL_ONLY)
-        return ConditionedMap(self, d_out, std)
+        return ConditionedMap(self, std, *self.draws(d_in, d_out, std))
+
+    def draws(self, d_in: int, d_out: int, std: float) -> tuple[Draw, Draw]:
+        """Draw the numbers of a map, onward and back."""
+        return partial(self.normals, width=d_out, std=std), partial(self.normals, width=d_in, std=std, keep=False)
 
     def applied(self, rows: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Square, Tensor]:
         """X W of a fresh W, the Gram matrix of X, its factor and its extra coordinate."""

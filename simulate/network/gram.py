@@ -20,18 +20,26 @@ for d above the most columns of a sub-layer, 4n + 1 for units and 6n + 1 for ran
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from simulate.network.activations import activation_of
-from simulate.network.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, ConditionedMap, Square, share_of_rows
-from simulate.network.conditioned import factor as _factor
+from simulate.network.conditioned import (
+    RIDGE,
+    ROOT_RIDGE,
+    ConditionedEngine,
+    ConditionedMap,
+    Square,
+    factor,
+    share_of_rows,
+)  # fmt: skip
 from simulate.network.engines import inner
+from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from theory.stack import Stack
@@ -85,22 +93,6 @@ def without_gram(stack: Stack) -> str:
     return f"engine 'gram' requires {names[0]}." if names else ""
 
 
-def normalized(stack: Stack, x: Coordinates) -> Coordinates:
-    """The norm of rows that are coordinates: LayerNorm or RMSNorm, without its gain."""
-    rows: Tensor = _Normalized.apply(x, stack)
-    return rows
-
-
-def product(first: Tensor, second: Tensor, out: Tensor | None = None) -> Tensor:
-    """The product of every draw; `products.product` for plain matrices without autograd, with fewer checks."""
-    if first.device.type != "cpu":
-        return torch.bmm(first, second, out=out)
-    if out is None:
-        return torch.from_numpy(np.matmul(first.numpy(), second.numpy()))
-    np.matmul(first.numpy(), second.numpy(), out=out.numpy())
-    return out
-
-
 def _reads(role: str) -> bool:
     """Whether a matrix is applied to rows of the stream."""
     return role not in ("WO", "W2")
@@ -111,9 +103,12 @@ def _writes(stack: Stack, role: str) -> bool:
     return not _reads(role) or (role == "WV" and stack.output_projection == "identity")
 
 
-class _Normalized(torch.autograd.Function):
+class Normalized(torch.autograd.Function):
+    """The norm of rows that are coordinates: LayerNorm or RMSNorm, without its gain."""
+
     @staticmethod
     def forward(ctx: Any, x: Coordinates, stack: Stack) -> Coordinates:
+        """The rows, divided by the root of their mean square."""
         ctx.means, ctx.width = int(stack.normalization == "layer"), stack.width
         rows = x.clone()
         rows[..., : ctx.means] = 0.0
@@ -124,6 +119,7 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
+        """The gradient of the rows."""
         (rows,) = ctx.saved_tensors
         radial = torch.linalg.vecdot(gradient, rows)[..., None] / -ctx.width
         below = torch.addcmul(gradient, rows, radial).mul_(ctx.scale)
@@ -145,8 +141,14 @@ class Frame:
 
     def normal(self, rows: int, std: float = 1.0) -> Coordinates:
         """Rows of d independent N(0, std²) numbers, as coordinates along all vectors and as many new ones."""
+        streams, degrees = self._engine.streams, self._engine.width - self.used
         self.used += rows
-        return self._engine.coordinates(rows, self.used, self._columns, std)
+        numbers = torch.zeros(streams.draws, rows, self._columns, dtype=torch.float64, device=streams.device)
+        numbers[..., : self.used] = self._engine.normals(rows, self.used, std, keep=False)
+        left = torch.arange(degrees, degrees - rows, -1, dtype=torch.float64, device=streams.device)
+        new = numbers[..., self.used - rows : self.used].tril_(-1)
+        new.diagonal(dim1=-2, dim2=-1).copy_(streams.chi(left).mul_(std))
+        return numbers
 
 
 class Rebased(torch.autograd.Function):
@@ -155,47 +157,28 @@ class Rebased(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, total: Coordinates, engine: "GramEngine") -> Coordinates:
         """The coordinates in the frame of the next sub-layer."""
-        frame, (draws, n, count) = engine.frame, total.shape
+        frame, (draws, n, _) = engine.frame, total.shape
         rows = total.new_zeros(draws, n + 1, frame.used)
         rows[:, 0, 0], rows[:, 1:] = 1.0, total[..., : frame.used]
-        lower, _ = engine.factor(product(rows, rows.mT), _RIDGE)
-        ctx.engine, ctx.frame, ctx.columns = engine, frame, count
-        ctx.along = torch.linalg.solve_triangular(lower, rows, upper=False)
+        lower, _ = factor(product(rows, rows.mT), _RIDGE)
+        ctx.frame, ctx.along = frame, torch.linalg.solve_triangular(lower, rows, upper=False)
         return torch.nn.functional.pad(lower[:, 1:], (0, engine.next_frame(n + 1) - n - 1))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
         """The gradient in the frame of the sub-layer, along what its rows have met and beyond."""
-        engine, frame, along = ctx.engine, ctx.frame, ctx.along
+        frame, along = ctx.frame, ctx.along
         n, used = gradient.shape[1], frame.used
         kept = product(gradient[..., : n + 1], along)
-        beyond, _ = engine.factor(product(gradient, gradient.mT) - product(kept, kept.mT), _RIDGE)
-        numbers = engine.coordinates(n, used + n, used + n)
+        beyond, _ = factor(product(gradient, gradient.mT) - product(kept, kept.mT), _RIDGE)
+        numbers = frame.normal(n)
         numbers[..., :used] -= product(product(numbers[..., :used], along.mT), along)
-        root, _ = engine.factor(product(numbers, numbers.mT), _RIDGE)
+        root, _ = factor(product(numbers, numbers.mT), _RIDGE)
         turned = torch.linalg.solve_triangular(root, beyond, upper=False, left=False)
-        below = gradient.new_zeros(len(gradient), n, ctx.columns)
-        below[..., : used + n] = product(turned, numbers)
+        below = product(turned, numbers)
         below[..., :used] += kept
-        frame.used = used + n
         return below, None
-
-
-class GramMap(ConditionedMap):
-    """A map that reads coordinates, writes them, or both."""
-
-    def __init__(self, engine: "GramEngine", d_out: int, std: float, *, reads: bool, writes: bool) -> None:
-        super().__init__(engine, d_out, std)
-        self._reads, self._writes, self._frame = reads, writes, engine.frame
-
-    def known(self, rows: int) -> Tensor:
-        """As of any map, or as coordinates."""
-        return self._frame.normal(rows, self._std) if self._writes else super().known(rows)
-
-    def fresh(self, rows: int, d_in: int) -> Tensor:
-        """As of any map, or as coordinates."""
-        return self._frame.normal(rows, self._std) if self._reads else super().fresh(rows, d_in)
 
 
 class Units:
@@ -211,9 +194,12 @@ class Units:
 
     def __init__(self, engine: "GramEngine", stack: Stack) -> None:
         self._engine, self._frame, self._width = engine, engine.frame, stack.ffn_width
-        roles = [role for role in ("WG", "W1", "W2") if role in weight_shapes(stack)]
-        self._std = {role: (gain(stack, role) / weight_shapes(stack)[role][0]) ** 0.5 for role in roles}
-        self._slots = {role: engine.gradients.open(role) for role in roles}
+        shapes = weight_shapes(stack)
+        self._std = {
+            role: (gain(stack, role) / shapes[role][0]) ** 0.5 for role in ("WG", "W1", "W2") if role in shapes
+        }
+        self._std_down = self._std.pop("W2")
+        self._slots = {role: engine.gradients.open(role) for role in self._std}
         phi = activation_of(stack.activation, stack.leaky_slope)
         self._phi = (lambda gate, up: phi(gate) * up) if stack.ffn == "gated" else phi
         self._relu = stack.activation == "relu" and stack.ffn == "plain"
@@ -227,20 +213,18 @@ class Units:
         """The branch of the rows."""
         engine, n = self._engine, rows.shape[1]
         self._rows, self._rows_gram = rows, product(rows, rows.mT)
-        self._lower, self._extra_sq = engine.factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
+        self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
         self._gram, lower = torch.empty_like(self._rows_gram), self._lower.to(engine.dtype).contiguous()
         for part, generator in self._parts:
             shape = len(lower[part]), n, self._width
             normals = {
-                role: lower.new_empty(shape).normal_(0.0, std, generator=generator)
-                for role, std in self._std.items()
-                if role != "W2"
+                role: lower.new_empty(shape).normal_(0.0, std, generator=generator) for role, std in self._std.items()
             }
             self._normals.append(normals)
             self.hidden.append(self._activated([product(lower[part], numbers) for numbers in normals.values()]))
             engine.exact_gram(self.hidden[-1].detach(), self._gram[part])
-        self._hidden_lower, self._hidden_extra_sq = engine.factor(self._gram, RIDGE[engine.dtype], _LEAST)
-        self._known = self._frame.normal(n, self._std["W2"])
+        self._hidden_lower, self._hidden_extra_sq = factor(self._gram, RIDGE[engine.dtype], _LEAST)
+        self._known = self._frame.normal(n, self._std_down)
         return product(self._hidden_lower, self._known)
 
     def _activated(self, before: list[Tensor]) -> Tensor:
@@ -251,33 +235,31 @@ class Units:
         self._edges.append([get_gradient_edge(values) for values in before])
         return after
 
-    def pullback(self, gradient: Coordinates) -> Coordinates:
-        """The gradient of the rows."""
+    def pullback(self, gradient: Coordinates) -> tuple[Coordinates, Float[Tensor, " draws"]]:
+        """The gradient of the rows, and the squared norm of that of W2."""
         engine, n = self._engine, gradient.shape[1]
-        for role, slot in self._slots.items():
-            engine.gradients.check_empty(role, slot)
         gram = product(gradient, gradient.mT)
-        engine.gradients.put("W2", self._slots["W2"], inner(gram, self._gram))
         extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
         known, total = torch.zeros_like(gram), torch.zeros_like(gram)
-        for k, below in enumerate(self._units_gradients(gradient, gram, extra[:, 0])):
+        for k, slopes in enumerate(self._units_gradients(gradient, gram, extra[:, 0])):
             part, of_role = self._parts[k][0], torch.empty_like(gram[self._parts[k][0]])
-            for (role, numbers), slope in zip(self._normals[k].items(), below, strict=True):
+            for (role, numbers), slope in zip(self._normals[k].items(), slopes, strict=True):
                 engine.exact_gram(slope, of_role)
                 total[part] += self._std[role] ** 2 * of_role
                 known[part] += product(slope, numbers.mT)
                 self._norms.setdefault(role, []).append(inner(of_role, self._rows_gram[part]))
         for role, norms in self._norms.items():
             engine.gradients.put(role, self._slots[role], torch.cat(norms))
-        root, _ = engine.factor(total, ROOT_RIDGE)
+        root, _ = factor(total, ROOT_RIDGE)
         fresh = product(root, self._frame.normal(n))
         overlap = product(fresh, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
-        return fresh.add_(product(share_of_rows(known, overlap, self._lower), self._rows))
+        below = product(share_of_rows(known, overlap, self._lower), self._rows, onto=fresh)
+        return below, inner(gram, self._gram)
 
     def _units_gradients(self, gradient: Coordinates, gram: Square, extra: Square) -> Iterator[Sequence[Tensor]]:
         """The gradients before the activation of every part of the draws, in memory that is used again."""
-        engine, std = self._engine, self._std["W2"]
-        root, _ = engine.factor(gram, ROOT_RIDGE)
+        engine, std = self._engine, self._std_down
+        root, _ = factor(gram, ROOT_RIDGE)
         fresh, overlap = [], torch.empty_like(gram)
         for (part, generator), hidden in zip(self._parts, self.hidden, strict=True):
             fresh.append(torch.empty_like(hidden).normal_(0.0, std, generator=generator))
@@ -296,18 +278,6 @@ class Units:
                 yield torch.autograd.grad(self.hidden[k], self._edges[k], below)
 
 
-class _ThroughUnits(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Coordinates, units: Units) -> Coordinates:
-        ctx.units = units
-        return units.forward(rows)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
-        return ctx.units.pullback(gradient), None
-
-
 class GramEngine(ConditionedEngine):
     """Draws coordinates of the stream, and hidden units, exactly in distribution.
 
@@ -324,7 +294,7 @@ class GramEngine(ConditionedEngine):
         super().__init__(streams, dtype)
         if reason := without_gram(stack):
             raise ValueError(reason)
-        self._stack, self.piece = stack, _PART if streams.device.type == "cpu" else sys.maxsize
+        self._stack, self.width, self.piece = stack, stack.width, _PART if streams.device.type == "cpu" else sys.maxsize
         self._columns = iter(columns(stack))
         self.next_frame(1)
 
@@ -334,35 +304,19 @@ class GramEngine(ConditionedEngine):
         self.frame = Frame(self, used, count)
         return count
 
-    def rebased(self, total: Coordinates) -> Coordinates:
-        """The rows of a residual sum in the frame of the next sub-layer."""
-        rows: Tensor = Rebased.apply(total, self)
-        return rows
-
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> GramMap:
-        """A fresh map of a role."""
-        return GramMap(self, d_out, std, reads=_reads(name), writes=_writes(self._stack, name))
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
+        """A fresh map of a role, from and to coordinates where it meets the stream."""
+        coordinates = partial(self.frame.normal, std=std)
+        known, fresh = self.draws(d_in, d_out, std)
+        known = coordinates if _writes(self._stack, name) else known
+        return ConditionedMap(self, std, known, coordinates if _reads(name) else fresh)
 
     def feed_forward(self, stack: Stack, record: Record, x: Coordinates) -> Coordinates:
         """The feed-forward branch of a layer."""
         units = Units(self, stack)
-        output: Tensor = _ThroughUnits.apply(x, units)
+        output = self._through(units, "W2", x)
         record.hidden(stack.ffn_width, [part.detach() for part in units.hidden])
         return output
-
-    def coordinates(self, rows: int, count: int, columns: int, std: float = 1.0) -> Coordinates:
-        """Rows of d independent N(0, std²) numbers: along so many vectors, the last as many as rows and new."""
-        numbers = torch.zeros(self.streams.draws, rows, columns, dtype=torch.float64, device=self.streams.device)
-        numbers[..., :count] = self.normals(rows, count, std, keep=False)
-        degrees = self._stack.width - count + rows
-        left = torch.arange(degrees, degrees - rows, -1, dtype=torch.float64, device=numbers.device)
-        new = numbers[..., count - rows : count].tril_(-1)
-        new.diagonal(dim1=-2, dim2=-1).copy_(self.streams.chi(left).mul_(std))
-        return numbers
-
-    def factor(self, gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Tensor]:
-        """`conditioned.factor`, with an identity that is made once."""
-        return _factor(gram, ridge, least, self._identity(gram.shape[-1]))
 
     def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Square) -> None:
         """X Xᵀ in float64, in halves: what NumPy takes for a symmetric product is half as fast."""

@@ -113,10 +113,9 @@ class RandomStreams:
     def parts(self, most: int) -> list[tuple[slice, Generator]]:
         """The draws of every block, at most so many together, each part with its block's generator."""
         step = max(1, min(most, self._each))
-        starts = [(k, generator) for k, generator in enumerate(self._generators)]
         return [
             (slice(k * self._each + at, min(k * self._each + at + step, (k + 1) * self._each)), generator)
-            for k, generator in starts
+            for k, generator in enumerate(self._generators)
             for at in range(0, self._each, step)
         ]
 

@@ -116,10 +116,9 @@ def block_bytes(cell: Cell) -> float:
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
     maps = _maps(s)
     if cell.engine == "gram":
-        hidden = sum(rows * width for rows, width in drawn_rows(s))
-        of_streams = 16 * s.rows * sum(columns(s)) * 8 / size
+        hidden = (1 + _copies_of_units(s)) * sum(rows * width for rows, width in drawn_rows(s))
         transient = 6 * s.rows * max(s.ffn_width, s.vocab)
-        return float(cell.draws_per_block * size * ((1 + _copies_of_units(s)) * hidden + of_streams + transient))
+        return float(cell.draws_per_block * (size * (hidden + transient) + 128 * s.rows * sum(columns(s))))
     kept = sum(p.rows * p.depth * (_streams(p) * p.width + _copies_of_units(p) * _units(p)) for p in s.parts)
     # Of every expert its output, that times its weight, and what is kept of the sum.
     kept += sum(3 * p.rows * p.depth * p.experts * p.width for p in s.parts)

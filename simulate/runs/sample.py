@@ -127,7 +127,7 @@ def sample(
     return Samples(cell, np.full(draws, seed), values)
 
 
-_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine}
+_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine, "gram": GramEngine}
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
@@ -178,8 +178,8 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     with one_thread(), fitting(cell):
         streams = RandomStreams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
         dtype = getattr(torch, cell.dtype)
-        own = GramEngine(streams, dtype, cell.stack) if cell.engine == "gram" else None
-        engine = own or _ENGINES[cell.engine](streams, dtype)
+        by_stack = [cell.stack] if cell.engine == "gram" else []
+        engine = _ENGINES[cell.engine](streams, dtype, *by_stack)
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":

@@ -9,7 +9,7 @@ import sympy as sp
 import torch
 
 from simulate import Cell, sample
-from simulate.network import gram, transformer
+from simulate.network import conditioned, gram, transformer
 from simulate.network.gram import GramEngine, Rebased
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block, sample_blocks
@@ -111,27 +111,29 @@ def one_degree_more(engine, degrees):
     return CHI(engine, degrees + 1)
 
 
-def without_cross_term(engine, rows, count, columns, std=1.0):
-    found = COORDINATES(engine, rows, count, columns, std)
-    found[..., : count - rows] = 0.0
+def without_cross_term(frame, rows, std=1.0):
+    found = NORMAL(frame, rows, std)
+    found[..., : frame.used - rows] = 0.0
     return found
 
 
-def with_the_mean(stack, x):
-    return NORMALIZED(replace(stack, normalization="rms"), x)
+class WithTheMean:
+    @staticmethod
+    def apply(x, stack):
+        return gram.Normalized.apply(x, replace(stack, normalization="rms"))
 
 
-def independent(engine, gram_matrix, ridge, least=0.0):
-    lower, extra = FACTOR(engine, gram_matrix, ridge, least)
+def independent(gram_matrix, ridge, least=0.0):
+    lower, extra = conditioned.factor(gram_matrix, ridge, least)
     return (lower.roll(1, 0), extra) if ridge == gram._RIDGE else (lower, extra)
 
 
-CHI, COORDINATES, NORMALIZED, FACTOR = RandomStreams.chi, GramEngine.coordinates, gram.normalized, GramEngine.factor
+CHI, NORMAL = RandomStreams.chi, gram.Frame.normal
 PLANTED = {
     "a degree too many": (RandomStreams, "chi", one_degree_more),
-    "a cross term left out": (GramEngine, "coordinates", without_cross_term),
-    "the mean's direction forgotten": (transformer, "normalized", with_the_mean),
-    "a frame of another draw": (GramEngine, "factor", independent),
+    "a cross term left out": (gram.Frame, "normal", without_cross_term),
+    "the mean's direction forgotten": (transformer, "Normalized", WithTheMean),
+    "a frame of another draw": (gram, "factor", independent),
 }  # fmt: skip
 
 
