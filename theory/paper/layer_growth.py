@@ -146,8 +146,7 @@ def query_factor(stack: Stack) -> float:
             Rotary positions turn the keys of aligned tokens apart. DeepNorm's tokens are far from aligned after L
             layers, at every L.
 
-    >>> query_factor(Stack(query_key_scale=1.0)), round(query_factor(Stack(query_key_scale=1.0, activation="tanh")),
-    4)
+    >>> query_factor(Stack(query_key_scale=1.0)), round(query_factor(Stack(query_key_scale=1.0, activation="tanh")), 4)
     (0.5, 0.5124)
     """
     factor, rates = layer_factor(stack), _rates(stack, stack.activation)
