@@ -69,6 +69,10 @@ sphinx_gallery_conf = {
 html_theme = "furo"
 html_title = "gradbounds"
 html_static_path = ["static"]
+templates_path = ["templates"]
+html_sidebars = {"**": [f"sidebar/{part}.html" for part in (
+    "brand", "search", "scroll-start", "explore", "navigation", "scroll-end",
+)]}  # fmt: skip
 html_favicon = "static/favicon.svg"
 html_css_files = ["pages.css"]
 html_copy_source = False
