@@ -158,6 +158,7 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
         )
         context["body"] = picture.sub(rf"\g<0><br>{below}", context["body"])
     context["last_updated"] = page_layout.numbers_of(pagename, version)
+    context["body"] = context["body"].replace("<pre>", '<pre tabindex="0">')  # long lines scroll by the keyboard too
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))
 
 
