@@ -75,7 +75,7 @@ class NoiseScale:
 
     @property
     def whole(self) -> float:
-        """The noise scale of all matrices together."""
+        """The noise scale of the gradient of all matrices together, in sequences."""
         single, product = (
             sum(float(np.nansum(part)) for part in parts.values()) for parts in (self.single, self.product)
         )

@@ -26,7 +26,7 @@ _HELD, _PRODUCTS, _FEWEST = 2**20, 2**31, 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordSteps:
-    """The motion of inputs that are rows of the output matrix.
+    """The motion of input embeddings that are rows of the output matrix, when an optimizer steps that matrix.
 
     Attributes:
         coefficients: coefficients on the gradients at the inputs, (M or 1, N, N).

@@ -100,7 +100,7 @@ def sampled_outputs(
 
 
 def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
-    """The number of networks to sample for each attention pattern."""
+    """Return the number of networks for which logits and labels are sampled, for each attention sample."""
     each = stack.rows * stack.vocab
     fewest = int(np.clip(_HELD // each, _LEAST, _FEWEST))
     count = int(np.clip(CHUNK // each, fewest, _MOST))
@@ -110,12 +110,17 @@ def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
 
 
 def pattern_count(stack: Stack, patterns: int | None = None) -> int:
-    """The number of attention patterns to sample: the given one, else 4 to 16, and 1 where attention is fixed.
+    """Return the number of attention samples: the given one, else 4 to 16, and 1 if attention is fixed.
 
-    A loss on a share of the positions is one on other positions with every pattern, of which there are then 16.
+    If the loss counts a share of the positions, every attention sample has its own choice of positions, and there are
+    16.
+
+    Args:
+        stack: the network.
+        patterns: the requested number; None for the default.
 
     Raises:
-        ValueError: there are fewer than 2, which have no error.
+        ValueError: there are fewer than 2, which have no standard error.
     """
     whole = isinstance(patterns, int | np.integer) and not isinstance(patterns, bool)
     if patterns is not None and not (whole and patterns >= 2):

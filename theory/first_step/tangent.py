@@ -99,7 +99,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """The motion of the residual stream at one place.
+    """The motion of the residual stream at one place, when all matrices below are stepped.
 
     Attributes:
         motion: noise coefficients, overlaps and energy of the motion.
@@ -158,7 +158,7 @@ class TwoPassSolution:
     def of(
         cls, stack: Stack, seed: int = 0, samples: int = SAMPLES, inputs: Inputs[Array] | None = None
     ) -> "TwoPassSolution":
-        """Run the forward pass of a stack with one stream.
+        """Run the forward pass of a stack with one residual stream, and prepare its branches for a step.
 
         Args:
             stack: the network.
@@ -190,7 +190,7 @@ class TwoPassSolution:
 
     @property
     def first(self) -> Place:
-        """The place of the inputs."""
+        """The inputs x_0 as a place of the network, with their kernel and their coefficients on the words."""
         return self._place(self.forward.insides[0][0].stream, self.held[0])
 
     def _place(self, tokens: TokenMoments[Array], of_words: Array) -> Place:

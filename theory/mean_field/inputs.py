@@ -34,7 +34,7 @@ class Source(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs(Generic[Kernel]):
-    """The inputs of a stack, for each entry of a batch.
+    """The second moments of a stack's inputs and labels, for each entry of a batch.
 
     Attributes:
         kernel: x_i·x_j/d.
@@ -88,7 +88,7 @@ def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]
 
 
 def gaussian_inputs(stack: Stack) -> Inputs[Array]:
-    """Return Gaussian inputs with different token ids and independent labels, one entry with N = sequences * tokens."""
+    """Return Gaussian inputs with different token ids and independent labels, one entry with sequences * tokens rows."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     groups = np.arange(stack.rows) if not stack.label_groups else label_groups(stack)
     same[groups[:, None] == groups] = 1.0
@@ -192,9 +192,9 @@ def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs[Array]:
 
 
 def position_kernel(stack: Stack) -> Any:
-    """p_i·p_j/d of the position vectors, (N, N), or 0; every sequence has the same.
+    """Return the kernel p_i·p_j/d of the position vectors, (N, N), which all sequences share; 0 without positions.
 
-    Sinusoidal ones have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
+    Sinusoidal positions have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
     cos((i − j) ω_k). Learned ones are independent N(0, I_d), times the embeddings' scale; a segment's vector is one
     more, the same for all tokens.
 

@@ -72,7 +72,7 @@ class KernelLayout(Protocol[Kernel]):
 
     @property
     def count(self) -> int:
-        """The number of tokens n."""
+        """The number of tokens n in all sequences."""
 
     @property
     def attention(self) -> Array | None:

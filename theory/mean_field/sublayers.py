@@ -359,27 +359,40 @@ def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
 def removed(
     stack: Stack, tokens: KernelLayout[Kernel], gradient: Kernel, stream: TokenMoments[Kernel]
 ) -> NormOverlaps[Kernel]:
-    """Return the part that the stack's norm of a stream removes from a gradient, given the kernel below the norm."""
+    """Return the gradient component along the stream that the stack's norm removes, from the gradient below the norm.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        gradient: gradient kernel below the norm.
+        stream: moments of the norm's input.
+    """
     return removed_at(gradient, stream, tokens.scales(stream.centred().kernel, stack.norm_epsilon))
 
 
 def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -> NormOverlaps[Kernel]:
-    """Return the part that a norm of given scales removes from a gradient, given the gradient's kernel below it."""
+    """Return the gradient component along the stream that a norm with given divisors removes.
+
+    Args:
+        gradient: gradient kernel below the norm.
+        stream: moments of the norm's input.
+        scales: divisors of the norm.
+    """
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
 
 
 def scaled_overlaps(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
-    """Return the removed part multiplied by a factor; None if there is none."""
+    """Return the gradient component that norms removed, multiplied by a factor; None if there is none."""
     return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
 
 def dropped_overlaps(tokens: KernelLayout[Kernel], overlaps: Overlaps[Kernel], kept: float) -> Overlaps[Kernel]:
-    """Return the removed part below a dropout, which both the gradient and the branch in the stream have passed.
+    """Return the gradient component that norms removed, after dropout of the gradient and of the branch in the stream.
 
     Args:
         tokens: layout of the tokens.
-        overlaps: the removed part above the dropout.
+        overlaps: the component above the dropout.
         kept: probability that a coordinate is kept.
     """
     if overlaps is None or kept == 1.0:
@@ -388,7 +401,7 @@ def dropped_overlaps(tokens: KernelLayout[Kernel], overlaps: Overlaps[Kernel], k
 
 
 def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[Kernel]:
-    """Return the sum of the parts that two norms removed."""
+    """Return the sum of the gradient components that two norms removed."""
     if one is None or other is None:
         return one if other is None else other
     return NormOverlaps(one.first + other.first, one.second + other.second)

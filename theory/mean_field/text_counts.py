@@ -44,10 +44,10 @@ _MOST = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """The weights of words after a given number of attentions, for every position of a sequence.
+    """The weights with which frequent words change the residual stream, after a given number of attentions.
 
-    They are one factor of the change that a frequent word makes in a product; the other one is a sum over the words
-    that it is multiplied with.
+    There is one for every position of a sequence. They are one factor of the change that a frequent word makes in a
+    product; the other one is a sum over the words that it is multiplied with.
 
     Attributes:
         each: weight on all tokens of a position together, (batch, r, r).
@@ -109,7 +109,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordWeights:
-    """The word weights of the residual stream in one sequence; all sequences are alike.
+    """The weights of frequent words in the residual stream of one sequence; all sequences are alike.
 
     Attributes:
         tokens: layout of the text.

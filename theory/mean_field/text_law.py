@@ -23,7 +23,7 @@ _PIECE = 2**22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextLaw:
-    """A law of random text. It distinguishes pairs of positions with the same token id and with different ones.
+    """A law of random text: token frequencies, and how often two positions have equal token ids and equal labels.
 
     Attributes:
         frequencies: frequency of every token id, (words,), with sum 1.

@@ -121,7 +121,7 @@ class GroupLayout(MatrixLayout):
         return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
 
     def across_tokens(self, kernel: Array, others: Array) -> Array:
-        """Return the kernel with the product of a token and another one wherever a group meets its own place."""
+        """Return a kernel with the entries of a group with itself replaced by the product of two different tokens."""
         rows, smooth = np.arange(len(self.sizes)), kernel.copy()
         for _, same in [(rows, rows), *self.same_places()]:
             smooth[..., rows, same] = kernel[..., rows, same[others]]
@@ -223,15 +223,17 @@ class GroupLayout(MatrixLayout):
     def coincident_terms(
         self, kernel: Array, common: Array, own: Array, first: Array, other: Array, *, mean: tuple[int, ...] = ()
     ) -> Array:
-        """Return the terms of A K Bᵀ in which a token meets itself or its place in another sequence; mean over axes.
+        """Return the terms of A K Bᵀ from products of a token with itself, or with its position in another sequence.
+
+        The result is a mean over some axes.
 
         Args:
             kernel: K, (..., S r, S r).
-            common: K of two places throughout.
-            own: what a token adds to its K_ii, (..., S r).
+            common: K of two different positions in all entries.
+            own: excess of K_ii of a token over `common`, (..., S r).
             first: blocks A of one token.
             other: blocks B.
-            mean: the axes.
+            mean: axes of the mean.
         """
         parts = [own, *(kernel[..., *pair] - common[..., *pair] for pair in self.same_places())]
         blocks = (self.shared(first, other, part, shift).mean(mean) for shift, part in enumerate(parts))

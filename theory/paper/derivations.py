@@ -15,7 +15,7 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """One step from definitions to a result.
+    """One derivation of a claim: its description in words, and the function that computes the result.
 
     Attributes:
         words: the result and its derivation, in words.

@@ -15,7 +15,7 @@ from theory.paper.theorem1 import ALPHA, delta, epsilon, low_tail, probability
 
 
 def positive_part_identity() -> sp.Expr:
-    """Return (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero, the identity behind the corrected bound.
+    """Return (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero, the identity on which the corrected bound rests.
 
     >>> positive_part_identity()
     0

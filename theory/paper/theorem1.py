@@ -175,7 +175,7 @@ def loss_gradient_bound() -> sp.Expr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Theorem 1's bound in numbers.
+    """Theorem 1's bound on the gradient norm of the last W2, as numbers.
 
     Attributes:
         value: the bound on ‖∂L/∂W^{2,L}‖_F; an array if `head_norm` was one.

@@ -157,7 +157,7 @@ def load_entry_points() -> None:
 
 
 def failures() -> str:
-    """Return the entry points that could not be loaded, as text for the error about a missing name."""
+    """Return the error messages of entry points that failed to load, to append to the error about a missing name."""
     return "".join(f" {failure}." for failure in _POINTS.failures)
 
 

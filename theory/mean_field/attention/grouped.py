@@ -367,9 +367,10 @@ class GroupedAttention:
         return np.asarray(varying * left[..., :, None] * left[..., None, :])
 
     def _differing_share(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Array:
-        """Return 1 − Σ_w A_iw², the variance left in a row's sum of numbers by word after their mean is subtracted.
+        """Return 1 − Σ_w A_iw², the share of variance left in an attention row's sum after its mean is subtracted.
 
-        Only differences of logits change the weights. Shape (batch, heads, 1, S r).
+        The sum is of independent numbers for each word w. Only differences of logits change the weights. The shape is
+        (batch, heads, 1, S r).
         """
         others = np.zeros(()) if patterns.words is None else patterns.words.others
         squares = (tokens.one.seen * np.square(patterns.own) * (1.0 + others)).sum(-1).mean(2, keepdims=True)

@@ -135,15 +135,15 @@ def _sampled_queries_and_keys(
 
 
 def logit_scale(stack: Stack) -> float:
-    """Return the factor of z_i·z_j in a logit, where q_i·k_j is z_i·z_j times the scales of W^Q and W^K.
+    """Return the scale of attention logits for queries and keys of unit variance, without norms and caps.
 
-    Norms of queries and keys and caps on logits are not included.
+    It is √(gain of W^Q · gain of W^K) times the factor of q·k.
     """
     return float((gain(stack, "WQ") * gain(stack, "WK")) ** 0.5 * bare_logit_scale(stack))
 
 
 def bare_logit_scale(stack: Stack) -> float:
-    """Return the factor of q·k in attention logits."""
+    """Return the factor of q·k in attention logits: 1/√d_k or 1/d_k, times `logit_factor`."""
     return stack.logit_factor / (stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5)
 
 

@@ -216,7 +216,7 @@ def query_path(
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """Return the part that the norms above removed from one head's gradient."""
+    """Return the gradient components that the norms above removed, for one head."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2

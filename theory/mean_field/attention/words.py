@@ -43,7 +43,9 @@ class WordShares:
 def probe_weights(
     tokens: TextLayout, weights: Array, holding: Array, again: Array, generator: np.random.Generator
 ) -> tuple[Array, Array, WordShares]:
-    """Return weight sums that contain a token once, the normalized weights of probes, and shares of repeated ids.
+    """Return attention weights for repeated token ids: weight sums, weights of probes, and shares of repeated ids.
+
+    The weight sums contain a token exactly once. Probes are representatives that share one token id.
 
     Args:
         tokens: layout of all sequences.
@@ -80,11 +82,11 @@ def probe_weights(
 
 
 def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Array:
-    """Return the factor by which two rows of two sequences see more of the same words, given whether they share an id.
+    """Return the factor on products of two attention rows that accounts for the rows' own token ids, (..., 2 R, 2 R).
 
-    The factor applies to the words' part of the products, and not to the part common to positions, with the squares
-    of both. Gradients of rows that share an id do not vary with how often texts repeat words, because this makes
-    their sizes larger too.
+    Rows of two sequences with one id see more of the same words. The factor applies to the words' part of the
+    products, and not to the part common to positions, with the squares of both. Gradients of rows that share an id do
+    not vary with how often texts repeat words, because this makes their sizes larger too.
 
     Args:
         tokens: layout of all sequences.

@@ -94,7 +94,7 @@ def below_network(
 
 
 def own_numbers(stack: Stack) -> int:
-    """Return about how many numbers a batch entry with its own attention samples needs in memory at once.
+    """Return about how many floats a batch entry with tied embeddings and its own attention sample needs in memory.
 
     They are the Gaussian samples here, and the attention weights for the backward pass.
     """

@@ -36,7 +36,7 @@ It also returns E‖∂L/∂W‖²/d of the branch's matrices.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walked:
-    """The result of the backward pass.
+    """The result of the backward pass of a gradient with overlaps.
 
     Attributes:
         gradient: gradient at the inputs.
@@ -56,7 +56,7 @@ class Walked:
 
 
 def held_words(stack: Stack, forward: Forward[Array], ones: Array) -> list[Array]:
-    """Return the coefficient of every token on its own word, at the inputs and after every sub-layer.
+    """Return every token's coefficient on its own word's embedding, at the inputs and after every sub-layer.
 
     Args:
         stack: the network.
@@ -73,7 +73,7 @@ def walk_down(
     stack: Stack, tokens: KernelLayout[Array], forward: Forward[Array], top: Any, held: list[Array],
     place: Callable[[TokenMoments[Array], Array], Any], rule: BranchRule,
 ) -> Walked:  # fmt: skip
-    """Carry a gradient from the output to the inputs.
+    """Run the backward pass of a gradient with overlaps from the output to the inputs.
 
     Args:
         stack: the network.
@@ -185,7 +185,7 @@ def norm_root(scales: Number) -> Array:
 
 
 def norm_overlaps(gradient: Any, place: Any, scales: Number) -> Overlaps[Array]:
-    """Return the random part that a norm removes from a gradient along the residual stream; None without a norm."""
+    """Return the gradient component along the stream that a norm removes, of its random part; None without a norm."""
     if isinstance(scales, float):
         return None
     above = gradient.above_norm(norm_root(scales))
