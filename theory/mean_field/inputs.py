@@ -88,7 +88,7 @@ def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]
 
 
 def gaussian_inputs(stack: Stack) -> Inputs[Array]:
-    """Return Gaussian inputs with different token ids and independent labels, one entry with sequences * tokens rows."""
+    """Return Gaussian inputs with different token ids and independent labels, one entry with all sequences' rows."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     groups = np.arange(stack.rows) if not stack.label_groups else label_groups(stack)
     same[groups[:, None] == groups] = 1.0
