@@ -167,7 +167,7 @@ def _finding(series: list[dict[str, Any]]) -> str:
             for each in series if each["matrix"] and len(each["layer"]) > 1}  # fmt: skip
     ratios = {name: first / last for name, (first, last) in ends.items() if first > 0 and last > 0}
     if not ratios:
-        return "It has one layer: there is no other to compare it with."
+        return "The network has one layer, which cannot be compared with another."
     least, most = min(ratios, key=lambda name: ratios[name]), max(ratios, key=lambda name: ratios[name])
     if max(ratios[most], 1 / ratios[least]) < _EQUAL:
         return "The gradients of the first and the last layer are equal within 5%."
