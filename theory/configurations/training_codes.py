@@ -10,7 +10,7 @@ from theory.stack.initializations import Law
 from theory.stack.registry import nearest
 
 HUGGING_FACE = "hf"
-"""The value of `drawn_by` for the initialization of the model's own class."""
+"""The value "hf" of `drawn_by`, for the initialization by the model's own class in transformers."""
 
 Variance = Mapping[str, float]
 """A variance as a product: a number `times`, and powers of sizes.

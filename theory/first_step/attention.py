@@ -67,7 +67,7 @@ class FixedAttention(Branch):
             self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradient at the branch's input and at its matrices from the gradient at its output.
+        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
 
         Args:
             noise: kernel of the gradient's noise, (..., N, N).
@@ -87,7 +87,7 @@ class FixedAttention(Branch):
         return noise, part, gradients
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move.
+        """Return the motion of the branch's output when its input and its matrices move along the step.
 
         Args:
             moved: motion of the input tokens.
@@ -105,7 +105,7 @@ class FixedAttention(Branch):
         return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the steps of the matrices that move; for signs also "ROLE remainder".
+        """Return the coefficients C of each chosen matrix's step; for signs also "ROLE remainder".
 
         Without tied embeddings, the last matrix has no remainder here, since it is sampled with the whole stream.
         """
@@ -171,7 +171,7 @@ class RandomAttention(Branch):
         return self.uses[-1] if self.uses[-1].role == "WO" else None
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradient at the branch's input and at its matrices, for gradients without overlaps.
+        """Return the gradients at the branch's input and its matrices, without overlaps with the stream.
 
         Args:
             noise: kernel of the gradient at the output, (..., N, N).
@@ -221,7 +221,7 @@ class RandomAttention(Branch):
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the steps of the matrices that move; for signs also "ROLE remainder", except for W^O."""
+        """Return the coefficients C of each chosen matrix's step; for signs also "ROLE remainder", except for W^O."""
         if rule is not sign_rule:
             return Branch.steps(self, rule, gradients, matrices)
         steps = Steps()
@@ -272,7 +272,7 @@ class RandomAttention(Branch):
         return {role: (c * others["WO"].gram).sum((-2, -1)) for role, c in outputs.items()}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move.
+        """Return the motion of the branch's output when its input and its matrices move along the step.
 
         Args:
             moved: motion of the input tokens.
@@ -308,12 +308,12 @@ class RandomAttention(Branch):
         return np.asarray(self.pass_through_heads(*parts).mean(-3))
 
     def pass_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """Return coefficients or energies after every head, (..., heads or 1, N, N).
+        """Return every head's output coefficients or energies, from those of values, queries and keys.
 
         Args:
-            of_values: coefficients or energies of values.
-            of_queries: coefficients or energies of queries.
-            of_keys: coefficients or energies of keys.
+            of_values: coefficients or energies of values, (..., heads or 1, N, N).
+            of_queries: coefficients or energies of queries, (..., heads or 1, N, N).
+            of_keys: coefficients or energies of keys, (..., heads or 1, N, N).
         """
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
         inner = Inner.of(weights, weights, self.values, np.ones((1, 1)), None, self._factors())
@@ -393,7 +393,7 @@ class RandomAttention(Branch):
         return np.asarray((energy.mean(0) + of_group).mean(0) * stack.width / stack.key_width)
 
     def rotated_motion(self, gradients: Array, coefficients: Array) -> Array:
-        """Return Σ_m T_im applied to the gradients at queries or keys before positions rotate them, then rotated."""
+        """Return the motion Σ_m T_im ∂L/∂q_m of queries or keys, rotated as positions rotate them."""
         if not self.stack.rotary:
             return coefficients @ gradients
         return rotated(self.stack, coefficients @ rotated(self.stack, gradients, -1))
@@ -411,7 +411,7 @@ class RandomAttention(Branch):
 
 
 def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
-    """Return √(signs' gain at a position / their gain if all Gram matrices were equal to their means), (N,).
+    """Return √(sign steps' gain at a position / their gain if all Gram matrices were their means), (N,).
 
     Args:
         rows: covariances of the rows.

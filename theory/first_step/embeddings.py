@@ -14,7 +14,7 @@ from theory.stack import Stack
 
 @dataclass(slots=True, eq=False)
 class Embeddings(Branch):
-    """The inputs x_0,i = w_i, or w_i + p_i, as rows of tables, before a norm if there is one.
+    """The input embeddings x_0,i = w_i, or w_i + p_i, as rows of tables, before a norm if there is one.
 
     Attributes:
         stack: the network.
@@ -40,7 +40,7 @@ class Embeddings(Branch):
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of the tables that move, by name; a row's gradient is the sum over its tokens."""
+        """Return the coefficients C of the tables' steps, by name; a row's gradient is the sum over its tokens."""
         if rule is not sign_rule:
             return Branch.steps(self, rule, gradients, matrices)
         chosen = [use for use in self.uses if use.role in matrices]
@@ -52,7 +52,7 @@ class Embeddings(Branch):
         }  # fmt: skip
 
     def sign_deviations(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
-        """Return samples of the tables' sign steps less C Δ, as "beyond", (samples, N).
+        """Return samples of the difference between the tables' sign steps and C Δ, as "beyond", (samples, N).
 
         Args:
             deltas: samples of the gradients Δ, (samples, N).
@@ -68,7 +68,7 @@ class Embeddings(Branch):
         return {"beyond": np.sum(parts, axis=0)} if parts else {}
 
     def up(self, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the tokens at the stack's input when the tables move."""
+        """Return the motion of the input tokens when the embedding tables move along the step."""
         n = self.stack.rows
         c = sum((steps[use.role] for use in self.uses if use.role in steps), np.zeros((1, n, n)))
         energy = c @ gradients["inputs"].gram @ c.mT + steps.get("words", 0.0)

@@ -33,14 +33,14 @@ class MatrixGradient:
 
 
 Gradients = dict[str, MatrixGradient]
-"""Gradients at the outputs of matrices, by role."""
+"""The gradients at the outputs of matrices, by role of the matrix."""
 Steps = dict[str, Array]
-"""Coefficients C of the matrices that move, by role, and for signs "ROLE remainder"."""
+"""The coefficients C of the matrices' steps in H u = C Δ, by role, and for signs "ROLE remainder"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMotion:
-    """The motion ẋ of tokens x with gradients g, each (..., N, N); overlaps are 0 if no gradient overlaps with a token.
+    """The motion ẋ of tokens x along an optimizer step, in terms of the gradients g at them, each (..., N, N).
 
     Attributes:
         coefficients: coefficients c of ẋ_i on the noise of g_j.
@@ -99,7 +99,7 @@ def mean_kernel(kernel: Array) -> Array:
 
 
 def root(kernel: Array) -> Array:
-    """Return F with F Fᵀ = K, also for gradients that are 0 or span fewer directions than tokens."""
+    """Return F with F Fᵀ = K for a kernel K, also if gradients are 0 or span fewer directions than tokens."""
     values, vectors = np.linalg.eigh(kernel)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
 

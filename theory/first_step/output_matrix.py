@@ -41,7 +41,7 @@ class WordSteps:
     along: Array
 
     def signs(self, deltas: Array) -> Array:
-        """Return samples of the motion of the inputs' coordinates by signs, (samples, N).
+        """Return samples of the input embeddings' motion by sign steps, per coordinate, (samples, N).
 
         Args:
             deltas: samples of the gradients at the inputs, (samples, N).
@@ -98,7 +98,7 @@ class OutputMatrix:
         return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
 
     def words(self, optimizer: Optimizer, r: Array, at_words: Array) -> WordSteps:
-        """Return the motion of the inputs by the output matrix's step.
+        """Return the motion of the input embeddings by the output matrix's step, if they are its rows.
 
         Args:
             optimizer: name of the optimizer.
@@ -117,7 +117,7 @@ class OutputMatrix:
         return WordSteps(c, energy.mean(0, keepdims=True) if len(c) == 1 else energy, scale, np.zeros((0, n)))
 
     def squared_size(self, optimizer: Optimizer, r: Array, at_words: Array) -> float:
-        """Return the mean of |u|² for the output matrix's step u.
+        """Return the mean squared Frobenius norm |u|² of the output matrix's step u.
 
         Args:
             optimizer: name of the optimizer; for "normalized", the result is still to be divided by |g|².
@@ -201,7 +201,7 @@ class OutputMatrix:
 
 
 def product_count(numbers: float, most: int) -> int:
-    """Return the number of samples of z that are multiplied by the gradients at the logits, limited by the time.
+    """Return how many samples of the output matrix's input z are multiplied by the gradients at the logits.
 
     Args:
         numbers: number of gradient entries.

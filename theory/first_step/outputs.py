@@ -134,7 +134,7 @@ def pattern_count(stack: Stack, patterns: int | None = None) -> int:
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:
-    """Return the symmetric part of the products of two fields of gradients at the output tokens, (M, N, N).
+    """Return the symmetric part of products of two sets of gradients at the output tokens, (M, N, N).
 
     Args:
         stack: the network.
@@ -146,7 +146,9 @@ def gram(stack: Stack, first: Array, second: Array) -> Array:
 
 
 def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[np.bool_]) -> Array:
-    """Return the exact mean of `gram` of r with itself, given which positions count, (1, N, N).
+    """Return the exact mean Gram matrix of the loss gradients at the output tokens, given which positions count.
+
+    It is the mean of `gram` of r with itself, (1, N, N).
 
     Args:
         stack: the network.

@@ -181,7 +181,7 @@ def first_step_given(
 def moves_of_outputs(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs
 ) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:
-    """Return the changes of logits, the variances of their random part, and E|u_W|² and |W|² by role.
+    """Return the changes of logits, the variances of their random part, and squared norms of steps and weights.
 
     All positions must count in the loss.
 

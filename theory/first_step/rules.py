@@ -20,7 +20,7 @@ RANGE_CUT = 1e-10
 """The share of the largest squared singular value of a gradient below which a direction counts as 0."""
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""The coefficients a, b, c of the step X ← a X + b X Xᵀ X + c (X Xᵀ)² X.
+"""The coefficients a, b, c of Muon's Newton-Schulz step X ← a X + b X Xᵀ X + c (X Xᵀ)² X.
 
 Source: Jordan et al. (2024), and torch.optim.Muon.
 """
@@ -51,11 +51,11 @@ class MatrixUse:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether rows are Gaussian and gradients have no factors: the input are tokens, not hidden units."""
+        """Whether the rows are Gaussian tokens instead of hidden units, and gradients have no factors."""
         return self.factors is None and self.role != "W2"
 
     def below(self, gradient: Array) -> Array:
-        """Return ΔΔᵀ from the Gram matrix of the gradients above the factors."""
+        """Return the Gram matrix ΔΔᵀ of the gradients at the matrix's output, from that above the factors."""
         return gradient if self.factor is None else gradient * self.factor
 
 
@@ -63,20 +63,20 @@ class MatrixUse:
 _LOGARITHMS = (-36, 36)
 
 STREAM_SAMPLES = 1024
-"""The number of gradient samples from which the part of signs beyond C Δ is computed."""
+"""The number of gradient samples from which the difference between sign steps and C Δ is computed."""
 
 Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
 
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the coefficients C = H Hᵀ of SGD, whose step is u = g."""
+    """Return C in H u = C Δ for SGD, whose step is the gradient u = g: C = H Hᵀ."""
     del gradient
     return use.rows
 
 
 def sign_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the coefficients C of Adam's first step as ε → 0, u = sign g for every entry.
+    """Return C in H u = C Δ for Adam's first step as ε → 0, u = sign g for every entry.
 
     Coordinates of Δ are Gaussian, times the factors f. By Stein's lemma the part of Σ_α h_α sign(h_α·δ) along δ is
 
@@ -94,7 +94,7 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:
-    """Return C/d_in for signs and Gaussian rows, √(2/π) E h h'/√(h'Σh); 0 where all gradients are 0.
+    """Return C/d_in for sign steps and Gaussian rows h, √(2/π) E h h'/√(h'Σh); 0 where all gradients are 0.
 
     Args:
         rows: covariance K of a coordinate of the rows, (..., N, N).
@@ -104,7 +104,7 @@ def sign_coefficients(rows: Array, gradient: Array) -> Array:
 
 
 def sign_energy(rows: Array, gradient: Array) -> Array:
-    """Return the Gram matrix of H sign(HᵀΔ) divided by d_in² d_out, for Gaussian rows.
+    """Return the Gram matrix of H sign(HᵀΔ), the motion by a sign step, divided by d_in² d_out, for Gaussian rows.
 
     It is (2/π) K E [δδ'/(δ'Kδ)] K over δ ~ N(0, Σ).
 
@@ -140,7 +140,7 @@ def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
 
 
 def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """Return the Gram matrix of the part of H sign g beyond C Δ, (N, N), for mean kernels and no factors.
+    """Return the Gram matrix of H sign g − C Δ for a sign step, (N, N), from mean kernels and without factors.
 
     Args:
         use: the matrix.
@@ -153,7 +153,7 @@ def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Arra
 
 
 def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
-    """Return samples of the part of H sign g beyond C Δ, (samples, N), for mean coefficients.
+    """Return samples of H sign g − C Δ for a sign step, (samples, N), with mean coefficients C.
 
     With factors f the coordinate is f δ, and its effect is multiplied by f again. For Gaussian rows with kernel K and
     y = f δ, Σ_α h_α sign(h_α·y) = d_in √(2/π) K y/√(y'Ky). For hidden units it is a mean over samples.
@@ -180,7 +180,7 @@ def _over(first: Array, second: Array) -> Array:
 
 
 def polar_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the coefficients C of the polar factor of g on its numerical range, times √max(1, d_out/d_in) as in Muon.
+    """Return C in H u = C Δ for the polar factor of g on its numerical range, times √max(1, d_out/d_in).
 
     With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
     """
@@ -188,7 +188,7 @@ def polar_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def muon_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the coefficients C of five Newton-Schulz steps from g/|g|, as in torch.optim.Muon.
+    """Return C in H u = C Δ for five Newton-Schulz steps from g/|g|, as in torch.optim.Muon.
 
     The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
     bfloat16.
@@ -237,7 +237,7 @@ def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
 
 
 def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float:
-    """Return the mean of |u|² for the step u of a matrix.
+    """Return the mean squared Frobenius norm |u|² of the step u of a matrix.
 
     For "normalized" it is still to be divided by |g|² of all matrices. A sign is 0 where a hidden unit is inactive
     for all tokens, and ±1 elsewhere.
@@ -272,7 +272,7 @@ class Branch:
         return self.uses[-1]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of the matrices that move, by role; for signs also the parts beyond C Δ.
+        """Return the coefficients C of each chosen matrix's step, by role; for signs also the parts beyond C Δ.
 
         Args:
             rule: the optimizer's rule.
@@ -302,7 +302,7 @@ class Branch:
 
 
 def sign_steps(uses: Collection[MatrixUse], gradients: Gradients) -> Steps:
-    """Return the coefficients C and "ROLE remainder" of signs, by role, if gradients differ between networks.
+    """Return C and "ROLE remainder" of sign steps, by role, for gradients that differ between networks.
 
     Gradients may differ by orders of magnitude between networks. Signs do not depend on their size, so all gradients
     are scaled to one size before the mean over networks is taken.

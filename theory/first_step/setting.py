@@ -10,7 +10,7 @@ from theory.stack.weights import weight_shapes
 
 
 def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) -> tuple[str, ...]:
-    """Return the roles of the matrices that are stepped, after a check that there is a rule.
+    """Return the roles of the matrices that are stepped, after a check that theory has a rule for them.
 
     Args:
         stack: the network.

@@ -75,7 +75,7 @@ class SublayerGradient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Down:
-    """The result of the backward pass: gradients at all places with parameters.
+    """The result of a step's backward pass: gradients at all matrices, tables, and the inputs.
 
     Attributes:
         tables: gradients at the embedding tables.
@@ -198,7 +198,7 @@ class TwoPassSolution:
         return Place(tokens.centred().kernel, 0.0, np.eye(self.stack.rows), of_words)
 
     def down(self, noise: Array, words: Array | None = None) -> Down:
-        """Run the backward pass from the gradient at the output; without words it is linear in the noise.
+        """Run the backward pass from the gradient at the output to the inputs; it is linear if words are None.
 
         Args:
             noise: Gram matrix of the noise, (..., N, N).
@@ -262,7 +262,7 @@ class TwoPassSolution:
         return np.asarray(self.remains[k + 1] / roots(self.forward.insides[k][0].after_scales))[..., None, :]
 
     def steps(self, rule: Rule, down: Down, matrices: Collection[str], words: WordSteps | None = None) -> list[Steps]:
-        """Return the steps of all places: C of tables and matrices, and for signs "ROLE remainder" and "ROLE beyond".
+        """Return the steps of all matrices and tables: C by role, and for signs "ROLE remainder" and "ROLE beyond".
 
         Args:
             rule: the optimizer's rule.
@@ -332,7 +332,7 @@ class TwoPassSolution:
         )  # fmt: skip
 
     def up(self, down: Down, steps: list[Steps], moved: Moved | None = None) -> Moved:
-        """Return the motion of the output from that of the inputs.
+        """Return the motion of the output when the inputs and all chosen matrices move along the step.
 
         Args:
             down: gradients of the backward pass.
@@ -430,9 +430,9 @@ class TwoPassSolution:
     def squared_updates(
         self, optimizer: Optimizer, steps: list[Steps], down: Down
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return E|u_W|² and |W|² by role, (places,), and () for "WH".
+        """Return the mean squared norms of steps and weights, E|u_W|² and |W|², by role, (places,).
 
-        For a normalized step, E|u_W|² is still to be divided by |g|².
+        For "WH" the shape is (). For a normalized step, E|u_W|² is still to be divided by |g|².
 
         Args:
             optimizer: name of the optimizer.

@@ -26,7 +26,7 @@ class TiedRandomAttention(RandomAttention):
     """
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradient at the branch's input and at its matrices from the gradient at its output.
+        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
 
         Args:
             noise: kernel of the gradient's noise, (..., N, N).
@@ -52,7 +52,7 @@ class TiedRandomAttention(RandomAttention):
         )
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move.
+        """Return the motion of the branch's output when its input and its matrices move along the step.
 
         Args:
             moved: motion of the input tokens.
@@ -94,7 +94,7 @@ class TiedRandomAttention(RandomAttention):
         return returned.through(gain(stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the steps of the matrices that move, (..., heads or 1, N, N), and (..., N, N) for W^O."""
+        """Return the coefficients C of each chosen matrix's step, (..., heads or 1, N, N), and (..., N, N) for W^O."""
         if rule is not sign_rule:
             steps = Branch.steps(self, rule, gradients, matrices)
             return {role: c if role == "WO" else c[..., None, :, :] for role, c in steps.items()}
@@ -165,7 +165,7 @@ class TiedRandomAttention(RandomAttention):
         return self.unrotated(both[0]), self.unrotated(both[1])
 
     def without_norm_direction(self, rows: Array, directions: Array) -> Array:
-        """Return rows at queries or keys without the component that a norm of these removes.
+        """Return vectors at queries or keys without the component that the norm of queries or keys removes.
 
         Args:
             rows: the rows.
@@ -185,7 +185,7 @@ class TiedRandomAttention(RandomAttention):
         return queries, keys
 
     def unrotated(self, rows: Array) -> Array:
-        """Return queries or keys without the rotation of positions."""
+        """Return queries or keys with the rotation of rotary positions undone."""
         return rotated(self.stack, rows, -1) if self.stack.rotary else rows
 
     def sum_over_groups(self, of_heads: Array) -> Array:
@@ -243,6 +243,6 @@ class HeadGradients:
         return {"WQ": random["WQ"] + self.at_queries @ self.at_queries.mT, "WK": keys, "WV": self.at_values}
 
     def sample_products(self, branch: TiedRandomAttention) -> Array:
-        """Return one sample of r without its mean."""
+        """Return one sample of the products r_ij of gradients and values, without their mean."""
         normal = np.random.default_rng((branch.seed, 1)).standard_normal(self.gram.shape)
         return np.asarray(root(self.gram) @ normal @ root(branch.values).mT)

@@ -24,7 +24,7 @@ Parts = dict[str, Array]
 def tied_statistics(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
 ) -> tuple[dict[str, Array], tuple[Parts, Parts], tuple[Parts, Parts]]:
-    """Return the step statistics of every network; and parts by matrix and squared updates of the first networks.
+    """Return g·u, u'Gu and logit changes of every network; and parts by matrix and squared updates of the first ones.
 
     Args:
         solution: the network's forward and backward pass.
@@ -148,7 +148,7 @@ class TiedStep:
         return both[0], both[1]
 
     def squared_updates(self, solution: TwoPassSolution, optimizer: Optimizer) -> tuple[Parts, Parts]:
-        """Return E|u_W|² and |W|² by role, including the output matrix."""
+        """Return the mean squared norms of steps and weights, E|u_W|² and |W|², by role, with the output matrix."""
         squares, sizes = solution.squared_updates(optimizer, self.steps, self.down)
         if self.embedding.any():
             stack, signs = solution.stack, float(solution.stack.vocab * solution.stack.width)

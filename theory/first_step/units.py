@@ -91,7 +91,7 @@ class Units(Branch):
         ]
 
     def down(self, gradient: Array) -> tuple[Array, Gradients]:
-        """Return the gradient kernel at the input and the gradients at the matrices, without overlaps.
+        """Return the gradient kernel at the units' input, and the gradients at their matrices.
 
         Args:
             gradient: Gram matrix of the gradients at the units.
@@ -101,7 +101,7 @@ class Units(Branch):
         return below, {role: MatrixGradient.without_overlaps(gram) for role, gram in grams.items()}
 
     def up(self, moved: TokenMotion, gradient: Array, steps: Steps) -> TokenMotion:
-        """Return the motion of the units.
+        """Return the motion of the hidden units when their input and their matrices move along the step.
 
         Args:
             moved: motion of the input tokens.
@@ -119,7 +119,7 @@ class Units(Branch):
         return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
     def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
-        """Return samples of the sign steps less C Δ, summed over all matrices that move, as "beyond", (samples, N)."""
+        """Return samples of the difference between sign steps and C Δ, over all matrices, as "beyond", (samples, N)."""
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
         return {"beyond": np.sum(moved, axis=0)} if moved else {}
@@ -174,7 +174,7 @@ class FeedForward(Branch):
         self.uses = [*self.units.uses, second]
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradient at the branch's input and at its matrices, for gradients without overlaps.
+        """Return the gradients at the branch's input and its matrices, without overlaps with the stream.
 
         Args:
             noise: kernel of the gradient at the output, (..., N, N).
@@ -184,7 +184,7 @@ class FeedForward(Branch):
         return below, part, gradients | {"W2": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move.
+        """Return the motion of the branch's output when its input and its matrices move along the step.
 
         Args:
             moved: motion of the input tokens.
@@ -196,7 +196,7 @@ class FeedForward(Branch):
         return of_units.through(role_gain, widths, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the steps of the matrices that move; for signs also "beyond" from `Units.sign_deviations`."""
+        """Return the coefficients C of each chosen matrix's step; for signs also samples "beyond" C Δ."""
         steps = Branch.steps(self, rule, gradients, matrices)
         at_units = gradients["W2"].gram * gain(self.stack, "W2")
         return steps | (self.units.sign_deviations(at_units, steps) if rule is sign_rule else {})
@@ -218,7 +218,7 @@ class TiedFeedForward(FeedForward):
         self.uses.append(MatrixUse("W2", second.shape, rows, self.units.drawn))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradient at the branch's input and at its matrices from the gradient at its output.
+        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
 
         Args:
             noise: kernel of the gradient's noise, (..., N, N).
@@ -243,7 +243,7 @@ class TiedFeedForward(FeedForward):
         return below, of_tokens, gradients
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move.
+        """Return the motion of the branch's output when its input and its matrices move along the step.
 
         Args:
             moved: motion of the input tokens.
@@ -276,7 +276,7 @@ class TiedFeedForward(FeedForward):
         return of_units.through(size, 1.0 / ratio, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the steps of the matrices that move.
+        """Return the coefficients C of each chosen matrix's step.
 
         For signs, W2 has a remainder, and matrices before the activation have "ROLE signs" instead of coefficients on
         Δ.
@@ -370,12 +370,12 @@ class OutputTransform(Branch):
         return below, part, gradients | {"total": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of z when x and W^H move."""
+        """Return the motion of the transform's output z when x and W^H move along the step."""
         of_units = self.units.up(moved, gradients["total"].gram / self.scales, steps)
         return of_units.scaled(1.0 / self.scales)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the step of W^H if it moves; for signs also "beyond" from `Units.sign_deviations`."""
+        """Return the coefficients C of W^H's step, if it is stepped; for signs also samples "beyond" C Δ."""
         steps = Branch.steps(self, rule, gradients, matrices)
         return steps | (
             self.units.sign_deviations(gradients["total"].gram / self.scales, steps) if rule is sign_rule else {}

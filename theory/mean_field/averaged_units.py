@@ -41,7 +41,7 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
 
 
 def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
-    """Return the MLP branch averaged over random products of two tokens.
+    """Return the MLP branch for groups of tokens, averaged over the random products of two tokens.
 
     Each average is the mean of the kernels at one standard deviation above and below.
 

@@ -139,11 +139,11 @@ class PreEnergy:
 
     @property
     def mean(self) -> float:
-        """The mean E‖x‖² = q_L d."""
+        """The mean of one token's ‖x‖² after the last layer, q_L d."""
         return float(predict(self.stack)["hidden_energy"][-1]) * self.stack.width
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
-        """Return δ(ε) of Definition 1 for every entry, approximately."""
+        """Return δ(ε) of Definition 1, P[‖x‖² > (1 + ε) E‖x‖²], for every entry, approximately."""
         variance = float(pre_energy_variance(self.stack)[-1]) * self.stack.width
         shape = self.mean**2 / variance
         return np.asarray(

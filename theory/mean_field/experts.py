@@ -45,7 +45,7 @@ class Routing:
         return np.asarray(self.weights @ self.weights.mT)
 
     def at_logits(self, output: Array, gradient: Array, overlaps: Overlaps[Array]) -> Array:
-        """Return E Σ_f a_if a_jf, the gradient kernel at the router's logits.
+        """Return the gradient kernel at the router's logits, E Σ_f a_if a_jf, (batch, N, N).
 
         Where a norm above removed the gradient's component along the residual stream, which contains Σ_e p_ie F_e, t
         varies less: Cov(t_ie, t_jf) = δ_ef K_ij G_ij − E1_ij p_ie K_ii p_if K_ij − E1_ji p_je K_ij p_jf K_jj + E2_ij

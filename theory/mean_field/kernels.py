@@ -125,7 +125,7 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def features(self, kernel: Kernel, function: Callable[..., Array], given: Sequence[Kernel], units: int) -> Kernel:
-        """Return the kernel of a function of Gaussian rows; at large width it is the mean, `kernel`.
+        """Return the kernel of hidden units as functions of Gaussian rows; at large width it is their mean, `kernel`.
 
         Args:
             kernel: expected kernel of the function.
@@ -135,10 +135,10 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
-        """Return K with its diagonal entries K_ii multiplied by a factor."""
+        """Return a kernel with its diagonal entries K_ii multiplied by a factor."""
 
     def attend(self, kernel: Kernel) -> Kernel:
-        """Return A K Aᵀ for the attention weights A."""
+        """Return A K Aᵀ, the kernel of the attended tokens for attention weights A."""
 
     def attended_at_ends(self, kernel: Kernel, attended: Kernel) -> Kernel:
         """Return A K Aᵀ for texts that share more or fewer token ids than the mean, as the backward pass needs it.
@@ -149,7 +149,7 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def attend_back(self, kernel: Kernel) -> Kernel:
-        """Return Aᵀ K A for the attention weights A."""
+        """Return Aᵀ K A, the gradient kernel below attention with weights A."""
 
     def total(self, kernel: Kernel) -> Number:
         """Return Σ_ij K_ij; if the layout is `apart`, (2, ...) sums over pairs in one sequence and over all others."""

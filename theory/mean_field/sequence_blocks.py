@@ -20,7 +20,7 @@ def rows(array: Array, sequences: int) -> Array:
 
 
 def joined(blocks: Array) -> Array:
-    """Return all rows in one axis, (..., S r, columns), from blocks (..., S, r, columns)."""
+    """Return all sequences' rows in one axis, (..., S r, columns), from (..., S, r, columns)."""
     return blocks.reshape(*blocks.shape[:-3], -1, blocks.shape[-1])
 
 
@@ -54,12 +54,12 @@ def whole(blocks: Array, shift: int = 0) -> Array:
 
 
 def before(blocks: Array, matrix: Array) -> Array:
-    """Return A M for blocks A."""
+    """Return the product A M of diagonal blocks A, (..., S, r, r), with a matrix M over all sequences."""
     return joined(blocks @ rows(matrix, blocks.shape[-3]))
 
 
 def after(matrix: Array, blocks: Array) -> Array:
-    """Return M A for blocks A."""
+    """Return the product M A of a matrix M over all sequences with diagonal blocks A, (..., S, r, r)."""
     product = _by_columns(matrix, blocks.shape[-3]) @ blocks
     return _beside(product)
 

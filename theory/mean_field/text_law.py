@@ -148,7 +148,7 @@ class TextLaw:
 
     @classmethod
     def of_card(cls, card: Any) -> TextLaw:
-        """Return a law from a mapping with `ranks` or `counts`, and optionally probabilities.
+        """Return a law of text from a mapping with `ranks` or `counts` of token ids, and optionally probabilities.
 
         `ranks` are pairs of a number of ranks and the share of each, in the order of shares. Instead of `ranks` the
         mapping may have `head`, shares of the first ranks, and `tail`, pairs of a number of ranks and their whole

@@ -91,7 +91,7 @@ class GroupLayout(MatrixLayout):
         return np.asarray(mean + np.sqrt(extra)[:, None, None, :, None] * shared), np.zeros(())
 
     def key_places(self, kernel: Array) -> Array:
-        """Return the share of a key's own part that it has in common with the key at its position in another sequence.
+        """Return the share of a key's own part that the key at its position in another sequence also has.
 
         The shape is (..., S r).
         """
@@ -145,7 +145,7 @@ class GroupLayout(MatrixLayout):
         return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
 
     def of_places(self, kernel: Array) -> Array:
-        """Return the share of a token's excess in K_ii that it has in common with the token of its position elsewhere.
+        """Return the share of a token's excess in K_ii that the token at its position in another sequence also has.
 
         All sequences have one table of positions, so that tokens of one position are more alike than others. The
         shape is (..., S r).
@@ -302,7 +302,7 @@ def with_diagonal(kernel: Array, diagonal: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4) -> GroupLayout:
-    """Return the layout of the representatives of a sequence.
+    """Return the layout of the few tokens that represent all tokens of a sequence.
 
     Args:
         count: number of tokens n.

@@ -32,14 +32,14 @@ TOKENIZERS: Mapping[str, tuple[tuple[int, int], ...]] = {
 """The ranges of vocabulary sizes, first and last, by which a tokenizer is recognized; padding is included."""
 
 LEAST_VOCAB = 32_000
-"""The smallest vocabulary of an unknown tokenizer with an English law; smaller ones have no predictable kappa."""
+"""The smallest vocabulary for which an unknown tokenizer has an English law."""
 
 _FILE = Path(__file__).with_name("token_laws.json")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLaw:
-    """The measured law of a kind of text.
+    """The measured law of a kind of text: token frequencies, and how often token ids and labels agree.
 
     Attributes:
         kind: one of `KINDS`.

@@ -120,5 +120,5 @@ def part_normed(
 
 
 def as_one(kernel: Array, count: int) -> Array:
-    """Return the kernel of p + u from that of the 2N tokens p and u; for gradients, their joint gradient kernel."""
+    """Return the kernel of the sum p + u of two streams from that of their 2N tokens; also for gradients."""
     return kernel.reshape(*kernel.shape[:-2], 2, count, 2, count).sum((-4, -2))

@@ -43,7 +43,7 @@ def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
 
 
 def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
-    """Return ‖J_LN(x)‖₂ / (√d/‖x‖) = ‖x‖/‖y‖ for x = offset · 1 + noise: unbounded in the offset.
+    """Return ‖J_LN(x)‖₂ / (√d/‖x‖) = ‖x‖/‖y‖, with y the centred x, for x = offset · 1 + noise.
 
     >>> a = sp.Symbol("a", positive=True)
     >>> sp.limit(uncentred_ratio(sp.Matrix([[1, -1, 0]]), a) / a, a, sp.oo)
@@ -93,7 +93,7 @@ def pre_eigenvalue_radius(layer: int) -> float:
 
 
 def uncentred_ratio_mean(width: int, offset: float) -> float:
-    """Return E‖x‖/‖y‖ for x = offset · 1 + N(0, I_width) with a large offset, offset √d E[1/‖y‖].
+    """Return E‖x‖/‖y‖, with y the centred x, for x = offset · 1 + N(0, I_width) with a large offset.
 
     ‖y‖² is chi-square with d − 1 degrees of freedom. Neglects relative O(1/offset²): ‖x‖² = ‖y‖² + d (offset + mean
     noise)².

@@ -153,7 +153,7 @@ def growth(placement: Placement) -> tuple[sp.Expr, ...]:
 
 
 def product_of_factors(placement: Placement) -> sp.Expr:
-    """Return the product of all factors divided by bound/(root mean square at large width and V), which must be 1.
+    """Return the product of the steps' factors divided by (bound / root mean square at large width): 1 if complete.
 
     >>> product_of_factors("post")
     1

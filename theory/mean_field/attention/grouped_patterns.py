@@ -109,7 +109,7 @@ def grouped_patterns(
     stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator, *,
     attending: Array | None = None,
 ) -> GroupedPatterns:  # fmt: skip
-    """Sample attention weights of some heads, with their law at the width of a head.
+    """Sample attention weights of some heads for representatives of token groups, at the width of a head.
 
     Args:
         stack: the network.
@@ -248,7 +248,7 @@ def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
 
 
 def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
-    """Return queries or keys, (..., r, d_k), after rotary positions if the stack has them.
+    """Return queries or keys, (..., r, d_k), rotated by rotary positions if the stack has them.
 
     Args:
         stack: the network.

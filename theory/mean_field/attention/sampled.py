@@ -325,7 +325,7 @@ class Inner:
         return cls(a, b, values, head, overlaps, u, w, a1)
 
     def at_queries(self, keys: Array) -> Array:
-        """Return Σ_jl P_jl E ∂a_ij ∂a_kl = E⟨∂L/∂q_i, ∂L/∂q_k⟩/s².
+        """Return the gradient kernel at queries, E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² = Σ_jl P_jl E ∂a_ij ∂a_kl.
 
         Args:
             keys: P, the products of keys divided by s² d_k.
@@ -345,7 +345,7 @@ class Inner:
         return np.asarray(kernel + second * (a1q @ self.a1.mT) - part(a1q) - part(self.a1 @ keys.mT).mT)
 
     def at_keys(self, queries: Array) -> Array:
-        """Return Σ_ik P_ik E ∂a_ij ∂a_kl = E⟨∂L/∂k_j, ∂L/∂k_l⟩/s².
+        """Return the gradient kernel at keys, E⟨∂L/∂k_j, ∂L/∂k_l⟩/s² = Σ_ik P_ik E ∂a_ij ∂a_kl.
 
         Args:
             queries: P, the products of queries divided by s² d_k.

@@ -53,7 +53,7 @@ def backward_energy(branch: BranchMoments) -> sp.Expr:
 
 
 def mean_coefficient(branch: BranchMoments) -> sp.Expr:
-    """Return μ of a sub-layer: E R = 1 + μ/d for the factor R by which it multiplies the squared gradient.
+    """Return μ of a sub-layer, which multiplies the squared gradient by a random factor R with E R = 1 + μ/d.
 
     >>> mean_coefficient(attention_branch()), mean_coefficient(feed_forward_branch())
     (3/4, 7/9)
@@ -63,7 +63,7 @@ def mean_coefficient(branch: BranchMoments) -> sp.Expr:
 
 
 def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
-    """Return ν of a sub-layer: Var ln R = ν/d for the factor R by which it multiplies the squared gradient.
+    """Return ν of a sub-layer, which multiplies the squared gradient by a random factor R with Var ln R = ν/d.
 
     ν comes from ‖y‖² below and the gradient's energy above, less what they share.
 

@@ -46,10 +46,11 @@ class PreStream:
         return cosines
 
     def mean_log(self) -> Array:
-        """Return d times the mean of ln(‖g_k‖² / ‖g_2L‖²) less its large-width value ln(q_2L / q_k), (2L + 1,).
+        """Return d times the finite-width excess of the mean ln(‖g_k‖² / ‖g_2L‖²) at every point k, (2L + 1,).
 
-        A branch's share b/(q + b) is larger by the variance of 1/‖x‖² and by 1/d of centring, and loses 2/d to the
-        norm's projector; the known direction of W2 costs (1 − cos² of `cosine`)/(q d).
+        The large-width value is ln(q_2L / q_k). A branch's share b/(q + b) is larger by the variance of 1/‖x‖² and by
+        1/d of centring, and loses 2/d to the norm's projector; the known direction of W2 costs (1 − cos² of
+        `cosine`)/(q d).
         """
         above, variance = self.energy[1:], self.variance[:-1] / self.energy[:-1] ** 2
         share = variance - 1 - self.known * (1 - self.cosine()[1:]) / above
@@ -57,10 +58,11 @@ class PreStream:
         return _sum_above(self.branch / above * share - spread / 2)
 
     def log_variance(self, reference: float) -> Array:
-        """Return d times the variance of ln ‖g_k‖² at reference 0, without the scatter of the loss, (2L + 1,).
+        """Return d times the variance of ln ‖g_k‖² for the gradient at every point k of the stream, (2L + 1,).
 
-        What sub-layer j adds to ‖x‖² by chance is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that
-        reference 1/q_2L gives the variance of ln(‖g_k‖² / ‖g_2L‖²).
+        It is for reference 0, and without the scatter of the loss. What sub-layer j adds to ‖x‖² by chance is divided
+        by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that reference 1/q_2L gives the variance of ln(‖g_k‖² /
+        ‖g_2L‖²).
 
         Args:
             reference: 0, or 1/q of the point with whose gradient the others are compared.

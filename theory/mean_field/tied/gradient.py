@@ -56,7 +56,7 @@ class Place:
     held: Array
 
     def without_words(self, kernel: Array) -> "Place":
-        """Return the place of a branch's output with a given kernel, which contains no words."""
+        """Return the place of a branch's output, whose tokens have no component along word embeddings."""
         return Place(kernel, 0.0, self.words, 0.0 * self.held)
 
 
@@ -87,13 +87,13 @@ class Gradient:
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
+        """Return the kernel of the gradient's component along a branch's output y, and the products g_i·y_j/√d."""
         stream = scale * self.stream
         along = stream @ added
         return along @ stream.mT, along
 
     def without_words(self, noise: Array, stream: Array, place: Place) -> "Gradient":
-        """Return a gradient with given noise and coefficients on the tokens of a place, and none on words."""
+        """Return a gradient given by its noise and its coefficients on a place's tokens, with none on words."""
         return Gradient(noise, stream, 0.0 * stream, (stream * place.means).sum(-1))
 
     def past_branches(self, alpha: float, direct: Array, given: "Gradient") -> "Gradient":

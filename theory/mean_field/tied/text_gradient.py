@@ -49,7 +49,7 @@ class Place:
     held: Array
 
     def without_words(self, kernel: Array) -> Place:
-        """Return the place of a branch's output with a given kernel, which contains no words."""
+        """Return the place of a branch's output, whose tokens have no component along word embeddings."""
         return Place(kernel, 0.0 * self.held)
 
 
@@ -80,12 +80,12 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
+        """Return the kernel of the gradient's component along a branch's output y, and the products g_i·y_j/√d."""
         stream = self.stream * scale
         return self.output.own * _products(stream, stream) * added, stream[..., :, None] * added
 
     def without_words(self, noise: Array, stream: Array, _: Place) -> Gradient:
-        """Return a gradient with given noise and coefficients on the tokens of a place, and none on words."""
+        """Return a gradient given by its noise and its coefficients on a place's tokens, with none on words."""
         return replace(self, noise=noise, stream=stream, words=0.0 * stream)
 
     def past_branches(self, alpha: float, direct: Array, given: Gradient) -> Gradient:

@@ -185,7 +185,7 @@ def norm_root(scales: Number) -> Array:
 
 
 def norm_overlaps(gradient: Any, place: Any, scales: Number) -> Overlaps[Array]:
-    """Return the gradient component along the stream that a norm removes, of its random part; None without a norm."""
+    """Return the component along the stream that a norm removes from a gradient's noise; None without a norm."""
     if isinstance(scales, float):
         return None
     above = gradient.above_norm(norm_root(scales))
