@@ -1,25 +1,25 @@
-"""The engine without a stream: rows of the residual stream are a few coordinates, and only hidden units are drawn.
+"""The engine without a stream: its rows are a few coordinates, and only hidden units are drawn.
 
-A stack that meets the n rows X of its stream in R^d only through norms, sums and Gaussian matrices keeps its law under
-every rotation that fixes the vector of ones. So the stream is known in a frame U, orthonormal vectors that are chosen
-when they are first met and never drawn. U begins with 1/√d, and 1 and X span it. Exactly in law:
+Take a stack that meets the n rows X of its stream only through norms, sums and Gaussian matrices. Rotations of R^d that
+fix the vector of ones keep its law. So rows are known in a frame U: orthonormal vectors, met one by one and never
+drawn. U begins with 1/√d, and 1 and X span it. Exactly in law:
 
-- **Up.** A matrix writes rows of independent normal numbers. Their coordinates along U are normal; beyond it they are
-  T U', T the Bartlett factor of a Wishart matrix with d - |U| degrees of freedom, and U' joins U.
-- **Sum.** (1, X + Y) = L Q U by Cholesky: `Rebased` takes Q U as the next frame, in which L holds the coordinates.
-- **Down.** The gradient at the sum is G = Γ (Q U) + C V with V beyond Q U. All above met the stream in Q U alone, and
-  turns with what is beyond: V is a uniform n-frame of d - n - 1 dimensions, independent of all below, U included.
-  With E normal along U and T Bartlett with d - |U| degrees, V = K⁻¹ [E (I - QᵀQ), T], K the factor of its Gram matrix.
-- **Pullback.** A matrix that read rows gives G Wᵀ as in `simulate.network.conditioned`. Its fresh numbers are
-  coordinates: along U, along what the gradient met beyond it, and a Bartlett factor of their own.
+- **Up.** A matrix writes rows of independent normal numbers. Their coordinates along U are normal. Beyond U they are
+  T U', with T the Bartlett factor of a Wishart matrix of d - |U| degrees of freedom. Then U' joins U.
+- **Sum.** (1, X + Y) = L Q U by Cholesky: `rebased` takes Q U as the next frame, in which L holds the coordinates.
+- **Down.** The gradient at the sum is G = Γ (Q U) + C V with V beyond Q U. All later layers met the stream in Q U only,
+  and turn with the rest. So V is a uniform n-frame of d - n - 1 dimensions, independent of all earlier layers.
+  With E normal along U and T Bartlett of d - |U| degrees, V = K⁻¹ [E (I - QᵀQ), T]. K is the factor of its Gram matrix.
+- **Pullback.** A matrix that read rows gives G Wᵀ as in `simulate.network.conditioned`. The fresh numbers are
+  coordinates along all vectors met so far, and a Bartlett factor.
 
-Rounding and dependent rows lower the rank of Q, and I - QᵀQ has as many dimensions more. What is left are n rows of
-hidden units, and of queries, keys and values, up and down. Each block of r rows takes r dimensions: the law is exact
-for d above the most columns of a sub-layer, 4n + 1 for units and 6n + 1 for random attention.
+Where rows are dependent, Q has a lower rank, and I - QᵀQ the dimensions that it lacks. Drawn number by number are the
+hidden units, queries, keys and values of n rows, up and down. Each block of r rows takes r dimensions. So d must exceed
+the most columns of a sub-layer: 4n + 1 for units, 6n + 1 for random attention.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,19 +60,20 @@ def columns(stack: Stack) -> list[int]:
     met, counts = rows_met(stack), []
     for step in plan(stack):
         roles = [role for kind in step.kinds for role in ROLES[kind] if role in met]
-        counts.append(2 * stack.rows + 1 + sum(met[role] * (_reads(role) + _writes(stack, role)) for role in roles))
+        counts.append(2 * stack.rows + 1 + sum(met[role] * sum(_sides(stack, role)) for role in roles))
     return [*counts, 2 * stack.rows + 1]
 
 
 def drawn_rows(stack: Stack) -> list[tuple[int, int]]:
     """Rows and width of everything that is drawn number by number: hidden units, queries, keys, values, logits."""
     shapes, met = weight_shapes(stack), rows_met(stack)
-    each = [(met[role], shapes[role][1]) for role in shapes if _reads(role) and not _writes(stack, role)]
+    each = [(met[role], shapes[role][1]) for role in shapes if _sides(stack, role) == (True, False)]
     return [*each * stack.depth, (stack.rows, stack.vocab)]
 
 
 def without_gram(stack: Stack) -> str:
     """Return the field that keeps a stack from being sampled without its stream; empty if there is none."""
+    most = max(columns(stack))
     means = stack.attention_dropout == 0.0 and not stack.query_key_scale and stack.mask == "none"
     split = stack.output_projection == "identity" and (not means or stack.key_heads != stack.heads)
     missing = {
@@ -86,29 +87,22 @@ def without_gram(stack: Stack) -> str:
         "output_transform 'none'": stack.output_transform != "none",
         "a placement with one stream": stack.composition.second_stream,
         "output_projection 'random' for attention other than the mean": split and stack.branches != "feed_forward",
+        f"width above {most} for {stack.rows} rows": stack.width <= most,
     }
-    names = [name for name, is_missing in missing.items() if is_missing]
-    if not names and stack.width <= max(columns(stack)):
-        names = [f"width above {max(columns(stack))} for {stack.rows} rows"]
-    return f"engine 'gram' requires {names[0]}." if names else ""
+    return next((f"engine 'gram' requires {name}." for name, is_missing in missing.items() if is_missing), "")
 
 
-def _reads(role: str) -> bool:
-    """Whether a matrix is applied to rows of the stream."""
-    return role not in ("WO", "W2")
+def _sides(stack: Stack, role: str) -> tuple[bool, bool]:
+    """Whether a matrix is applied to rows of the stream, and whether its products are added to the stream."""
+    reads = role not in ("WO", "W2")
+    return reads, not reads or (role == "WV" and stack.output_projection == "identity")
 
 
-def _writes(stack: Stack, role: str) -> bool:
-    """Whether the product with a matrix is added to the stream."""
-    return not _reads(role) or (role == "WV" and stack.output_projection == "identity")
-
-
-class Normalized(torch.autograd.Function):
+class _Normalized(torch.autograd.Function):
     """The norm of rows that are coordinates: LayerNorm or RMSNorm, without its gain."""
 
     @staticmethod
     def forward(ctx: Any, x: Coordinates, stack: Stack) -> Coordinates:
-        """The rows, divided by the root of their mean square."""
         ctx.means, ctx.width = int(stack.normalization == "layer"), stack.width
         rows = x.clone()
         rows[..., : ctx.means] = 0.0
@@ -119,7 +113,6 @@ class Normalized(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
-        """The gradient of the rows."""
         (rows,) = ctx.saved_tensors
         radial = torch.linalg.vecdot(gradient, rows)[..., None] / -ctx.width
         below = torch.addcmul(gradient, rows, radial).mul_(ctx.scale)
@@ -151,12 +144,11 @@ class Frame:
         return numbers
 
 
-class Rebased(torch.autograd.Function):
+class _Rebased(torch.autograd.Function):
     """Rows of the stream in the frame that they span with the vector of ones."""
 
     @staticmethod
     def forward(ctx: Any, total: Coordinates, engine: "GramEngine") -> Coordinates:
-        """The coordinates in the frame of the next sub-layer."""
         frame, (draws, n, _) = engine.frame, total.shape
         rows = total.new_zeros(draws, n + 1, frame.used)
         rows[:, 0, 0], rows[:, 1:] = 1.0, total[..., : frame.used]
@@ -167,7 +159,6 @@ class Rebased(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
-        """The gradient in the frame of the sub-layer, along what its rows have met and beyond."""
         frame, along = ctx.frame, ctx.along
         n, used = gradient.shape[1], frame.used
         kept = product(gradient[..., : n + 1], along)
@@ -179,6 +170,10 @@ class Rebased(torch.autograd.Function):
         below = product(turned, numbers)
         below[..., :used] += kept
         return below, None
+
+
+normalized: Callable[[Coordinates, Stack], Tensor] = _Normalized.apply
+rebased: Callable[[Coordinates, "GramEngine"], Tensor] = _Rebased.apply
 
 
 class Units:
@@ -306,10 +301,11 @@ class GramEngine(ConditionedEngine):
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
         """A fresh map of a role, from and to coordinates where it meets the stream."""
+        draws, sides = self.draws(d_in, d_out, std), _sides(self._stack, name)[::-1]
         coordinates = partial(self.frame.normal, std=std)
-        known, fresh = self.draws(d_in, d_out, std)
-        known = coordinates if _writes(self._stack, name) else known
-        return ConditionedMap(self, std, known, coordinates if _reads(name) else fresh)
+        return ConditionedMap(
+            self, std, *(coordinates if side else draw for side, draw in zip(sides, draws, strict=True))
+        )
 
     def feed_forward(self, stack: Stack, record: Record, x: Coordinates) -> Coordinates:
         """The feed-forward branch of a layer."""

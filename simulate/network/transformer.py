@@ -15,7 +15,7 @@ from torch import Tensor
 from simulate.network.activations import activation_of
 from simulate.network.engines import ENCODER, EncoderEngine, Engine, MapEngine
 from simulate.network.experts import expert_weights
-from simulate.network.gram import GramEngine, Normalized, Rebased
+from simulate.network.gram import GramEngine, normalized, rebased
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, norm, norm_of_sums, record_energies, record_last_norm
@@ -37,7 +37,7 @@ def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float
 def normalize(stack: Stack, x: Stream) -> Stream:
     """The norm of the stack: LayerNorm, RMSNorm, which does not centre, or tanh in their place; times its gain."""
     if x.shape[-1] < stack.width:
-        after: Tensor = Normalized.apply(x, stack)
+        after = normalized(x, stack)
     elif stack.normalization == "rms":
         after = F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
     elif stack.normalization == "tanh":
@@ -73,7 +73,7 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
     # for its slope, and rows that are views of one cannot take a sum.
     ours = isinstance(engine, MapEngine) and not placement.second_stream and 0 not in added.stride()
     if isinstance(engine, GramEngine):
-        total = Rebased.apply(residual(_scaled(x, step.residual), added, in_place=False), engine)
+        total = rebased(residual(_scaled(x, step.residual), added, in_place=False), engine)
     else:
         total = residual(_scaled(x, step.residual), added, in_place=ours and stack.normalization != "tanh")
     return (normalize(stack, total) if placement.stream_norm else total), total, added

@@ -178,15 +178,13 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     with one_thread(), fitting(cell):
         streams = RandomStreams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
         dtype = getattr(torch, cell.dtype)
-        by_stack = [cell.stack] if cell.engine == "gram" else []
-        engine = _ENGINES[cell.engine](streams, dtype, *by_stack)
+        engine = _ENGINES[cell.engine](streams, dtype, *[cell.stack] * (cell.engine == "gram"))
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-        values = {name: value.to(dtype) for name, value in values.items()}
-        arrays = on_host(values)
+        arrays = on_host({name: value.to(dtype) for name, value in values.items()})
     # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
     each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
     return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]

@@ -10,7 +10,7 @@ import torch
 
 from simulate import Cell, sample
 from simulate.network import conditioned, gram, transformer
-from simulate.network.gram import GramEngine, Rebased
+from simulate.network.gram import GramEngine, rebased
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block, sample_blocks
 from tests.helpers.same_law import differences, numbers
@@ -66,7 +66,7 @@ def test_gradients_in_the_frame_below_have_the_moments_of_drawn_ones():
     total[..., :5] = torch.randn(1, 2, 5, generator=generator, dtype=torch.float64)
     total = total.repeat(draws, 1, 1).requires_grad_()
     engine._columns = iter([9])
-    after = Rebased.apply(total, engine)
+    after = rebased(total, engine)
     gradient = torch.zeros_like(after)
     gradient[..., :5] = torch.randn(1, 2, 5, generator=generator, dtype=torch.float64)
     (found,) = torch.autograd.grad(after, total, gradient)
@@ -117,10 +117,8 @@ def without_cross_term(frame, rows, std=1.0):
     return found
 
 
-class WithTheMean:
-    @staticmethod
-    def apply(x, stack):
-        return gram.Normalized.apply(x, replace(stack, normalization="rms"))
+def with_the_mean(x, stack):
+    return gram.normalized(x, replace(stack, normalization="rms"))
 
 
 def independent(gram_matrix, ridge, least=0.0):
@@ -132,7 +130,7 @@ CHI, NORMAL = RandomStreams.chi, gram.Frame.normal
 PLANTED = {
     "a degree too many": (RandomStreams, "chi", one_degree_more),
     "a cross term left out": (gram.Frame, "normal", without_cross_term),
-    "the mean's direction forgotten": (transformer, "Normalized", WithTheMean),
+    "the mean's direction forgotten": (transformer, "normalized", with_the_mean),
     "a frame of another draw": (gram, "factor", independent),
 }  # fmt: skip
 
