@@ -16,12 +16,10 @@ def read_rotations(r: Reading, fields: Fields) -> None:
     """Set the share of a head's coordinates that are rotated, and the base of the rotation frequencies.
 
     Args:
-        r: reader of the configuration.
-        fields: fields of the Stack, changed in place.
+        r, fields: the reader of the configuration, and the fields of the Stack, which are changed in place.
 
     Raises:
-        ValueError: the parameters of the rotations are not an object, are given twice with different values, or are
-            given for some layers in a class where all layers are alike; or more coordinates rotate than a head has.
+        ValueError: the parameters of the rotations contradict each other or the class, or exceed a head's width.
     """
     defaults, (name, given) = dict(r.of.rope or {}), _rotations(r)
     layered, nested = "sliding_attention" in defaults, [kind for kind in KINDS if kind in given]
