@@ -16,7 +16,8 @@ def read_rotations(r: Reading, fields: Fields) -> None:
     """Set the share of a head's coordinates that are rotated, and the base of the rotation frequencies.
 
     Args:
-        r, fields: the reader of the configuration, and the fields of the Stack, which are changed in place.
+        r: reader of the configuration.
+        fields: fields of the Stack, changed in place.
 
     Raises:
         ValueError: the parameters of the rotations contradict each other or the class, or exceed a head's width.
@@ -26,8 +27,7 @@ def read_rotations(r: Reading, fields: Fields) -> None:
     if nested and not layered:
         raise ValueError(f"{name} must be one object for all layers, as this class has it, got one for {nested[0]}.")
     if layered:  # as in Gemma 3: five layers of six
-        # What is no object for each kind of layers is that of those without a window.
-        parts = given if nested else {"full_attention": given}
+        parts = given if nested else {"full_attention": given}  # one object is for layers without a window
         full, sliding = (
             {**defaults.get(kind, {}), **_object(f"{name} of {kind}", parts.get(kind) or {})} for kind in KINDS
         )
