@@ -142,14 +142,15 @@ def test_what_is_said_of_one_layer_is_one_alarm():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("heavy", [False, True])
-def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy):
+@pytest.mark.parametrize(("heavy", "adds"), [(False, 0.3), (True, 0.3), (False, 0.06)])
+def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy, adds):
     """Layers before it are not held against the stream behind it; one behind with a weight of its own is named still.
 
-    Layer 4 rises 4 times, and the median of 1/55, 1.1, 4/3 and 1.875 is 1.21.
+    Layer 4 rises 16 times, and the median of 1/55, 1.1, 1.22 and 1.15 is 1.13. Where it adds as much as the others, its
+    factor is large because the stream is small, which is no fault.
     """
     of = {
-        "hidden_energy": [1.0, 1.1, 0.02, 0.08, 0.15, 0.2], "stream_coefficient": [1, 1, 0, 1, 1, 1],
+        "hidden_energy": [1.0, 1.1, 0.02, 0.02 + adds, 0.09 + adds, 0.15 + adds], "stream_coefficient": [1, 1, 0, 1, 1, 1],
         "coefficient_error": [0.01] * 6, "weight": [1, 1, 1, 9 if heavy else 1, 1, 1], "gradient": [1.0] * 6,
     }  # fmt: skip
     rows = [
@@ -159,7 +160,8 @@ def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy
     frame = pd.DataFrame(rows, columns=["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"])
     raised = one_a_cause(alarms(frame))
     assert [(alarm.kind, alarm.layer) for alarm in raised] == [("weight", 4)] * heavy + [("residual", 3)]
-    assert ("layer 4 after it multiplies the mean squared activation by 3.3 times" in raised[-1].what) != heavy
+    after = "layer 4 after it multiplies the mean squared activation by 14.2 times" in raised[-1].what
+    assert after == (adds > 0.1 and not heavy)
 
 
 def test_a_module_that_is_not_healthy_fails_an_assertion():

@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache, partial
@@ -258,11 +258,12 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
 
     Returns:
         "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
-        divided by the largest of the module; "leak": by how much outputs move with what they must not see
+        divided by the largest of the module; "norm": the least number of times that the output of a norm that the alarm
+        names is as large without its epsilon; "leak": by how much outputs move with what they must not see
         (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
         ids, each at its own position.
     """
-    kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak"}
+    kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak", "norm"}
     if not kinds:
         return {}
     with suppress(RuntimeError):  # of a kernel that takes single precision alone
@@ -279,23 +280,23 @@ def in_double(single: Single) -> Single:
 
 
 def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: list[Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found, times = dict[str, float](), list[float]()
+    for _, part in named_by(alarms, "norm", module.named_modules()):
+        if epsilon := next((one for one in ("eps", "variance_epsilon") if hasattr(part, one)), None):
+            part.register_forward_hook(partial(without_epsilon, times, epsilon))
     module.zero_grad(set_to_none=True)
     output = run(module, inputs)
     value = output.loss if loss is None else loss(output)
     value.backward()
+    if "norm" in kinds:
+        found["norm"] = min(times, default=1.0)
     if "loss" in kinds:
         found["loss"] = float(value.detach())
     if "no gradient" in kinds:
-        found["no gradient"] = 0.0
-        for alarm in (one for one in alarms if one.kind == "no gradient"):
-            words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in alarm.what.split()}
-            number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
-            pattern = re.compile(rf"{re.escape(alarm.part)}\.{number}\.(?:{'|'.join(words)})")
-            for name, one in module.named_parameters():
-                if pattern.fullmatch(name) and one.grad is not None:
-                    found["no gradient"] = max(found["no gradient"], float(one.grad.abs().max()))
-        found["no gradient"] /= max(float(one.grad.abs().max()) for one in module.parameters() if one.grad is not None)
+        named = [one for _, one in named_by(alarms, "no gradient", module.named_parameters())]
+        largest, all_of = (max((float(one.grad.abs().max()) for one in of if one.grad is not None), default=0.0)
+                           for of in (named, module.parameters()))  # fmt: skip
+        found["no gradient"] = largest / all_of
     if any(OWN in one.what for one in alarms):
         logits = logits_of(output).detach()
         own = nn.functional.cross_entropy(logits.flatten(0, -2), inputs["input_ids"].flatten())
@@ -304,6 +305,25 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
         samples = any("other samples" in one.what for one in alarms)
         found["leak"] = moved_by_a_sample(module, inputs) if samples else moved_by_the_last(module, inputs)
     return found
+
+
+def named_by(alarms: list[Any], kind: str, members: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters or modules that alarms of a kind name, in the layers that these are about."""
+    members = list(members)
+    for alarm in (one for one in alarms if one.kind == kind):
+        said = alarm.what.partition("; also ")[0]
+        words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in said.split()}
+        number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
+        pattern = re.compile(rf"{re.escape(alarm.part)}\.{number}\.(?:{'|'.join(words)})")
+        yield from ((name, one) for name, one in members if pattern.fullmatch(name))
+
+
+def without_epsilon(times: list[float], epsilon: str, part: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    """Add how many times the norm's output is as large with a millionth of its epsilon."""
+    known = getattr(part, epsilon)
+    setattr(part, epsilon, 1e-6 * known)
+    times.append(float((part.forward(*args).square().mean() / output.square().mean()) ** 0.5))
+    setattr(part, epsilon, known)
 
 
 def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
@@ -408,6 +428,8 @@ def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
         return harm_of[
             "own labels"
         ] < 1e-6, f"the loss is the inputs' own cross-entropy up to {harm_of['own labels']:.1g}"
+    if kind == "norm" and "the epsilon of" in alarm:
+        return harm_of[kind] > 2**0.5, f"without its epsilon the output is {harm_of[kind]:.3g} times as large"
     if kind == "leak":
         return harm_of[kind] > 0, f"outputs move by {harm_of[kind]:.2g} with what they must not see"
     if kind == "loss":
