@@ -150,7 +150,8 @@ def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy
     factor is large because the stream is small, which is no fault.
     """
     of = {
-        "hidden_energy": [1.0, 1.1, 0.02, 0.02 + adds, 0.09 + adds, 0.15 + adds], "stream_coefficient": [1, 1, 0, 1, 1, 1],
+        "hidden_energy": [1.0, 1.1, 0.02, adds + 0.02, adds + 0.09, adds + 0.15],
+        "stream_coefficient": [1, 1, 0, 1, 1, 1],
         "coefficient_error": [0.01] * 6, "weight": [1, 1, 1, 9 if heavy else 1, 1, 1], "gradient": [1.0] * 6,
     }  # fmt: skip
     rows = [
