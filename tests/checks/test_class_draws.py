@@ -67,6 +67,17 @@ def test_growth_that_draws_explain_is_excused(growth, is_excused, monkeypatch):
     assert excused(what, same, monkeypatch, layer=0, kind="growth", growths=[growth, *others]) == is_excused
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_an_installed_norm_that_is_told_to_scale_alone_is_code(own, monkeypatch):
+    what = "bn2 does not normalize: its output grows as input^1, and a norm's output as input^0"
+    module, alarm = Installed(None), Alarm("h", 1, "norm", what)
+    monkeypatch.setattr(sys.modules[__name__], "__file__", "/site-packages/installed.py")
+    if own:
+        module.inner = nn.Linear(2, 2)
+        module.inner.forward = module.inner.forward
+    assert drawn_alike(module, [alarm], {"h": LAYERS}, None, {}, 0) == [alarm] * (not own)
+
+
 @pytest.mark.parametrize(("gated", "kinds"), [((1, 3), 2), ((1, 2, 3), 1)])
 def test_parameters_of_at_most_half_of_the_layers_are_a_kind(gated, kinds):
     rows = [(k, name, "weight") for k in (1, 2, 3, 4) for name in ("up", "gate") if name == "up" or k in gated]

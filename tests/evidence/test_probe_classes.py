@@ -199,66 +199,12 @@ FAULTS: dict[str, tuple[int, Callable[[Single, random.Random], Planted]]] = {
 """Each with the number of modules that it is planted in, the first of a random order in which it can be."""
 
 
-def margins(report: Any, single: Single) -> dict[str, float | list[float]]:
-    """Numbers that thresholds are set on, of a module as it is: the one that is nearest to its threshold.
-
-    Returns:
-        "lone matrices": entries of each matrix that fewer than three layers have, over the median of its list;
-        "far entry": the largest entry of a parameter over the median one; "backward": g.x of norms;
-        "equal gradients": the least difference of gradients along an axis of equal entries, over the largest;
-        "double": the least norm of a gradient in double precision over the same in single, of those that may be
-        rounding. What a module has none of is left out.
-    """
-    module, inputs, loss = single
-    frame, tests = report.probed.frame, report.probed.tests
-    found: dict[str, float | list[float]] = {}
-    rows, lone = frame[(frame["layer"] > 0) & (frame["parameter"] != "")], list[float]()
-    for _, of_list in rows.groupby("part"):
-        table = of_list.pivot_table("value", ["layer", "parameter"], "quantity")
-        if {"gradient_double", "gradient"} <= {*table}:
-            found["double"] = float((table["gradient_double"] / table["gradient"]).min())
-        if {"shortest", "weight", "entries"} <= {*table} and table.index.get_level_values("layer").nunique() > 1:
-            drawn = table["one_row"].isna() if "one_row" in table else True
-            table = table[table["shortest"].notna() & (table["weight"] > 0) & drawn]
-            sizes = table["weight"] * (table["shortest"] / table["entries"]) ** 0.5
-            few = sizes.groupby("parameter").transform("size") < _FEWEST
-            if few.any():
-                lone += (sizes / sizes.median())[few].tolist()
-    values: dict[str, dict[Any, float]] = {}
-    for part, layer, name, quantity, value in tests.rows:
-        values.setdefault(quantity, {})[part, layer, name] = value
-    far, share = values.get("norm_far", {}), values.get("norm_share", {})
-    backward = [
-        value for at, value in values.get("norm_backward", {}).items()
-        if min(values["norm_response"][at], far.get(at, 1.0)) < 0.01 and share[at] < 0.1
-    ]  # fmt: skip
-    if backward:
-        found["backward"] = max(backward)
-    module.zero_grad(set_to_none=True)
-    output = run(module, inputs)
-    (output.loss if loss is None else loss(output)).backward()
-    apart, entries = [], []
-    for one in filter(Tensor.numel, module.parameters()):
-        sizes = one.detach().abs().flatten()
-        sizes = sizes[sizes > 0]
-        entries += [float(sizes.max() / sizes.median())] if len(sizes) > 1 else []
-        for axis in range(one.ndim if one.grad is not None else 0):
-            gradient = one.grad
-            if one.shape[axis] > 1 and torch.equal(one, one.narrow(axis, 0, 1).expand_as(one)):
-                start = gradient.narrow(axis, 0, 1)
-                largest = start.abs().max()
-                apart += [float((gradient - start).abs().max() / largest)] if largest > 0 else []
-    found |= {"lone matrices": lone} if lone else {}
-    found |= {"far entry": max(entries)} | ({"equal gradients": min(apart)} if apart else {})
-    return found
-
-
 def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     """Numbers that show whether alarms are true, by the alarm's kind, in double precision where the class can.
 
     Returns:
         "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
-        divided by the largest of the module; "norm": the least number of times that the output of a norm that the alarm
+        divided by the largest of the module, 1 if it names none; "norm": the least number of times that the output of a norm that the alarm
         names is as large without its epsilon; "leak": by how much outputs move with what they must not see
         (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
         ids, each at its own position.
@@ -296,7 +242,7 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
         named = [one for _, one in named_by(alarms, "no gradient", module.named_parameters())]
         largest, all_of = (max((float(one.grad.abs().max()) for one in of if one.grad is not None), default=0.0)
                            for of in (named, module.parameters()))  # fmt: skip
-        found["no gradient"] = largest / all_of
+        found["no gradient"] = largest / all_of if named else 1.0
     if any(OWN in one.what for one in alarms):
         logits = logits_of(output).detach()
         own = nn.functional.cross_entropy(logits.flatten(0, -2), inputs["input_ids"].flatten())
@@ -374,7 +320,6 @@ def case(key: tuple[str, str], fault: str) -> Any:
         return {"not built": words_of(error)}
     try:
         report = judged_module(*single, seed=SEED)
-        measured = {} if fault else margins(report, single)
         numbers = {} if fault else harm(single, report.alarms)
     except Exception as error:
         return {"planted": planted[0], "fails": words_of(error)}
@@ -383,7 +328,7 @@ def case(key: tuple[str, str], fault: str) -> Any:
     return {
         "planted": planted[0], "alarms": [str(one) for one in report.alarms], "named": planted[1](report.alarms),
         "class": type(single[0]).__name__, "parameters": sum(one.numel() for one in single[0].parameters()),
-        "harm": numbers, "margins": measured,
+        "harm": numbers,
         "as drawn": [one for one in report.notes if re.search(r"\((a new .* has this too|by the code of .*)\)$", one)],
         "layers": report.layers.groupby("part", sort=False).size().to_dict(),
         "seconds": round(time.process_time() - begin, 2),
@@ -439,10 +384,6 @@ def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
     return False, "no number shows harm"
 
 
-def ends(values: list[float]) -> list[float]:
-    return [min(values), max(values)] if values else []
-
-
 def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[str, str], Any]]) -> dict[str, Any]:
     """Return the record of all cases."""
     built = {key: one for key, one in healthy.items() if "alarms" in one}
@@ -458,10 +399,6 @@ def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[st
         } for key, one in sorted(built.items())
     ]  # fmt: skip
     false = [row["name"] for row in table if not all(alarm["true"] for alarm in row["alarms"])]
-    lone, double, far, backward, equal = (
-        [one["margins"][name] for one in built.values() if name in one["margins"]]
-        for name in ("lone matrices", "double", "far entry", "backward", "equal gradients")
-    )
     return {
         "versions": {name: version(name) for name in (*PACKAGES, "torch")},
         "sizes": {"width": small_classes.WIDTH, "layers": small_classes.DEPTH, "tokens": small_classes.TOKENS},
@@ -471,8 +408,6 @@ def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[st
         "faults": {fault: {"planted": len(of), "named": sum(one["named"] for one in of.values()),
                            "not named": [f"{key[1]}: {one['planted']}" for key, one in of.items() if not one["named"]]}
                    for fault, of in faults.items()},
-        "healthy numbers": {"lone matrices": ends(sum(lone, [])), "far entry": ends(far), "backward": ends(backward),
-                            "equal gradients": ends(equal), "gradient in double precision over it": ends(double)},
         "table": table,
         "not built": {" ".join(key): one.get("not built", one.get("fails")) for key, one in sorted(healthy.items())
                       if key not in built},
