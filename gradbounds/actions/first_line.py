@@ -97,7 +97,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     """
     if text == ZIPF:
         return [
-            f"Words by Zipf's law with exponent 1: for fewer than {LEAST_VOCAB:,} tokens, here {stack.vocab:,},",
+            f"Tokens by Zipf's law with exponent 1: for a vocabulary below {LEAST_VOCAB:,}, here {stack.vocab:,},",
             "no English law is known. Another text can halve or double the norm; --text FILE counts yours.",
         ]
     if text not in KINDS:
@@ -105,7 +105,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     law = token_law(text, stack.vocab)
     name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
-    sentence = f"{name} by {by}: two tokens are the same with the chance {law.kappa:.2g}"
+    sentence = f"{name} by {by}: two tokens are equal with probability {law.kappa:.2g}"
     if line is None or len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE counts yours."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())

@@ -453,7 +453,7 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
             "windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
-        raise ValueError(f"vocab must be at least the {words} words of the text, got {stack.vocab}.")
+        raise ValueError(f"vocab must be at least the {words} token ids of the text, got {stack.vocab}.")
     if stack.tokens < 2 or stack.input_correlation:
         raise ValueError(
             f"text requires input_correlation 0 and at least 2 tokens, got input_correlation "
