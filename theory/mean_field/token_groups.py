@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ _NODE = 0.5 - 0.5 / 3.0**0.5
 # Tokens of the smallest group; groups of a window, and of a sequence without a mask, whose tokens are all alike.
 _LEAST = 4
 _GROUPS = 8
+
+HEADS = 16
+"""Sampled heads at most, where tokens differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -57,8 +60,9 @@ class GroupLayout(MatrixLayout):
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
         )  # fmt: skip
 
-    most_heads: ClassVar[int] = 16
-    """Heads that are sampled at most; what more of them average out does not matter among many tokens."""
+    def most_heads(self, layer: int) -> int:
+        """Heads that a layer samples at most; what more of them average out does not matter among many tokens."""
+        return HEADS
 
     def same_word(self, words: None) -> Array:
         return np.eye(len(self.sizes))

@@ -65,17 +65,19 @@ class GroupedAttention:
         stack: the network.
         variance: ρ, as in `overlap_variance`, (batch,) or (1,).
         generator: of the patterns.
+        layer: l of the branch.
         unlike: the standard deviation of products x_j·x_l/d of different tokens of a group, (batch, r), or none.
     """
 
     stack: Stack
     variance: Array
     generator: np.random.Generator
+    layer: int = 1
     unlike: Array | None = None
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         """Apply the rule to a kernel, (batch, r, r)."""
-        heads = min(self.stack.heads, tokens.most_heads)
+        heads = min(self.stack.heads, tokens.most_heads(self.layer))
         patterns = grouped_patterns(self.stack, tokens, kernel, heads, self.generator)
         forward = self._attended(tokens, patterns, kernel)
         pullback = self._pullback(tokens, patterns, kernel, forward)
@@ -91,7 +93,7 @@ class GroupedAttention:
         stack, pooled = self.stack, tokens.pooled(kernel)
         groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups
         rule, rows = replace(self, unlike=tokens.unlike(kernel)), attending_members(tokens)
-        heads = min(stack.heads, rows.most_heads)
+        heads = min(stack.heads, rows.most_heads(self.layer))
         every = grouped_patterns(stack, rows, pooled, heads, self.generator, attending=kernel)
         forward = rule._attended(rows, every, pooled)
         patterns = every.at_rows(tokens.first)
