@@ -310,7 +310,7 @@ def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest
     of_context = f" (its context of {longest} is longer than its vocabulary)" if fewer else ""
     lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}"]
     if first.result is not None:
-        lines = [f"{lines[0]}{' (yours: --text FILE)' * bool(first.texts)}; normal for 19 of 20 runs"]
+        lines = [f"{lines[0]}; normal: 19 of 20 runs"]
     else:
         deviation = "" if first.loss_deviation is None else f" +- {first.loss_deviation:.1g} at most"
         of_one = f", for one sequence of {stack.tokens} tokens"
@@ -320,7 +320,7 @@ def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest
         ]  # fmt: skip
     assert first.norm is not None and first.norm_deviation is not None and first.loss_deviation is not None
     at_most = " at most" * first.result.values["line"].is_bound
-    over = f"networks and {'texts' if first.texts else 'batches'}"
+    over = f"networks and {f'texts; yours: --batch {BATCH} --text FILE' if first.texts else 'batches'}"
     masked = any(note.field == "masked words" for note in first.result.values["notes"])
     batch = first.result.to_frame()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
