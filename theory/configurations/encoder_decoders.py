@@ -31,15 +31,10 @@ class T5:
     scaled: bool
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
-        """Return the fields of the Stack that a configuration describes.
-
-        Args:
-            r: reader of the configuration.
-            tokens: number of tokens of the target, and of the encoder input.
+        """Return the fields of the Stack that a configuration describes, with `tokens` in target and encoder input.
 
         Raises:
-            ValueError: there is no decoder, the initialization is scaled, or two fields give different activations or
-                disagree on whether the MLP is gated.
+            ValueError: there is no decoder, the initialization is scaled, or two fields disagree on the units.
         """
         if not r.switch("is_encoder_decoder"):
             raise ValueError("is_encoder_decoder must be true: T5's encoder alone is not read.")

@@ -9,7 +9,7 @@ from theory.configurations.reading import Fields, Note, Reading
 KINDS = ("full_attention", "sliding_attention")
 """The kinds of layers in a configuration's `layer_types`: without and with a window."""
 _AS_WITH_A_WINDOW = "all layers rotate as those with a window here"
-_SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
+_SLOW = "it changes only slow rotations, which do not matter for so few tokens"
 
 
 def read_rotations(r: Reading, fields: Fields) -> None:
@@ -20,16 +20,14 @@ def read_rotations(r: Reading, fields: Fields) -> None:
         fields: fields of the Stack, changed in place.
 
     Raises:
-        ValueError: the parameters of the rotations are not an object, are given twice with different values, or are
-            given for some layers in a class where all layers are alike; or more coordinates rotate than a head has.
+        ValueError: the parameters of the rotations contradict each other or the class, or exceed a head's width.
     """
     defaults, (name, given) = dict(r.of.rope or {}), _rotations(r)
     layered, nested = "sliding_attention" in defaults, [kind for kind in KINDS if kind in given]
     if nested and not layered:
         raise ValueError(f"{name} must be one object for all layers, as this class has it, got one for {nested[0]}.")
     if layered:  # as in Gemma 3: five layers of six
-        # What is no object for each kind of layers is that of those without a window.
-        parts = given if nested else {"full_attention": given}
+        parts = given if nested else {"full_attention": given}  # one object is for layers without a window
         full, sliding = (
             {**defaults.get(kind, {}), **_object(f"{name} of {kind}", parts.get(kind) or {})} for kind in KINDS
         )
