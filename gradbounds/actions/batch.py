@@ -135,11 +135,12 @@ def _within(
 
 def predict_batch(
     asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str | None,
-    memory: str | None = None, plan: bool = False, every_layer: bool = False,
+    memory: str | None = None, plan: bool = False, every_layer: bool = False, coarse: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
 
     Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
+    `coarse` is as in `noise_scale`.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -157,7 +158,7 @@ def predict_batch(
     if plan:
         return _plan(stack, asked, law, patterns)
     try:
-        scale = scale_of_batch(stack, law, patterns, budget)
+        scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
     except ValueError as error:
         if isinstance(error, OverBudgetError) or not asked.is_default:
             raise
