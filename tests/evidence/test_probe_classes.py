@@ -204,8 +204,8 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
 
     Returns:
         "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
-        divided by the largest of the module, 1 if it names none; "norm": the least number of times that the output of a norm that the alarm
-        names is as large without its epsilon; "leak": by how much outputs move with what they must not see
+        divided by the largest of the module, 1 if it names none; "norm": how many times larger a named norm's output
+        is without its epsilon, at least; "leak": by how much outputs move with what they must not see
         (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
         ids, each at its own position.
     """
@@ -274,7 +274,10 @@ def without_epsilon(times: list[float], epsilon: str, part: nn.Module, args: tup
 
 def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
     """Return how far logits before the last token move with it, over their size; 0 unless a decoder takes token ids."""
-    if isinstance(inputs, dict) and "input_ids" in inputs and not module.config.is_encoder_decoder:
+    one_way = (
+        isinstance(inputs, dict) and not module.config.is_encoder_decoder and "Masked" not in type(module).__name__
+    )
+    if one_way and "input_ids" in inputs:
         return first_positions_move(module, inputs)
     if isinstance(inputs, Tensor) and not inputs.is_floating_point():
         other = inputs.clone()
