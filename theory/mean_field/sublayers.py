@@ -46,9 +46,22 @@ class LastNorm:
     kernel: Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PathGradients(Generic[Kernel]):
+    """The gradients of all inputs above, with a depth-mixing matrix: of sub-layers, and of the final norm.
+
+    Attributes:
+        gradients: their kernels, the lowest first.
+        removed: the parts that their norms removed.
+    """
+
+    gradients: tuple[Kernel, ...] = ()
+    removed: tuple[NormOverlaps[Kernel] | None, ...] = ()
+
+
 Overlaps = NormOverlaps[Kernel] | None
 """None where nothing asks for them."""
-Above = NormOverlaps[Kernel] | LastNorm | None
+Above = NormOverlaps[Kernel] | LastNorm | PathGradients[Kernel] | None
 """What a sub-layer hands to the one below it, beside the gradient."""
 Recorded = dict[str, Any]
 """Numbers of the inside of a branch, by name; of feed-forward units their kernel, "hidden"; of sampled attention its
