@@ -69,6 +69,10 @@ sphinx_gallery_conf = {
 html_theme = "furo"
 html_title = "gradbounds"
 html_static_path = ["static"]
+templates_path = ["templates"]
+html_sidebars = {"**": [f"sidebar/{part}.html" for part in (
+    "brand", "search", "scroll-start", "explore", "navigation", "scroll-end",
+)]}  # fmt: skip
 html_favicon = "static/favicon.svg"
 html_css_files = ["pages.css"]
 html_copy_source = False
@@ -154,6 +158,7 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
         )
         context["body"] = picture.sub(rf"\g<0><br>{below}", context["body"])
     context["last_updated"] = page_layout.numbers_of(pagename, version)
+    context["body"] = context["body"].replace("<pre>", '<pre tabindex="0">')  # long lines scroll by the keyboard too
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))
 
 

@@ -48,7 +48,7 @@ def coordinates(table: pd.DataFrame) -> Figure:
         factors = (outputs.iloc[-1] / outputs.iloc[0]).dropna()
         widths = f"from width {outputs.index[0]} to {outputs.index[-1]}"
         if (name := most_changed(factors / factors.median())) is not None:
-            change = f"×{factors[name]:.2g} {widths} (median ×{factors.median():.2g})"
-            message(figure, f"{name}: outputs change by {change}")
+            change = f"{factors[name]:.2g}-fold {widths}, others {factors.drop(name).median():.2g}-fold"
+            message(figure, f"Outputs of module {name} change {change}")
         legend_below(figure, 6, "means over seeds, \u00b1 2 s.e.")
     return figure

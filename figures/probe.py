@@ -28,6 +28,9 @@ def probe(table: pd.DataFrame) -> Figure:
     if (energy := rows["energy"]).max() < _CONSTANT * energy.min():
         note += rf"; $\|x_l\|^2/d = {energy.mean():.3g}$ after every layer"
         del labels["energy"]
+    deepest = rows[rows["depth"] == rows["depth"].max()].sort_values("layer")
+    gradients = deepest.groupby("part", sort=False)["gradient"]
+    ratios = gradients.last() / gradients.first()
     with style():
         shape = (len(parts), 2) if len(labels) == 2 else (-(-len(parts) // 2), min(2, len(parts)))
         figure = Figure(figsize=(7.0, 0.6 + 2.9 * shape[0]), layout="constrained", dpi=160)
@@ -42,17 +45,15 @@ def probe(table: pd.DataFrame) -> Figure:
                         curve["layer"], curve[quantity], yerr=2 * curve[f"{quantity}_sem"], capsize=2, linewidth=1.1,
                         **({"markersize": 4} | look), label=f"$L = {depth}$",
                     )  # fmt: skip
-                axis.set(yscale="log", xlabel="layer $l$", ylabel=label, title=f"{part}, $d = {width}$")
+                times = f": last / first {ratios[part]:.2g}" if quantity == "gradient" else ""
+                axis.set(yscale="log", xlabel="layer $l$", ylabel=label, title=f"{part}, $d = {width}${times}")
                 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
                 # What is the same in every layer should look so.
                 middle = float(rows.loc[rows["part"] == part, quantity].median())
                 low, high = axis.get_ylim()
                 axis.set_ylim(min(low, middle / _LEAST_RANGE), max(high, middle * _LEAST_RANGE))
                 plain_decades(axis.yaxis)
-        deepest = rows[rows["depth"] == rows["depth"].max()].sort_values("layer")
-        gradients = deepest.groupby("part", sort=False)["gradient"]
-        ratios = gradients.last() / gradients.first()
         if (part := most_changed(ratios)) is not None:
-            message(figure, f"{part}: the last layer's gradient is ×{ratios[part]:.2g} the first's")
+            message(figure, f"{part}: the last layer's gradient is {ratios[part]:.2g} times the first's")
         legend_below(figure, 6, note)
     return figure

@@ -1,6 +1,7 @@
-"""Claims and predictions: the paper's statements in symbols, and the exact theory at large width.
+"""The theory package: the paper's claims in symbols, and exact large-width predictions of gradient norms.
 
-A name is loaded when it is first asked for: a command's help and a list of claims need no recursion and no scipy.
+A public name is imported on first access, so that command help and lists of claims load neither the recursion nor
+scipy.
 """
 
 from typing import TYPE_CHECKING
@@ -32,10 +33,10 @@ else:
     }
 
     def __getattr__(name):
-        """A public name, loaded now and kept.
+        """Import a public name of the package on first access and keep it.
 
         Raises:
-            AttributeError: there is none.
+            AttributeError: the package has no public name of this spelling.
         """
         if name not in _HOMES:
             raise AttributeError(f"module 'theory' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Activations, placements and initializations of one's own, under names that `Stack` then takes."""
+"""Functions that register a user's activation, placement or initialization under a name that `Stack` accepts."""
 
 import math
 import re
@@ -33,25 +33,27 @@ def register_activation(
     slope_moment: Moment | None = None,
     version: str = "1",
 ) -> None:
-    """Register an activation φ under a name for `Stack`, theory, sampling, flags and cell keys.
+    """Register an activation φ under a name for `Stack`, theory, sampling, flags and configuration keys.
 
     A name has one meaning in a process: repeating the same call is allowed, another one with the name is an error.
 
     Args:
         name: the value of `Stack.activation` from now on.
-        function: φ of float64 arrays of any shape, entrywise.
-        derivative: φ′ likewise; it may jump at 0.
+        function: φ of float64 arrays of any shape, applied to each entry.
+        derivative: the derivative φ′ of float64 arrays of any shape; it may jump at 0.
         torch: φ of tensors, which autograd differentiates, or its dotted path such as "torch.nn.functional.softplus",
             which is imported when something is sampled. Without it there are predictions only.
-        moment: E[φ(u) φ(v)] of centred Gaussians as a function of Var u, Var v and Cov(u, v). Without it, by
-            quadrature, for which φ and φ′ must be smooth on either side of 0, as the slope of u^1.5 is not.
-        slope_moment: E[φ′(u) φ′(v)] likewise.
-        version: part of the cell keys; change it when φ changes, so that old draws are not used for the new φ.
+        moment: E[φ(u) φ(v)] of centred Gaussians as a function of Var u, Var v and Cov(u, v). Without it, the moment
+            is computed by quadrature, for which φ and φ′ must be smooth on either side of 0; the slope of u^1.5 is
+            not.
+        slope_moment: E[φ′(u) φ′(v)] as a function of Var u, Var v and Cov(u, v); by quadrature if it is not given.
+        version: part of the configuration keys; change it when φ changes, so that stored samples of the old φ are not
+            used.
 
     Raises:
-        ValueError: the name or version cannot be one or is taken, a function returns something else than finite
-            numbers of the shape that it is given, the derivative is not that of the function, or moments are infinite,
-            do not settle, or are not those of the functions.
+        ValueError: the name or version is not allowed or is taken, a function does not return finite numbers of the
+            shape of its argument, the derivative is not that of the function, or moments are infinite, do not
+            converge, or are not those of the functions.
 
     >>> register_activation("doctest.softsign", lambda u: u / (1 + abs(u)), lambda u: (1 + abs(u)) ** -2.0)
     >>> from theory import Stack, predict
@@ -82,16 +84,16 @@ def register_activation(
 
 
 def register_placement(name: str, composition: Composition, *, version: str = "1") -> None:
-    """Register a placement of LayerNorm under a name for `Stack`, theory, sampling, flags and cell keys.
+    """Register a placement of LayerNorm under a name for `Stack`, theory, sampling, flags and configuration keys.
 
     Args:
         name: the value of `Stack.placement` from now on.
-        composition: how a sub-layer is made of residual, branch and norm.
-        version: as for `register_activation`.
+        composition: the rule by which residual, branch and norm form a sub-layer.
+        version: part of the configuration keys; change it when the composition changes.
 
     Raises:
-        ValueError: the name or version cannot be one or is taken, a scale is no number from 0 to 1e100, or there is a
-            second stream whose first is not normalized.
+        ValueError: the name or version is not allowed or is taken, a scale is not a number from 0 to 1e100, or there
+            is a second stream while the first is not normalized.
     """
     item = f"placement {name!r}"
     if not isinstance(composition, Composition):
@@ -110,15 +112,15 @@ def register_placement(name: str, composition: Composition, *, version: str = "1
 
 
 def register_initialization(name: str, initialization: Initialization, *, version: str = "1") -> None:
-    """Register an initialization under a name for `Stack`, theory, sampling, flags and cell keys.
+    """Register an initialization under a name for `Stack`, theory, sampling, flags and configuration keys.
 
     Args:
         name: the value of `Stack.initialization` from now on.
         initialization: the variance of entries by role and shape, and whether they are uniform or normal.
-        version: as for `register_activation`.
+        version: part of the configuration keys; change it when the initialization changes.
 
     Raises:
-        ValueError: the name or version cannot be one or is taken, or a gain is no finite number of at least 0.
+        ValueError: the name or version is not allowed or is taken, or a gain is not a finite number of at least 0.
     """
     item = f"initialization {name!r}"
     if not isinstance(initialization, Initialization) or not callable(initialization.gain):
@@ -129,10 +131,15 @@ def register_initialization(name: str, initialization: Initialization, *, versio
 
 
 def _checked(item: str, what: str, function: Function) -> NDArray[np.float64]:
-    """Return a function's values at the checked points.
+    """Return a registered function's values at the points `CHECKED_AT`.
+
+    Args:
+        item: name of the registered activation, for the error message.
+        what: "function" or "derivative", for the error message.
+        function: the function.
 
     Raises:
-        ValueError: no finite numbers of their shape.
+        ValueError: the function does not return finite numbers of the shape of its argument.
     """
     try:
         with np.errstate(all="ignore"):
@@ -151,10 +158,15 @@ def _checked(item: str, what: str, function: Function) -> NDArray[np.float64]:
 
 
 def _check_moments(item: str, function: Function, moment: Moment | None) -> None:
-    """Let the moments be finite, and those given be those of the function where quadrature can tell.
+    """Check that a function's Gaussian moments are finite, and that given moments agree with quadrature.
+
+    Args:
+        item: name of the registered activation, for the error message.
+        function: φ or φ′.
+        moment: the user's moment of the function; None for none.
 
     Raises:
-        ValueError: they are not.
+        ValueError: a moment is infinite, or a given one differs from quadrature.
     """
     for kernel in _KERNELS:
         try:
@@ -175,10 +187,17 @@ def _check_moments(item: str, function: Function, moment: Moment | None) -> None
 def _scalar(
     item: str, function: Callable[..., float], *at: object, least: float = 0.0, most: float = math.inf
 ) -> float:
-    """A number that a function gives.
+    """Return the value of a registered function as a float, after a check of its range.
+
+    Args:
+        item: name of the value, for the error message.
+        function: the function.
+        at: arguments of the function.
+        least: smallest allowed value.
+        most: largest allowed value.
 
     Raises:
-        ValueError: it gives none, or one that is not finite, or not from `least` to `most`.
+        ValueError: the value is not a finite number from `least` to `most`.
     """
     try:
         value = float(function(*at))

@@ -32,14 +32,30 @@ class Explore:
         Flag(name="out", help="write the page as one file", metavar="FILE", help_behavior_hint="(default: serve it)"),
     ] = None
 
+    lectures: Annotated[
+        Path | None,
+        Flag(
+            help="write two lectures with exercises and answers as notebooks",
+            metavar="DIR",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None
+
     def run(self) -> int:
-        """Serve until Ctrl-C, or write the file.
+        """Serve until Ctrl-C, or write the file or the notebooks.
 
         Raises:
             ValueError: the port is not to be had, the folder holds no samples, or the file cannot be written.
         """
         from gradbounds.explore.run import serve, write
 
+        if self.lectures is not None:
+            from gradbounds.explore.lectures import write_lectures
+
+            for name, value in (("run", self.folder), ("port", self.port), ("--out", self.page)):
+                if value is not None:
+                    raise ValueError(f"{name} cannot be combined with --lectures, got {str(value)!r}.")
+            return write_lectures(self.lectures)
         if self.page is None:
             return serve(self.port, self.folder)
         for name, value in (("run", self.folder), ("port", self.port)):

@@ -49,6 +49,9 @@ _LONGEST = 200
 # Tables of networks that may be asked for again, as those that are pinned.
 _KEPT = 16
 
+_EQUAL = 1.05
+"""A ratio of norms below which the page calls them equal."""
+
 # Sampled patterns of one of several networks, over those of one alone.
 _FEWER = 8
 
@@ -126,7 +129,9 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
         "name": TITLES[stack.placement],
         "stack": stack,
         "python": f"gb.predict(gb.{stack!r})",
-        "series": _series(shown),
+        "series": (series := _series(shown)),
+        "finding": _finding(series),
+        "cosine": _cosine(series),
         "cheaper": result.values["cheaper"] or "",
         "paper": _of_the_paper(stack, shown),
         "taken_apart": _taken_apart(stack, shown),
@@ -154,6 +159,31 @@ def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
         }
         for name in table["quantity"].unique()
     ]
+
+
+def _finding(series: list[dict[str, Any]]) -> str:
+    """Compare the first layer's gradients with the last layer's in one sentence: the title of the page."""
+    ends = {each["head"].replace("dL/d", ""): (each["predicted"][0], each["predicted"][-1])
+            for each in series if each["matrix"] and len(each["layer"]) > 1}  # fmt: skip
+    ratios = {name: first / last for name, (first, last) in ends.items() if first > 0 and last > 0}
+    if not ratios:
+        return "The network has one layer, which cannot be compared with another."
+    least, most = min(ratios, key=lambda name: ratios[name]), max(ratios, key=lambda name: ratios[name])
+    if max(ratios[most], 1 / ratios[least]) < _EQUAL:
+        return "The gradients of the first and the last layer are equal within 5%."
+    between = f"{ratios[least]:.3g} ({least}) to {ratios[most]:.3g} ({most})"
+    if ratios[most] < ratios[least] * (_EQUAL):
+        between = f"{ratios[most]:.3g}"
+    return f"The first layer's gradients are {between} times as large as the last layer's."
+
+
+def _cosine(series: list[dict[str, Any]]) -> str:
+    """Say how much more alike two tokens become between the first and the last layer; "" for one token."""
+    of_layers = next((each for each in series if each["quantity"] == "cosine"), None)
+    if of_layers is None:
+        return ""
+    first, last = of_layers["predicted"][0], of_layers["predicted"][-1]
+    return f"The cosine of two tokens is {first:.2f} after the first layer and {last:.2f} after the last."
 
 
 def _of_the_paper(stack: Stack, table: pd.DataFrame) -> dict[str, Any] | None:

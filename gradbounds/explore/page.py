@@ -105,7 +105,7 @@ def _still(content: Mapping[str, Any] | None) -> tuple[str, str]:
     picture = (
         f'<svg viewBox="0 0 700 260" role="img" aria-label="{label}" font-size="13">{"".join(drawn)}{layers}</svg>'
     )
-    sentence = content["stands_out"][1].removeprefix("- ").replace("dL/d", "")
+    sentence = content["finding"]
     return escape(f"{START}: {sentence[0].lower()}{sentence[1:]}"), picture
 
 

@@ -175,6 +175,7 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     only_own = all(set(each["requests"]) <= {*each["own"], "null"} for each in parts)
     found = {name: value for each in parts for name, value in each.items()}
     found["errors"] = [error for each in parts for error in each["errors"]]
+    found["beyond"] = {at: value for each in parts for at, value in each["beyond"].items()}
     found["dialogs"] = sum(each["dialogs"] for each in parts)
     found["requests_outside"] = not only_own
     for name in ("own", "requests", "load_average"):
@@ -218,7 +219,7 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     assert "letters" in found["hostile"]["1 MB"]["message"]
     assert found["file"]["asked"] == ["null"] and "loss" in found["file"]["first_line"]
     assert "--width 77" in found["file"]["not_in_it"]
-    assert found["file"]["tokens"] == "What stands out at 8 tokens, all different"
+    assert found["file"]["tokens"].endswith("one sequence of 8 tokens")
     current = found["current"]
     assert (current["waiting"], current["predicted"], current["settled"]) == ([], ["predict"], ["batch", "predict"])
     assert current["caret"] == ["field_tokens", "4"]
@@ -236,7 +237,8 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     assert "fewer or smaller networks" in samples["too_many"]
     assert found["csv"]["samples"] > 50
     page_svg, samples_svg = found["svg"]["page"], found["svg"]["samples"]
-    assert (page_svg["curves"], page_svg["marks"]) == (4, 0) and page_svg["title"].startswith("Post-LN")
+    # Three matrices, appendix F's line and the three grey lines of the network before.
+    assert (page_svg["curves"], page_svg["marks"]) == (7, 0) and page_svg["title"].startswith("Post-LN")
     assert samples_svg["curves"] == 3 and samples_svg["marks"] > 10
     assert found["run"]["cells"] == 2 and found["run"]["words"].startswith("64 networks of run:")
     assert found["public_run"]["boxes"] == ["11.0091", "15.37"]

@@ -31,6 +31,7 @@ from theory.configurations import stack_from_config
 small_classes = pytest.importorskip("tests.helpers.small_classes")
 other_tie = pytest.importorskip("tests.evidence.test_probe_config").other_tie
 small_modules = pytest.importorskip("tests.helpers.small_modules")
+held_out_modules = pytest.importorskip("tests.helpers.held_out_modules")
 pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
 
 SEED, SECONDS, TIMES = 73_000, 90, 30.0
@@ -58,11 +59,13 @@ def of_transformers(family: str) -> Single:
 @cache
 def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
     own = {("transformers", family): partial(of_transformers, family) for family in small_classes.families()}
-    return own | small_modules.subjects()
+    return own | small_modules.subjects() | held_out_modules.subjects()
 
 
 def run(module: nn.Module, inputs: Any) -> Any:
-    return module(**inputs) if isinstance(inputs, dict) else module(inputs)
+    if isinstance(inputs, dict | tuple):
+        return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+    return module(inputs)
 
 
 def matrices_by_layer(module: nn.Module) -> list[list[tuple[str, int]]]:
@@ -372,11 +375,15 @@ def words_of(error: Exception) -> str:
 
 
 def class_cases(_: Any) -> dict[tuple[Any, ...], Callable[[], Any]]:
-    """Every module as it is; those with faults follow from what can be built."""
-    return {("class", *key, ""): partial(case, key, "") for key in subjects()}
+    """Every module of the table as it is; those with faults follow from what can be built."""
+    return {("class", *key, ""): partial(case, key, "") for key in subjects() if not key[0].startswith("held out")}
 
 
-CASES = {"class": class_cases}
+def held_out_cases(_: Any) -> dict[tuple[Any, ...], Callable[[], Any]]:
+    return {("held out", *key, ""): partial(case, key, "") for key in held_out_modules.subjects()}
+
+
+CASES = {"class": class_cases, "held out": held_out_cases}
 
 
 def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:

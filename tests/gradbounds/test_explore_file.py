@@ -1,20 +1,25 @@
 """`gradbounds explore --out`: a page as one file, whose answers are those of theory, made once and counted."""
 
+import ast
 import itertools
 import json
 import re
+from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
 
 from gradbounds import progress
+from gradbounds.cli import main
 from gradbounds.explore import precomputed, prepared
 from gradbounds.explore.answers import answer, seconds_of_answer
+from gradbounds.explore.lectures import NAMES
 from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import answers
 from theory import Stack, predict
 from theory.configurations.published import PUBLISHED
 
+ROOT = Path(__file__).parents[2]
 SMALL = {"width": "64", "depth": "2", "tokens": "4", "vocab": "16"}
 
 
@@ -62,8 +67,10 @@ def test_answers_that_ship_are_those_of_theory(monkeypatch):
         {"fields": {"depth": "24", "ffn": "gated", "activation": "silu"}},
         {"like": "gpt2"},
     ):
-        known = {one["quantity"]: one["predicted"] for one in answer("predict", question)["series"]}
-        kept = {one["quantity"]: one["predicted"] for one in given[precomputed.name_of("predict", question)]["series"]}
+        fresh, shipped = precomputed._answer("predict", question), given[precomputed.name_of("predict", question)]
+        known, kept = ({one["quantity"]: one["predicted"] for one in each["series"]} for each in (fresh, shipped))
+        words = ("finding", "cosine", "stands_out", "evened", "trust", "drawn")
+        assert [shipped[name] for name in words] == [fresh[name] for name in words]
         assert kept.keys() == known.keys()
         assert all(kept[name] == pytest.approx(known[name], rel=1e-4, nan_ok=True) for name in known)
     assert all("series" in given[f"predict?like={model}"] for model in PUBLISHED)
@@ -144,3 +151,17 @@ def test_steps_of_a_file_are_counted_and_not_said_one_by_one(capsys, monkeypatch
     monkeypatch.setattr(precomputed, "_answer", lambda kind, question: progress.shown("a step", 9.0).__enter__())
     answers(models=(), depths=(1,), widths=(64,), placements=("pre",), gated=(), choices=False)
     assert [line.partition(" ")[0] for line in capsys.readouterr().err.splitlines()] == ["4", *["answers:"] * 4]
+
+
+def test_lectures_are_notebooks_with_the_code_of_their_scripts(tmp_path, capsys):
+    assert main(["explore", "--lectures", str(tmp_path / "new")]) == 0
+    files = sorted((tmp_path / "new").glob("*.ipynb"))
+    assert [file.stem for file in files] == sorted(NAMES) and len(capsys.readouterr().out.split()) == 4
+    for file in files:
+        cells = json.loads(file.read_text())["cells"]
+        code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
+        script = ast.parse((ROOT / "examples" / f"{file.stem}.py").read_text())
+        assert ast.unparse(ast.parse(code)) == ast.unparse(ast.Module(script.body[1:], []))
+        assert not any(":math:" in cell["source"] for cell in cells)
+    assert main(["explore", "--lectures", str(tmp_path), "--port", "8000"]) == 2
+    assert "port cannot be combined with --lectures" in capsys.readouterr().err

@@ -137,6 +137,7 @@ async function samples(browser) {
 async function run(browser) {
   const page = await open(browser, ofRun);
   await page.waitForFunction(() => document.getElementById("sample_words").textContent.includes("networks of"), null, { timeout: 300000 });
+  await tab(page, "samples");
   const first = await page.inputValue("#cell"), cells = await page.evaluate(() => document.getElementById("cell").options.length - 1);
   await page.selectOption("#cell", { index: 2 });
   await page.waitForFunction((before) => document.getElementById("cell").value !== before

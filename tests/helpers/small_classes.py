@@ -134,7 +134,7 @@ def of_every_kind(kinds: list[Any]) -> list[Any]:
     return chosen
 
 
-def built(family: str, *, seed: int = 0) -> nn.Module:
+def built(family: str, *, seed: int = 0, tasks: Sequence[str] = TASKS) -> nn.Module:
     """A class, small, with random weights, in evaluation, its attention written out.
 
     Raises:
@@ -145,7 +145,7 @@ def built(family: str, *, seed: int = 0) -> nn.Module:
     if parts := composite(default):
         raise ValueError(f"is made of {' and '.join(sorted(parts))}, which are here on their own")
     config = kind(**small_fields(default))
-    owner = getattr(transformers, families()[family])
+    owner = getattr(transformers, families(tasks)[family])
     with torch.device("meta"):
         count = sum(weight.numel() for weight in owner(config).parameters())
     if count > MOST:

@@ -1,4 +1,4 @@
-"""Configurations of published models, and the Stack that each of them is at initialization."""
+"""Conversion of published models' configuration files into a `Stack`, the network at initialization."""
 
 from theory.configurations.configuration_file import stack_from_config
 from theory.configurations.published import PUBLISHED, published

@@ -1,4 +1,4 @@
-"""Measured defaults of model classes in Hugging Face transformers, for fields that a file does not set."""
+"""Measured defaults of model classes in Hugging Face transformers, for fields that a configuration file leaves out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,19 +12,21 @@ FILE = Path(__file__).with_name("classes.json")
 
 @dataclass(frozen=True, slots=True)
 class ModelClass:
-    """One family's classes, of a configuration and of a model.
+    """The configuration defaults and measured weights of one model family's classes in transformers.
 
     Attributes:
-        name: of the model's class.
-        defaults: of the configuration's fields; None where it makes the value of others.
-        names: other names of a field, as `{"hidden_size": "n_embd"}`.
-        rope: the parameters of its rotary positions by default; None if it has none.
-        tied: whether the output matrix is the embeddings', if the file says false and if it says true.
-        own_heads: whether `head_dim` makes its heads of another width than d/h.
-        small: the fields with which the class was built.
-        deviations: of the entries of its matrices then, by our names of them.
-        older: how many times as large deviations are in an older version of the library, by version; of those that
-            differ, which is by sqrt(2 L), as without the division of what is added to the stream.
+        name: name of the model's class.
+        defaults: default values of the configuration's fields; None for a field whose value the class derives from
+            others.
+        names: alternative names of a field, such as `{"hidden_size": "n_embd"}`.
+        rope: default parameters of the rotary positions; None if the class has no rotary positions.
+        tied: whether the output matrix is the embedding matrix, if the file says false and if it says true.
+        own_heads: whether `head_dim` sets a head width other than d/h.
+        small: configuration fields of the small model that was built and measured.
+        deviations: standard deviations of the entries of that model's matrices, by the names of this project.
+        older: by version of transformers, the factors by which standard deviations of matrices are larger in that
+            older version. Only matrices that differ are listed. The factor is sqrt(2 L), because older versions do
+            not divide the matrices whose output is added to the residual stream.
     """
 
     name: str
@@ -39,28 +41,31 @@ class ModelClass:
 
     @property
     def keys(self) -> frozenset[str]:
-        """All names that the configuration's class knows."""
+        """All names of fields that the configuration's class knows."""
         return frozenset(self.defaults) | frozenset(self.names) | frozenset(self.names.values())
 
 
 _TABLE: dict[str, Any] = parsed(FILE.read_bytes(), "JSON")
 
 MEASURED: str = _TABLE["transformers"]
-"""The version of transformers whose classes these are."""
+"""The version of transformers whose classes were measured."""
 
 OLDER: tuple[str, ...] = tuple(_TABLE["older"])
-"""Older versions that were compared with it, the oldest first."""
+"""Older versions of transformers that were compared with the measured one, the oldest first."""
 
 OF_WORDS: dict[str, str] = _TABLE["words"]
-"""The family of a model's words where its `text_config` does not say it, by the `model_type` of the whole."""
+"""The family of the language model in a model of several parts, by the `model_type` of the whole model.
+
+It is used if the `text_config` has no `model_type` of its own.
+"""
 
 WITHOUT_WORDS: frozenset[str] = frozenset(_TABLE["without words"])
-"""Models of several parts, a `text_config` among them, of which no class predicts words, by `model_type`."""
+"""The `model_type` of models of several parts, including a `text_config`, that have no language model class."""
 
 OTHER_TYPES: frozenset[str] = frozenset(_TABLE["other types"].split())
-"""The `model_type` of every other class of that version."""
+"""The `model_type` of every other class of the measured version of transformers."""
 
 CLASSES: dict[str, ModelClass] = {
     name: ModelClass(**{**entry, "tied": tuple(entry["tied"])}) for name, entry in _TABLE["classes"].items()
 }
-"""By `model_type`."""
+"""The measured classes by `model_type`."""

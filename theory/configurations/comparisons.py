@@ -1,4 +1,4 @@
-"""Results of comparing each model family's own code with theory: how many numbers, and how many are off."""
+"""Results of comparing theory with each model family's own code: numbers compared, and numbers that are off."""
 
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,19 @@ from theory.stack import Stack
 from theory.stack.documents import parsed
 
 FILE = Path(__file__).with_name("comparisons.json")
-"""Made from the committed evidence (`python -m tests.helpers.rendered_pages`)."""
+"""The table of results, made from the committed evidence (`python -m tests.helpers.rendered_pages`)."""
 
 _SIZES = {"width", "depth", "tokens", "vocab", "heads", "kv_heads", "ffn_ratio"}
-"""Fields in which a network may differ from those that were compared, which were small."""
+"""The fields in which a network may differ from the compared networks, which were small."""
 
 
 def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozenset()) -> str:
-    """Describe in a sentence how theory compares with a family of models; "" if it was not compared.
+    """Return a sentence on how well theory agrees with a model family's own class; "" if it was not compared.
 
     Args:
-        family: its `model_type`.
-        stack: the network.
-        changed: its fields that are not those of the configuration.
+        family: `model_type` of the family; None if it is not known.
+        stack: the network that the sentence is printed for.
+        changed: names of fields of the network that differ from the configuration.
     """
     table: dict[str, Any] = parsed(FILE.read_bytes(), "JSON")
     if family is None or family not in table["families"] or not changed <= _SIZES:
@@ -40,12 +40,12 @@ def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozens
 
 
 def compared_step(family: str | None, optimizer: str, embeddings: str) -> str:
-    """Describe in a sentence how theory compares with the first step of a family's own class; "" if not compared.
+    """Return a sentence on how well theory predicts the first step of a model family's own class; "" if not compared.
 
     Args:
-        family: its `model_type`.
-        optimizer: that steps.
-        embeddings: "tied" or "untied", as the network's; the others' numbers are said where there are no such.
+        family: `model_type` of the family; None if it is not known.
+        optimizer: name of the optimizer.
+        embeddings: "tied" or "untied", as in the network; if there are no results for it, the other results are used.
     """
     table: dict[str, Any] = parsed(FILE.read_bytes(), "JSON")
     by_ends = table["steps"].get(family, {})

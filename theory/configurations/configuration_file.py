@@ -1,4 +1,4 @@
-"""From a configuration file to the Stack that such a model is at initialization."""
+"""Conversion of one configuration file into a Stack, with notes on the fields that the Stack does not have."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from theory.stack.documents import read_document
 from theory.stack.registry import nearest
 
 FAMILIES: dict[str, Callable[[Reading, int], dict[str, Any]]] = {**DECODERS_AND_ENCODERS, **ENCODER_DECODERS}
-"""What reads a configuration, by `model_type`; nanoGPT's files have none."""
+"""The function that reads a configuration of each family, by `model_type`, and by "nanogpt" for files without one."""
 
 _NANOGPT = {"n_layer", "n_head", "n_embd"}
 _NANOGPT_WORDS = 50304  # by default
@@ -60,7 +60,7 @@ def stack_from_config(
 
     Raises:
         ValueError: the file, its family, a field, or `drawn_by` is not known or contradicts another; `init_std` is
-            given beside `drawn_by`, or its rule says nothing of a matrix.
+            given together with a framework's `drawn_by`, or the framework's rule does not cover one of the matrices.
 
     Source: the classes of Hugging Face transformers 5 and theory/configurations/training_codes.toml.
 
@@ -94,10 +94,16 @@ def stack_from_config(
 
 
 def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fields: Mapping[str, Any]) -> Reading:
-    """The fields of a file before they are read, at the sizes that are asked for.
+    """Return the reader of a file's fields, with the requested sizes and without the ignored fields.
+
+    Args:
+        family: `model_type` of the family.
+        in_file: all fields of the file.
+        ignore: names of fields to ignore.
+        fields: fields of the Stack that override the file, of which width and depth are used.
 
     Raises:
-        ValueError: a field to ignore is not in the file, or a switch is no switch.
+        ValueError: a field to ignore is not in the file, or a switch is neither true nor false.
     """
     sizes: dict[str, int] = {name: fields[name] for name in ("width", "depth") if name in fields}
     reading = Reading({k: v for k, v in in_file.items() if k not in ignore}, CLASSES.get(family), sizes)
@@ -111,12 +117,16 @@ def _reading(family: str, in_file: Mapping[str, Any], ignore: Sequence[str], fie
 def _recognized(
     config: Mapping[str, Any] | str | Path | None, ignore: Sequence[str]
 ) -> tuple[str, dict[str, Any], list[Note]]:
-    """The family of a configuration, the fields of the part that predicts words, and notes on the other parts.
+    """Return the family of a configuration, the fields of its language model, and notes on its other parts.
 
-    Without its `model_type` a family that is not read is the nearest that is.
+    If `model_type` is ignored, the nearest family with a reader replaces a family that has none.
+
+    Args:
+        config: the fields of a file, or its path.
+        ignore: names of fields to ignore.
 
     Raises:
-        ValueError: the file cannot be read, or is of a family that is not known.
+        ValueError: the file cannot be read, or its family is not known.
     """
     if config is None:
         raise ValueError("config or like must be given.")
@@ -138,7 +148,7 @@ def _recognized(
 
 
 def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
-    """How a file is read as the nearest family; "" if it cannot be."""
+    """Return the flags that read a file as the nearest known family, in a sentence; "" if this is not possible."""
     if family not in NEAREST:
         return ""
     fields = {name: value for name, value in in_file.items() if name != "model_type"}
@@ -152,10 +162,10 @@ def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
 
 
 def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
-    """The fields of the Stack that a family's rules read.
+    """Return the fields of the Stack that the rules of a family read from a file.
 
     Raises:
-        ValueError: a field has a value of another kind, is missing, or nobody knows it.
+        ValueError: a field has a value of the wrong type, is missing, or is not known.
     """
     try:
         values = FAMILIES[family](reading, tokens)
@@ -168,7 +178,7 @@ def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
 
 
 def _note_older(reading: Reading, depth: int) -> None:
-    """Name versions of the library whose class draws the weights otherwise."""
+    """Add a note on older versions of transformers whose class initializes some weights differently."""
     if older := [version for version in OLDER if version in reading.of.older]:
         roles = " and ".join(reading.of.older[older[-1]])
         larger = f"sqrt(2 L) = {(2 * depth) ** 0.5:.3g} times as large"
@@ -179,10 +189,16 @@ def _note_older(reading: Reading, depth: int) -> None:
 def _drawn_fields(
     code: TrainingCode, reading: Reading, values: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields that a training code's rule gives, with notes on what it leaves unread.
+    """Return the initialization fields that a training framework's rule sets, and note which fields it does not read.
+
+    Args:
+        code: the training framework.
+        reading: reader of the configuration, to which notes are added.
+        values: fields of the Stack.
+        given: fields that the user set.
 
     Raises:
-        ValueError: `init_std` is given beside the rule, or the rule says nothing of a matrix.
+        ValueError: `init_std` is given together with the rule, or the rule does not cover one of the matrices.
     """
     if "init_std" in given:
         raise ValueError(
@@ -200,10 +216,10 @@ def _drawn_fields(
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse what is no field of a Stack, and sizes that are no number, before a rule is applied to them.
+    """Check that all names are fields of a Stack, and that width and depth are positive integers.
 
     Raises:
-        ValueError: there is one.
+        ValueError: a name or a size is not allowed.
     """
     known = Stack.__dataclass_fields__
     for name, value in fields.items():
@@ -214,11 +230,11 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _drawn(code: TrainingCode | None, class_name: str) -> Note:
-    """The note on the weights.
+    """Return the note on how the weights are initialized.
 
     Args:
-        code: that draws them; None if the class does.
-        class_name: of the model; "" of a file that has none, which is nanoGPT's.
+        code: training framework that initializes them; None for the model's own class.
+        class_name: name of the model's class; "" for nanoGPT, whose files name no class.
     """
     if code is not None:
         return Note(
@@ -229,10 +245,10 @@ def _drawn(code: TrainingCode | None, class_name: str) -> Note:
 
 
 def _check_type(fields: dict[str, Any]) -> str | None:
-    """The `model_type`, None without one.
+    """Return the `model_type` of a configuration; None without one.
 
     Raises:
-        ValueError: it is no word.
+        ValueError: the `model_type` is not text.
     """
     family = fields.get("model_type")
     if family is not None and not isinstance(family, str):
@@ -256,10 +272,10 @@ def _unread(family: str | None, fields: dict[str, Any]) -> str:
 
 
 def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
-    """The configuration of the part that predicts words, and notes on the others.
+    """Return the configuration of the language model in a model of several parts, and notes on the other parts.
 
     Raises:
-        ValueError: what stands for it is no object, or of no known family.
+        ValueError: the language model's configuration is not an object, or its family is not known.
     """
     name = next((name for name in _INNER if name in fields and fields.get("model_type") not in FAMILIES), None)
     if name is None:
@@ -288,10 +304,10 @@ def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    """The fields of a file.
+    """Return the fields of a configuration file.
 
     Raises:
-        ValueError: it cannot be read, or is no JSON object.
+        ValueError: the file cannot be read, or is not a JSON object.
     """
     fields = read_document(path, "config", "JSON", finite=False)  # Python writes Infinity, and so do classes
     if not isinstance(fields, dict):

@@ -1,4 +1,4 @@
-"""Configuration fields of encoder-decoders with one width: T5's kind and BART's."""
+"""Readers for configurations of encoder-decoders with one width: the families of T5 and BART."""
 
 from dataclasses import dataclass
 
@@ -19,21 +19,22 @@ _OTHER = "the output matrix is not tied to the input embeddings here"
 
 @dataclass(frozen=True)
 class T5:
-    """T5's kind: Pre-LN with RMSNorm, each matrix N(0, 1/its inputs), a source of as many tokens as the target.
+    """The reader for T5's family: Pre-LN with RMSNorm, and matrix entries with variance 1/(number of inputs).
 
-    Logits of attention are not divided by sqrt(d_kv); W^Q is smaller by that factor.
+    The encoder input has as many tokens as the target. Attention logits are not divided by sqrt(d_kv); the standard
+    deviation of W^Q is smaller by that factor instead.
 
     Attributes:
-        scaled: whether outputs are divided by sqrt(d), unless the file says that both ends are not tied.
+        scaled: whether outputs are divided by sqrt(d), unless the file says that the embeddings are not tied.
     """
 
     scaled: bool
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
-        """The fields of the Stack.
+        """Return the fields of the Stack that a configuration describes, with `tokens` in target and encoder input.
 
         Raises:
-            ValueError: there is no decoder, the initialization is scaled, or two fields say which units, and differ.
+            ValueError: there is no decoder, the initialization is scaled, or two fields disagree on the units.
         """
         if not r.switch("is_encoder_decoder"):
             raise ValueError("is_encoder_decoder must be true: T5's encoder alone is not read.")
@@ -91,12 +92,14 @@ class T5:
 
 @dataclass(frozen=True)
 class Bart:
-    """BART's kind: every matrix of one deviation, positions added to words, a source of as many tokens as the target.
+    """The reader for BART's family: one standard deviation for all matrices, and positions added to the embeddings.
+
+    The encoder input has as many tokens as the target.
 
     Attributes:
-        placement: of the norms.
-        positions: learned, or fixed waves.
-        normed: whether inputs have a norm.
+        placement: placement of the norms.
+        positions: "learned", or "sinusoidal" for fixed waves.
+        normed: whether the input embeddings have a norm.
     """
 
     placement: str
@@ -104,10 +107,14 @@ class Bart:
     normed: bool = True
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
-        """The fields of the Stack.
+        """Return the fields of the Stack that a configuration describes.
+
+        Args:
+            r: reader of the configuration.
+            tokens: number of tokens of the target, and of the encoder input.
 
         Raises:
-            ValueError: there is no encoder, or heads or units of encoder and decoder differ.
+            ValueError: there is no encoder, or the heads or MLP widths of encoder and decoder differ.
         """
         if not r.take("is_encoder_decoder", default=True):
             raise ValueError("is_encoder_decoder must be true: the decoder alone is not read.")
@@ -159,10 +166,10 @@ class Bart:
 
 
 def _both(r: Reading) -> None:
-    """Refuse classes of one end alone.
+    """Raise an error for a class that has only an encoder or only a decoder.
 
     Raises:
-        ValueError: there is one.
+        ValueError: the file names such a class.
     """
     for name in r.classes:
         if name.endswith(("EncoderModel", "ForCausalLM", "T5ForTokenClassification")):
@@ -172,7 +179,7 @@ def _both(r: Reading) -> None:
 
 
 def _tied(r: Reading, consequence: str = "") -> None:
-    """Name both ends' one matrix, which no rule has beside a source."""
+    """Note that embeddings and output matrix are tied, which no rule covers in a network with an encoder."""
     if tied(r) == "tied":
         r.say("both ends are one matrix", True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
 
@@ -190,4 +197,4 @@ ENCODER_DECODERS: dict[str, T5 | Bart] = {
     "pegasus": Bart("pre", "sinusoidal", normed=False),
     "m2m_100": Bart("pre", "sinusoidal", normed=False),
 }
-"""By `model_type`."""
+"""The readers for encoder-decoders, by `model_type`."""

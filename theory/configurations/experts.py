@@ -1,13 +1,18 @@
-"""Experts as configurations have them: how many, how many are chosen, their widths, and the layers without any."""
+"""Rules that read a mixture of experts from a configuration: number, width and choice of experts, and dense layers."""
 
 from theory.configurations.reading import Fields, Reading
 
 
 def experts(r: Reading, fields: Fields, tokens: int) -> None:
-    """Experts in all layers but the first ones that the file names, with the weights of the chosen as the class has.
+    """Set the fields of experts, and note what the Stack leaves out.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, changed in place.
+        tokens: sequence length, which is not used here.
 
     Raises:
-        ValueError: more are chosen than there are, or layers without experts are not the first ones.
+        ValueError: more experts are chosen than there are, or the layers without experts are not the first ones.
     """
     count = r.count("num_local_experts", "num_experts")
     chosen = r.count("num_experts_per_tok")
@@ -33,10 +38,11 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _dense_layers(r: Reading, depth: int) -> int:
-    """How many layers have no experts.
+    """Return the number of first layers that have a plain MLP instead of experts.
 
     Raises:
-        ValueError: they are not the first ones, or all; or the file has no list of numbers of layers.
+        ValueError: the layers without experts are not the first ones, or are all layers; or the file's list does not
+            consist of layer numbers.
     """
     every, listed = r.count("decoder_sparse_step"), r.take("mlp_only_layers", default=None) or []
     if not isinstance(listed, list) or not all(

@@ -1,4 +1,4 @@
-"""Each family of published models: a row of the Stack's fields, and rules for what is its own."""
+"""The readers for all families of published models: fields that each family always has, and rules for its own keys."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _CENTRED = "queries and keys are normalized here without being centred, which is
 
 
 def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
-    """Embeddings times sqrt(d)."""
+    """Multiply the embeddings by sqrt(d)."""
     fields["_inputs"] = fields["width"] ** 0.5
 
 
@@ -33,10 +33,10 @@ def _rooted_if_asked(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
-    """Embeddings times sqrt(d), and GELU as tanh approximates it, also where the file has the exact one.
+    """Multiply the embeddings by sqrt(d), and use the tanh approximation of GELU even if the file names the exact GELU.
 
     Raises:
-        ValueError: the two names of the activation have different ones.
+        ValueError: the two names of the activation have different values.
     """
     _rooted(r, fields, tokens)
     names = [name for name in ("hidden_act", "hidden_activation") if r.knows(name) or r.left.get(name) is not None]
@@ -58,10 +58,13 @@ def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _always(**what: Any) -> Rule:
-    """Fields of a family's older code that its class does not have, since it always does what they say.
+    """Return a rule for keys of a family's older code whose value the class in transformers has fixed.
+
+    Args:
+        what: the fixed values, by key.
 
     Raises:
-        ValueError: a file says something else.
+        ValueError: a file has another value (raised by the rule).
     """
 
     def rule(r: Reading, fields: Fields, tokens: int) -> None:
@@ -96,13 +99,13 @@ def _gpt_bigcode(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _parallel(r: Reading, fields: Fields, tokens: int) -> None:
-    """Both branches from the same tokens, if the family's file can say so."""
+    """Set whether attention and MLP read the same tokens, if the family's file has a key for this."""
     if r.knows("use_parallel_residual"):
         fields["layout"] = "parallel" if r.switch("use_parallel_residual") else "sequential"
 
 
 def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
-    """Norms of queries and keys by head, LayerNorm where ours is RMSNorm."""
+    """Set norms of queries and keys for each head, and note that they are LayerNorm in the class and RMSNorm here."""
     if r.switch(*(name for name in ("qk_layernorm", "use_qk_norm") if r.knows(name))):
         fields["query_key_norm"] = "head"
         r.say("norms of queries and keys", "LayerNorm", _CENTRED)
@@ -115,10 +118,10 @@ def _old_code(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
-    """Heads of keys and values, layout and positions of Falcon's three architectures.
+    """Set the heads of keys and values and the layout for Falcon's three architectures.
 
     Raises:
-        ValueError: positions are biases of logits.
+        ValueError: positions are biases of attention logits (ALiBi).
     """
     r.refused("biases of attention's logits (ALiBi) have no rule", "alibi")
     new, single = r.switch("new_decoder_architecture"), r.switch("multi_query")
@@ -132,10 +135,10 @@ def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _opt(r: Reading, fields: Fields, tokens: int) -> None:
-    """Norms before the branches, or after the sums in one model.
+    """Set norms before the branches, or after the residual sums for one of the models.
 
     Raises:
-        ValueError: embeddings are narrower than the stream.
+        ValueError: the embeddings are narrower than the residual stream.
     """
     _narrow(r, fields, "word_embed_proj_dim")
     before = r.switch("do_layer_norm_before")
@@ -144,10 +147,15 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _narrow(r: Reading, fields: Fields, name: str) -> None:
-    """Embeddings as wide as the stream.
+    """Check that embeddings are as wide as the residual stream.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, which are not changed.
+        name: key of the embeddings' width.
 
     Raises:
-        ValueError: they are narrower.
+        ValueError: the embeddings are narrower.
     """
     width = r.in_file["width"]
     narrow = r.count(name, default=width)
@@ -158,7 +166,7 @@ def _narrow(r: Reading, fields: Fields, name: str) -> None:
 
 
 def _cohere(r: Reading, fields: Fields, tokens: int) -> None:
-    """Output logits times a factor."""
+    """Multiply the output logits by the factor in the file."""
     _logits_scaled(r, fields, r.positive("logit_scale"))
 
 
@@ -169,7 +177,7 @@ def _logits_scaled(r: Reading, fields: Fields, factor: float) -> None:
 
 
 def _granite(r: Reading, fields: Fields, tokens: int) -> None:
-    """Factors on embeddings, branches, attention's logits and the output's."""
+    """Set the factors on embeddings, branches, attention logits and output logits."""
     fields["_inputs"] = r.positive("embedding_multiplier")
     fields["branch_scale"] = r.number("residual_multiplier")
     logits_times(r, fields, r.positive("attention_multiplier"))
@@ -177,7 +185,7 @@ def _granite(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _bert(r: Reading, fields: Fields, tokens: int) -> None:
-    """A norm of the embeddings, one vector of the token type in all of them, and a head's own layer."""
+    """Set a norm of the embeddings, one token-type vector in all of them, and the output head's own layer."""
     r.say("masked words", "some positions", "the loss is averaged over all positions here")
     if r.take("position_embedding_type", default="absolute") != "absolute":
         r.say("position_embedding_type", "relative", "positions are added to the inputs here")
@@ -193,9 +201,10 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _modern(r: Reading, fields: Fields, tokens: int) -> None:
-    """Entries cut at some deviations; those of W^H, and of an output matrix of its own, smaller like W^O and W2.
+    """Set truncated matrix entries and the smaller standard deviations of W^H and of an untied output matrix.
 
-    The first layer's missing norm stands before it, as that of the embeddings.
+    These matrices are divided by sqrt(2 L), like W^O and W2. The norm that the first layer lacks stands before that
+    layer, as the norm of the embeddings.
     """
     fields["truncation"] = r.number("initializer_cutoff_factor", default=3.0)
     left = Law(uniform=False, cut=fields["truncation"]).variance ** 0.5
@@ -210,7 +219,7 @@ def _modern(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _gelu_head(r: Reading, fields: Fields, tokens: int) -> None:
-    """The head's own layer has the exact GELU whatever the units have."""
+    """Set the activation, and note that the output head's own layer has the exact GELU whatever the MLP has."""
     fields["activation"] = activation_of(r, *ACTIVATION)
     if fields["activation"] != "gelu":
         r.say("the head's activation", "gelu", "the head's own layer has the units' activation here")
@@ -222,7 +231,7 @@ def _distilbert(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _gpt_neo(r: Reading, fields: Fields, tokens: int) -> None:
-    """Logits that nothing divides, and every other layer with a window."""
+    """Set attention logits without a divisor, and note that every other layer has a window."""
     logits_times(r, fields, 1.0)
     window = r.count("window_size")
     r.neutral("it says which layers have the window", "attention_layers")
@@ -232,10 +241,10 @@ def _gpt_neo(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _openai_gpt(r: Reading, fields: Fields, tokens: int) -> None:
-    """Its GELU is the approximation by tanh, and matrices have a deviation of their own, which no key changes.
+    """Set the tanh approximation of GELU, and a standard deviation of the matrices that no key changes.
 
     Raises:
-        ValueError: the activation is another.
+        ValueError: the activation is not known.
     """
     fields["_matrices"] = 0.02
     fields["activation"] = {"gelu": "gelu_tanh"}.get(name := r.take("afn"), name)
@@ -244,7 +253,7 @@ def _openai_gpt(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _nanogpt(r: Reading, fields: Fields, tokens: int) -> None:
-    """The arguments of nanoGPT, which have no model_type and no class."""
+    """Set the fields that nanoGPT's `GPTConfig` fixes; it has no model_type and no class in transformers."""
     fields |= {"activation": "gelu", "norm_epsilon": 1e-5}
 
 
@@ -332,4 +341,4 @@ FAMILIES: dict[str, Family] = {
     "modernbert-decoder": _MODERN,
     "nanogpt": _PLAIN.but(_nanogpt, depth_scaling="depth", positions="learned"),
 }  # fmt: skip
-"""By `model_type`; nanoGPT's files have none."""
+"""The readers for decoders and encoders, by `model_type`; nanoGPT's files, which have none, are read by "nanogpt"."""

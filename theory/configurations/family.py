@@ -1,4 +1,4 @@
-"""How a family's configuration is read, and what all families have: sizes, deviations, heads, both ends, windows."""
+"""The common part of reading a family's configuration: sizes, standard deviations, heads, embeddings, windows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,29 +23,35 @@ HIDDEN = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_s
 EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 DEVIATION = ("initializer_range", "init_std")
 ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation")
-"""What configurations call a size, a norm's epsilon, a deviation and an activation."""
+"""The keys for the activation; the tuples above list the keys for sizes, a norm's epsilon and a standard deviation."""
 
 LENGTH = "it only matters for more tokens than there are here"
 
 
 @dataclass(frozen=True)
 class Family:
-    """How a family's configuration is read: what its Stack always has, and rules for keys of its own.
+    """The reader for the configurations of one family: fields that its Stack always has, and rules for its own keys.
 
     Attributes:
-        fields: of the Stack, whatever the file says.
-        rules: run after the sizes and before what all families have; a field that they set stays.
+        fields: fields of the Stack that do not depend on the file.
+        rules: functions that run after the sizes are read and before the part common to all families; a field that
+            they set is kept.
     """
 
     fields: Mapping[str, Any]
     rules: tuple[Rule, ...] = ()
 
     def but(self, *rules: Rule, **fields: Any) -> "Family":
-        """A sister with other fields and further rules."""
+        """Return a family with some other fields and further rules."""
         return Family({**self.fields, **fields}, (*self.rules, *rules))
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
-        """The fields of the Stack that a configuration describes."""
+        """Return the fields of the Stack that a configuration describes.
+
+        Args:
+            r: reader of the configuration.
+            tokens: sequence length.
+        """
         in_file, heads = r.count(*WIDTH), r.count(*HEADS)
         width = r.size("width", in_file)
         # Null is four times the width where the class leaves it to others, and else no width. GPT-1 has no such field.
@@ -77,10 +83,15 @@ class Family:
 
 
 def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
-    """The activation by the name that we have for it.
+    """Return the name in this project of the activation that a configuration names.
+
+    Args:
+        r: reader of the configuration.
+        names: keys of the activation.
+        default: name in the configuration's language if none of the keys is given.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: the activation is not known.
     """
     given = next((name for name in names if r.left.get(name) is not None), names[0])
     name = r.take(*names) if default is ... else r.take(*names, default=default)
@@ -90,12 +101,17 @@ def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
 
 
 def one_std(r: Reading, fields: Fields) -> None:
-    """Every matrix and embedding N(0, σ²), the embeddings times the rules' `_inputs`, the logits times `_logits`.
+    """Set the standard deviations for a family whose matrices and embeddings all have N(0, σ²) entries.
 
-    Rules may give the matrices a deviation `_matrices` of their own.
+    Embeddings are multiplied by the rules' `_inputs`, and logits by their `_logits`. Rules may give the matrices a
+    standard deviation `_matrices` of their own.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, changed in place.
 
     Raises:
-        ValueError: σ is not positive.
+        ValueError: σ is not positive, or so large that each query attends to a single token.
     """
     name = next((name for name in DEVIATION if name in r.left), DEVIATION[0])
     std, root = r.number(*DEVIATION, **r.usual(0.02, *DEVIATION)), fields["width"] ** 0.5
@@ -118,7 +134,7 @@ def one_std(r: Reading, fields: Fields) -> None:
 
 
 def logits_times(r: Reading, fields: Fields, factor: float) -> None:
-    """Multiply attention's logits by a factor in place of 1/sqrt(d_k)."""
+    """Set a factor on attention logits that replaces 1/sqrt(d_k)."""
     head_width = fields.get("head_width", fields["width"] // fields["heads"])
     over_root = factor * head_width**0.5
     if abs(factor * head_width - 1) < 1e-9:
@@ -128,10 +144,10 @@ def logits_times(r: Reading, fields: Fields, factor: float) -> None:
 
 
 def tied(r: Reading) -> str:
-    """Whether both ends are one matrix, as the class has it.
+    """Return "tied" or "untied" for embeddings and output matrix, as the model's class treats the file's value.
 
     Raises:
-        ValueError: the file says neither, or null.
+        ValueError: the file's value is null or not a switch.
     """
     if r.left.get("tie_word_embeddings", False) is None:
         raise ValueError("tie_word_embeddings must be true or false, got null.")
@@ -144,16 +160,21 @@ def tied(r: Reading) -> str:
 
 
 def without_dropout(r: Reading) -> None:
-    """Name all shares of dropout that the file has."""
+    """Note that all dropout probabilities of the file are ignored."""
     names = [name for name in r.left if "dropout" in name or name.endswith(("pdrop", "layerdrop"))]
     r.left_out("gradients are those without dropout, as in evaluation", *names)
 
 
 def shared_heads(r: Reading, fields: Fields) -> None:
-    """Heads that share keys and values, and heads of a width of their own.
+    """Set heads that share keys and values, and heads with a width other than d/h.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, changed in place.
 
     Raises:
-        ValueError: keys and values cannot be shared out among so many heads, or the class has no such width.
+        ValueError: the number of key and value heads does not divide the number of heads, or the class does not
+            support another head width.
     """
     heads = fields["heads"]
     kv = r.count("num_key_value_heads", default=heads) if r.knows("num_key_value_heads") else heads
@@ -172,17 +193,17 @@ def shared_heads(r: Reading, fields: Fields) -> None:
 
 
 def small_positions(r: Reading, fields: Fields) -> None:
-    """Learned positions beside words that are sqrt(d) times as large."""
+    """Drop learned positions that are negligible because token embeddings are multiplied by sqrt(d), and note it."""
     if fields["positions"] == "learned":
         fields["positions"] = "none"
         r.say("learned positions", fields["width"] ** -0.5, "they are much smaller than token embeddings, and 0 here")
 
 
 def _window(r: Reading, fields: Fields, tokens: int) -> None:
-    """Attention to the last tokens alone, in all layers that have it.
+    """Set the sliding attention window in all layers if some layers have one.
 
     Raises:
-        ValueError: the layers' kinds are no list of words that are known, one a layer.
+        ValueError: `layer_types` is not a list with one known word for each layer.
     """
     listed = r.left.get("layer_types") or []
     if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):

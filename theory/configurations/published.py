@@ -1,4 +1,4 @@
-"""Published models by name, for those who have no file at hand."""
+"""The configurations of published models by name, for users without a configuration file."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,14 @@ from theory.stack.documents import parsed
 from theory.stack.registry import nearest
 
 PUBLISHED: dict[str, dict[str, Any]] = parsed(Path(__file__).with_name("published.toml").read_bytes(), "TOML")
-"""The fields of each one's configuration."""
+"""The fields of each published model's configuration, by name of the model."""
 
 
 def published(name: str) -> dict[str, Any]:
-    """The configuration of a published model.
+    """Return the configuration of a published model, as the fields of its `config.json`.
 
     Raises:
-        ValueError: it is not known; the message has those that are.
+        ValueError: the name is not known; the message lists the known names.
 
     >>> published("llama-3-8b")["num_key_value_heads"]
     8

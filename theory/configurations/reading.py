@@ -1,4 +1,4 @@
-"""A configuration that is being read: each of its fields is used, or named with the reason why it is not."""
+"""The reader of one configuration, which uses each field of the file or notes why the field is not used."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from theory.configurations.unread import OF_OTHERS
 from theory.stack.registry import nearest
 
 Fields = dict[str, Any]
-"""Of the Stack that a configuration describes, and names with an underscore for what rules tell one another."""
+"""Fields of the Stack that a configuration describes; names with an underscore pass values between rules."""
 
 _REQUIRED: Any = object()
 
@@ -61,7 +61,7 @@ SAID_ELSEWHERE = {
         "layer_norm_bias",
     ),
 }  # fmt: skip
-"""Fields that change nothing at initialization, in any family, by the reason."""
+"""Fields that change nothing at initialization in any family, by the reason."""
 
 _KEYS_OF_CLASSES = frozenset[str]().union(*(each.keys for each in CLASSES.values()))
 
@@ -78,7 +78,7 @@ MATTER_WHEN_OFF = {
     "pre_norm": "norms would then be at other places",
     "normalize_before": "norms would then be at other places",
 }
-"""Fields of other people's code that change the network if they are false."""
+"""Fields of other people's code that change the network if they are false, with the reason."""
 
 # What the classes that predict words end with.
 _OF_WORDS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel")
@@ -102,12 +102,13 @@ class Note:
     """A remark on a configuration field that has no field in the Stack.
 
     Attributes:
-        field: its name.
-        value: its value.
-        what: "neutral" if it changes nothing at initialization, "left out" if the Stack is without what it asks for,
-            "default" if the file has none and the value is that of the model's own class; "drawn" of the note on the
-            weights, whose value is what `drawn_by` was; "older" of versions of a library that draw otherwise.
-        reason: in words.
+        field: name of the field.
+        value: value of the field.
+        what: kind of the note. "neutral": the field changes nothing at initialization. "left out": the Stack lacks
+            what the field describes. "default": the file does not set the field, and the default of the model's class
+            is used. "drawn": how the weights are initialized; the value is `drawn_by`. "older": versions of a library
+            that initialize differently.
+        reason: the reason in words.
     """
 
     field: str
@@ -117,7 +118,7 @@ class Note:
 
     @classmethod
     def neutral(cls, field: str, value: Any, reason: str) -> "Note":
-        """Make a note on a field that changes nothing."""
+        """Return a note on a field that changes nothing at initialization."""
         return cls(field, value, "neutral", reason)
 
     def __str__(self) -> str:
@@ -136,7 +137,7 @@ def model_type(notes: Sequence[Note]) -> str | None:
 
 
 def context(notes: Sequence[Note]) -> int | None:
-    """The longest sequence that a configuration names; None where it names none."""
+    """Return the longest sequence length that a configuration allows; None if it has no limit."""
     named = {note.field: note.value for note in notes if note.reason == _LIMITS}
     lengths = [named[name] for name in SAID_ELSEWHERE[_LIMITS] if name in named and not name.startswith("original")]
     # RoBERTa's classes count positions from behind that of the padding, which is 1.
@@ -145,20 +146,20 @@ def context(notes: Sequence[Note]) -> int | None:
 
 
 def drawn_by(notes: Sequence[Note]) -> str | None:
-    """Whose rule the weights of a configuration are drawn by; None without one."""
+    """Return the name of the initialization rule of a configuration's weights; None if no note has it."""
     return next((str(note.value) for note in notes if note.what == "drawn"), None)
 
 
 class Reading:
-    """The fields of a configuration that are not yet read, and notes on those that are.
+    """A reader of a configuration, which keeps the fields that are not yet read and notes on those that are.
 
     Args:
         config: the fields of the file.
-        of: what the model's own class has where the file says nothing; None where there is no class.
-        sizes: the width and depth that are asked for in place of the file's, by "width" and "depth".
+        of: defaults of the model's own class for fields that the file does not set; None if there is no class.
+        sizes: requested width and depth that replace those of the file, by "width" and "depth".
 
     Raises:
-        ValueError: a field that is true or false is something else, or `architectures` are no words.
+        ValueError: a switch is neither true nor false, or `architectures` is not a list of names.
     """
 
     def __init__(
@@ -183,21 +184,25 @@ class Reading:
             raise ValueError(f"architectures must be a list of words, got {_short(self.classes)}.")
 
     def size(self, name: Literal["width", "depth"], in_file: int) -> int:
-        """The size that is asked for; the file's stays in `in_file`, for its other keys that count against it."""
+        """Return the requested size, or the file's size if none is requested.
+
+        The file's size is kept in `in_file`, for keys of the file that are relative to it.
+        """
         self.in_file[name] = in_file
         return self.sizes.get(name, in_file)
 
     def knows(self, name: str) -> bool:
-        """Whether the model's class has a field of this name; nothing where there is no class."""
+        """Return whether the model's class has a field of this name; False without a class."""
         return name in self.of.keys
 
     def take(self, *names: str, default: Any = _REQUIRED) -> Any:
-        """The value of a field, by any of its names that the class knows.
+        """Return and remove the value of a field, under any of its names that the class knows.
 
-        A field that is not there has the class's own default. Null is what the class makes of other fields, `default`.
+        For a field that is not in the file, the result is the default of the model's class. For null it is `default`,
+        the value that the class derives from other fields.
 
         Raises:
-            ValueError: it has none and is required, or two of its names have different values.
+            ValueError: the field has no value and no default, or two of its names have different values.
         """
         names = tuple(name for name in names if self.knows(name)) or names
         given = {name: self.left.pop(name) for name in names if name in self.left}
@@ -219,14 +224,17 @@ class Reading:
         return default
 
     def usual(self, value: Any, *names: str) -> dict[str, Any]:
-        """`default` of a field that null leaves to what is usual, unless the class has a number, which null is not."""
+        """Return `{"default": value}` for a field that may be null, or {} if the class has a default.
+
+        In a class with a default, null is an error.
+        """
         return {} if any(self.of.defaults.get(name) is not None for name in names) else {"default": value}
 
     def number(self, *names: str, default: Any = _REQUIRED) -> Any:
-        """A field that is a number.
+        """Return and remove a field that is a finite number.
 
         Raises:
-            ValueError: it is not, or as `take`.
+            ValueError: the value is not a number, or the field is missing without a default.
         """
         given = next((name for name in names if name in self.left), names[0])
         value = self.take(*names, default=default)
@@ -237,10 +245,10 @@ class Reading:
         return value
 
     def positive(self, name: str) -> Any:
-        """A factor, which is a number above 0.
+        """Return and remove a field that is a factor above 0.
 
         Raises:
-            ValueError: it is not, or as `take`.
+            ValueError: the value is not a number above 0, or the field is missing.
         """
         value = self.number(name)
         if not value > 0:
@@ -248,10 +256,10 @@ class Reading:
         return value
 
     def count(self, *names: str, default: Any = _REQUIRED, least: int = 1) -> Any:
-        """A field that is an integer of at least 1, or of at least another number.
+        """Return and remove a field that is an integer of at least `least`.
 
         Raises:
-            ValueError: it is not, or as `take`.
+            ValueError: the value is not such an integer, or the field is missing without a default.
         """
         given = next((name for name in names if name in self.left), names[0])
         value = self.number(*names, default=default)
@@ -260,10 +268,10 @@ class Reading:
         return None if value is None else int(value)  # 4096.0 is 4096
 
     def switch(self, *names: str, default: Any = _REQUIRED) -> bool:
-        """A field that is true or false.
+        """Return and remove a field that is true or false.
 
         Raises:
-            ValueError: it is not, or as `take`.
+            ValueError: the value is neither, or the field is missing without a default.
         """
         value = self.take(*names, default=default)
         if not isinstance(value, bool):
@@ -271,10 +279,14 @@ class Reading:
         return value
 
     def refused(self, reason: str, *names: str) -> None:
-        """Fields that must be off.
+        """Check that some fields are off, because the theory has no rule for them.
+
+        Args:
+            reason: the reason, for the error message.
+            names: names of the fields.
 
         Raises:
-            ValueError: one is on.
+            ValueError: one of the fields is on.
         """
         for name in names:
             if self.left.get(name):
@@ -282,11 +294,11 @@ class Reading:
             self.neutral("it is switched off", name)
 
     def neutral(self, reason: str, *names: str) -> None:
-        """Fields that change nothing at initialization."""
+        """Note fields that change nothing at initialization, with the reason."""
         self._note("neutral", reason, names)
 
     def left_out(self, reason: str, *names: str) -> None:
-        """Fields that change something that the Stack does not have, unless they are off."""
+        """Note fields that change something that the Stack does not have, unless they are off."""
         for name in names:
             if name in self.left and not self.left[name]:
                 self._note("neutral", "it is switched off", [name])
@@ -294,11 +306,11 @@ class Reading:
                 self._note("left out", reason, [name])
 
     def say(self, field: str, value: Any, reason: str) -> None:
-        """Name something that is left out and that no field of the file says."""
+        """Note a property that the Stack leaves out and that is not a field of the file."""
         self.notes.append(Note(field, value, "left out", reason))
 
     def factor(self, what: str, factor: float) -> None:
-        """The class's matrices are those of the Stack times a factor, and their gradients over it."""
+        """Note that a matrix of the class is that of the Stack times a factor, which divides the matrix's gradient."""
         self.say(what, factor, f"entries are {factor:.4g} times those here, and gradients {1 / factor:.4g} times")
 
     def _note(self, what: Literal["neutral", "left out"], reason: str, names: Sequence[str]) -> None:
@@ -309,7 +321,7 @@ class Reading:
                     self.notes.append(Note(name, value, what, reason))
 
     def heads(self) -> None:
-        """Name a head that is not the suffix of a language model, and a class that is another family's."""
+        """Note a class in `architectures` that has no language-model head, or that belongs to another family."""
         for name in self.classes:
             ending = next((suffix for suffix in _OF_WORDS if name.endswith(suffix)), None)
             usual = next((suffix for suffix in _OF_WORDS if self.of.name.endswith(suffix)), "")
@@ -325,19 +337,19 @@ class Reading:
                 self.say("architectures", name, f"the class that is read here is {self.of.name}")
 
     def finish(self) -> None:
-        """Say what changes nothing in any family, and refuse what nobody knows.
+        """Note all fields that change nothing in any family, and reject fields that are not known.
 
         Raises:
-            ValueError: a field is left, or an encoder is asked for.
+            ValueError: a field is not known, or cross-attention is requested.
         """
         if unknown := self.unknown():
             raise ValueError(self._unknown(*unknown))
 
     def unknown(self) -> list[str]:
-        """Fields that neither a rule reads nor is known to change nothing, which has a note.
+        """Return the names of fields that are neither read by a rule nor known to be neutral; note the neutral ones.
 
         Raises:
-            ValueError: an encoder is asked for.
+            ValueError: cross-attention to an encoder is requested.
         """
         self.refused("attention to an encoder is not read from a file", "is_encoder_decoder", "add_cross_attention")
         self.heads()
@@ -355,9 +367,11 @@ class Reading:
         return sorted(self.left)
 
     def _unread_by_class(self, name: str) -> bool:
-        """Whether a key is none of the class's, and neither misspelled nor one by which other networks differ.
+        """Return whether a key can be ignored because the model's class does not read it.
 
-        Code that comes with a file may read it, and so may the class of a file whose `model_type` was left out.
+        A misspelled key is not ignored, nor a key in which networks without a reader differ. Code that comes with a
+        file may read a key, and so may the class of a file whose `model_type` was left out; these keys are not
+        ignored either.
         """
         if not self.of.name or name in self.of.keys or name in MATTER_WHEN_OFF:
             return False
@@ -383,5 +397,5 @@ def _short(value: Any) -> str:
 
 
 def _is_zero(value: Any) -> bool:
-    """Whether a value is the number 0, which may be a size."""
+    """Return whether a value is the number 0, which may be a size."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == 0

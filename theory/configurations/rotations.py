@@ -1,4 +1,4 @@
-"""Rotary positions as configurations have them: shares, bases, their scalings, and layers that do not rotate."""
+"""Rules that read rotary positions from a configuration: rotated share, base, scaling, and layers without rotations."""
 
 import re
 from collections.abc import Mapping
@@ -7,25 +7,27 @@ from typing import Any
 from theory.configurations.reading import Fields, Note, Reading
 
 KINDS = ("full_attention", "sliding_attention")
+"""The kinds of layers in a configuration's `layer_types`: without and with a window."""
 _AS_WITH_A_WINDOW = "all layers rotate as those with a window here"
-"""Of layers, as `layer_types` has them."""
 _SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
 
 
 def read_rotations(r: Reading, fields: Fields) -> None:
-    """Rotary positions: which share of a head's coordinates, and the base of the frequencies.
+    """Set the share of a head's coordinates that are rotated, and the base of the rotation frequencies.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, changed in place.
 
     Raises:
-        ValueError: what stands for their parameters is no object, two, or one for some layers in a class where all are
-            alike; or more coordinates turn than there are.
+        ValueError: the parameters of the rotations contradict each other or the class, or exceed a head's width.
     """
     defaults, (name, given) = dict(r.of.rope or {}), _rotations(r)
     layered, nested = "sliding_attention" in defaults, [kind for kind in KINDS if kind in given]
     if nested and not layered:
         raise ValueError(f"{name} must be one object for all layers, as this class has it, got one for {nested[0]}.")
     if layered:  # as in Gemma 3: five layers of six
-        # What is no object for each kind of layers is that of those without a window.
-        parts = given if nested else {"full_attention": given}
+        parts = given if nested else {"full_attention": given}  # one object is for layers without a window
         full, sliding = (
             {**defaults.get(kind, {}), **_object(f"{name} of {kind}", parts.get(kind) or {})} for kind in KINDS
         )
@@ -73,10 +75,10 @@ def read_rotations(r: Reading, fields: Fields) -> None:
 
 
 def _rotations(r: Reading) -> tuple[str, Mapping[str, Any]]:
-    """The object of the rotations' parameters, and its name in the file: two versions of the library have two.
+    """Return the name and the object of the rotation parameters; two versions of transformers use two names.
 
     Raises:
-        ValueError: it is none, or both are there and differ.
+        ValueError: the value is not an object, or both names are given with different values.
     """
     scaling, parameters = (_object(name, r.left.pop(name, None) or {}) for name in ("rope_scaling", "rope_parameters"))
     if scaling and parameters and scaling != parameters:
@@ -94,7 +96,13 @@ def _object(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def stretched(r: Reading, fields: Fields, tokens: int) -> None:
-    """HunYuan's `alpha`, which makes the base of its rotations larger at any number of tokens."""
+    """Set rotary positions with HunYuan's `alpha`, which enlarges the base of the rotations for any number of tokens.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, changed in place.
+        tokens: sequence length, which is not used here.
+    """
     name, given = _rotations(r)
     alpha = Reading(given).number("alpha", default=None)
     if alpha and given.get("rope_type", given.get("type")) == "dynamic":
@@ -110,10 +118,15 @@ def stretched(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def older_names(r: Reading, fields: Fields, tokens: int) -> None:
-    """Older names of the fields for rotary positions.
+    """Replace the older names of the fields for rotary positions by the current ones.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, which are not changed.
+        tokens: sequence length, which is not used here.
 
     Raises:
-        ValueError: old and new name have different values.
+        ValueError: the old and the new name have different values.
     """
     for old, new in (("rotary_pct", "partial_rotary_factor"), ("rotary_emb_base", "rope_theta")):
         given = r.left.pop(old, None)
@@ -122,10 +135,17 @@ def older_names(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def unrotated(r: Reading, fields: Fields, tokens: int) -> None:
-    """Layers without rotations: SmolLM 3's that the file names, Cohere 2's and EXAONE 4's without a window.
+    """Note the layers whose queries and keys the model does not rotate; the Stack rotates them in all layers.
+
+    SmolLM 3's files list such layers; in Cohere 2 and EXAONE 4 they are the layers without a window.
+
+    Args:
+        r: reader of the configuration.
+        fields: fields of the Stack, which are not changed.
+        tokens: sequence length, which is not used here.
 
     Raises:
-        ValueError: they are not one number a layer.
+        ValueError: the file's list does not have one number for every layer.
     """
     depth, listed = r.in_file["depth"], r.left.get("no_rope_layers")
     if r.knows("no_rope_layers"):

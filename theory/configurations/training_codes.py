@@ -1,4 +1,4 @@
-"""How codes that train models draw their weights, where a model's class in transformers draws them otherwise."""
+"""The initialization rules of training frameworks, where they differ from a model's class in transformers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,13 +10,16 @@ from theory.stack.initializations import Law
 from theory.stack.registry import nearest
 
 HUGGING_FACE = "hf"
-"""What stands for the model's own class."""
+"""The value "hf" of `drawn_by`, for the initialization by the model's own class in transformers."""
 
 Variance = Mapping[str, float]
-"""A product: `times`, and powers of d, f, L, l and sigma, and of the base model's d0 and L0."""
+"""A variance as a product: a number `times`, and powers of sizes.
+
+The sizes are width d, MLP width f, depth L, layer l, the file's sigma, and the base model's d0 and L0.
+"""
 
 BASES = {"d0": "WIDTH", "L0": "DEPTH"}
-"""What rules may ask of another model, by the symbol in a product; behind colons in a name, as `mup:256`."""
+"""The sizes of a base model that rules need, by symbol in a product; their values follow the name, as in `mup:256`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +27,8 @@ class Scales:
     """The sizes of weights in a configuration, independent of the initialization rule.
 
     Attributes:
-        std: its `initializer_range`.
-        inputs: factor on embeddings.
+        std: standard deviation of a matrix entry, `initializer_range`.
+        inputs: factor on the embeddings.
         logits: factor on the output matrix.
     """
 
@@ -36,30 +39,31 @@ class Scales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCode:
-    """A code that trains models, and the variance of an entry of each matrix as it draws them.
+    """The initialization rule of a training framework: the variance of an entry of every matrix.
 
     Attributes:
-        name: that `drawn_by` takes.
-        title: as prose has it.
-        rule: which of its rules this is, by its own name.
-        source: the files and the commit where it stands.
-        date: of the commit, a month.
-        families: the model_types of the models that were trained by it.
-        matrices: W^Q, W^K, W^V, and of the units the first matrix; of gated ones the gate, and `up` the other.
-        units: the first matrix of the units, and the gate, where they are not like `matrices`.
-        up: W1 of gated units; like the gate if empty.
-        projection: W^O.
-        down: W2.
-        embeddings: the inputs, and learned positions.
-        head: the output matrix, and the embeddings where they are the same.
-        cut: standard deviations at which normal entries of `layers`, `embeddings` and `head` are cut.
-        logits: factor on the logits of the words, no variance.
-        branches: factor on what every branch adds, no variance.
-        attention: "linear" where attention's logits are divided by d_k; of a file that has its own factor they are not.
-        routers: whether it says how a router of experts is drawn, which is then like `matrices`.
-        asks: of the numbers of a base model, those that the rule has, in their order in the name.
-        base: their values, by symbol.
-        refused: why no Stack is drawn like that; "" of all others.
+        name: value of `drawn_by` for the rule.
+        title: name of the framework in text.
+        rule: the framework's own name for the rule.
+        source: files and commit of the framework that define the rule.
+        date: month of the commit.
+        families: the model_types of the models that were trained with the framework.
+        matrices: variance for W^Q, W^K, W^V and the first matrix of the MLP (in a gated MLP the gate and, unless `up`
+            is given, W1).
+        units: variance for the first matrix of the MLP and the gate, if it differs from `matrices`.
+        up: variance for W1 of a gated MLP; empty if it is that of the gate.
+        projection: variance for W^O.
+        down: variance for W2.
+        embeddings: variance for the input embeddings and learned positions.
+        head: variance for the output matrix, and for the embeddings if they are tied to it.
+        cut: number of standard deviations at which normal entries of `layers`, `embeddings` and `head` are cut.
+        logits: factor on the output logits, as a product of sizes (not a variance).
+        branches: factor on the output of every branch, as a product of sizes (not a variance).
+        attention: "linear" if attention logits are divided by d_k; ignored for a file that has its own factor.
+        routers: whether the rule covers routers of experts, whose variance is then `matrices`.
+        asks: symbols of the base model's sizes that the rule needs, in their order in the name.
+        base: values of these sizes, by symbol.
+        refused: why no Stack has this initialization; "" if one has.
     """
 
     name: str
@@ -86,23 +90,23 @@ class TrainingCode:
 
     @property
     def reads_std(self) -> bool:
-        """Whether the file's `initializer_range` counts."""
+        """Whether the rule uses the file's `initializer_range`."""
         return "sigma" in self.matrices
 
     @property
     def pattern(self) -> str:
-        """The form of the flag `drawn_by` for this rule, with the numbers that the rule needs."""
+        """The form of the value of `drawn_by` for this rule, with the numbers that the rule needs."""
         return ":".join([self.name, *(BASES[symbol] for symbol in self.asks)])
 
     def fields(self, values: Mapping[str, Any], scales: Scales) -> dict[str, Any]:
-        """The fields of a Stack that say how its weights are drawn.
+        """Return the fields of a Stack that describe its initialization by this rule.
 
         Args:
-            values: the other fields, of which sizes, `ffn` and `embeddings` are read.
-            scales: what the configuration says of them.
+            values: the other fields of the Stack; sizes, `ffn` and `embeddings` are read among others.
+            scales: sizes of the weights in the configuration.
 
         Raises:
-            ValueError: the network has a matrix of which the rule says nothing.
+            ValueError: the network has a matrix that the rule does not cover.
         """
         if values.get("output_transform", "none") != "none" or values.get("source_tokens", 0):
             raise ValueError(
@@ -150,7 +154,7 @@ class TrainingCode:
         }
 
     def logits_times(self, width: int) -> float:
-        """The factor on the logits of the words, which a Stack has in its output matrix."""
+        """Return the factor on the output logits, which a Stack includes in its output matrix."""
         return _product(self.logits, {"d": width, **self.base})
 
 
@@ -168,19 +172,22 @@ TRAINING_CODES: dict[str, TrainingCode] = {
     name: TrainingCode(name=name, **{**entry, **{key: tuple(entry.get(key, ())) for key in ("families", "asks")}})
     for name, entry in _TABLE.items()
 }
-"""By the name that `drawn_by` takes."""
+"""The initialization rules by the first word of `drawn_by`."""
 
 
 NAMES = (HUGGING_FACE, *(code.pattern for code in TRAINING_CODES.values() if not code.refused))
-"""What `drawn_by` takes."""
+"""The allowed values of `drawn_by`."""
 
 
 def training_code(name: str) -> TrainingCode | None:
-    """The code of a name; None for the model's own class.
+    """Return the training framework of a value of `drawn_by`; None for the model's own class.
+
+    Args:
+        name: value of `drawn_by`.
 
     Raises:
-        ValueError: there is none of that name, or no Stack is drawn as it draws, or it has other numbers than the rule
-            asks for.
+        ValueError: the name is not known, no Stack has its initialization, or the numbers after it are not those that
+            the rule needs.
 
     >>> training_code("neox").title
     'GPT-NeoX'

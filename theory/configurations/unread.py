@@ -1,4 +1,4 @@
-"""Families whose configurations are not read, with the reason."""
+"""Model families whose configurations are not read, with the reason for each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -75,13 +75,20 @@ OF_OTHERS = frozenset(name for names in _SIGNS.values() for name in names) | {
     "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok", "n_group",
     "mamba_d_state", "attention_chunk_size", "use_bidirectional_attention",
 }  # fmt: skip
-"""Keys of networks that are not read: in the file of a family that is read they are an error."""
+"""Keys of networks that are not read; they are an error in the file of a family that is read."""
 
 _ATTENTION = {"attention", "full_attention", "sliding_attention"}
 
 
 def reason(family: str, fields: Mapping[str, Any]) -> str:
-    """Why a family is not read: kinds of layers that its file lists, what is known of it, or what its keys tell.
+    """Return why a family is not read.
+
+    The reason comes from the kinds of layers that the file lists, from the table of families, or from the file's
+    keys.
+
+    Args:
+        family: `model_type` of the family.
+        fields: fields of the file.
 
     >>> reason("new", {"layer_types": ["conv", "full_attention", "conv"]})
     '2 of its 3 layers are of kind conv, which no rule describes'
@@ -110,7 +117,7 @@ _NEAREST = {
     "qwen3_moe": "mellum",
 }
 NEAREST = {family: read for read, families in _NEAREST.items() for family in families.split()}
-"""The family that is read and nearest, with norms in the same places, by `model_type`."""
+"""The nearest family that is read, with norms in the same places, by the `model_type` of a family that is not."""
 
 UNREAD = {family: reason for reason, families in _REASONS.items() for family in families.split()}
-"""Why a model is not read, by `model_type`."""
+"""The reason why a family is not read, by `model_type`."""

@@ -1,4 +1,4 @@
-"""Which vectors a family's own class learns beside its matrices: biases of which matrices, and of norms.
+"""The biases, norm parameters and tables that a model family's class learns in addition to its matrices.
 
 Source: `named_parameters` of the classes of transformers 5.24 with their own defaults; nanoGPT's `bias=True`.
 """
@@ -27,7 +27,7 @@ _FAMILIES = {
     ),
 }  # fmt: skip
 BIASES = {family: roles for roles, families in _FAMILIES.items() for family in families.split()}
-"""Roles of the matrices that have a bias, by `model_type`; of other families it is not known here."""
+"""The roles of the matrices that have a bias, by `model_type`; for families that are missing here it is not known."""
 
 # Norms without a bias that are LayerNorm's, and without gains.
 _WITHOUT_SHIFT = ("cohere", "cohere2")
@@ -37,12 +37,12 @@ _SWITCHES = {"attention_bias": _ATTENTION, "mlp_bias": _UNITS, "qkv_bias": _ATTE
 
 
 def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()) -> tuple[str, ...]:
-    """Names of vectors and tables, as `NoiseScale.vectors` has them, that a network of a family learns.
+    """Return the names of the learned vectors and tables of a network of a model family, as in `NoiseScale.vectors`.
 
     Args:
         stack: the network.
-        family: its `model_type`; None where nothing is known of it, and nothing but matrices is learned.
-        notes: on its configuration, which may switch biases.
+        family: `model_type` of the family; None if it is not known, and only matrices are assumed to be learned.
+        notes: notes on the network's configuration, which may switch biases on or off.
     """
     if family is None:
         return ()

@@ -1,4 +1,4 @@
-"""The networks that theory has no rule for: one table of gaps, read by every prediction and by the pages."""
+"""The networks that theory has no rule for: one table of gaps, which every prediction and the manual's pages use."""
 
 from theory.coverage.networks import (
     attends_randomly,
@@ -32,7 +32,11 @@ class NoRuleError(ValueError):
 
 
 def gaps(stack: Stack, subject: str) -> list[Gap]:
-    """Return why theory has no rule for something of a stack; nothing where it has one.
+    """Return the gaps in the theory that apply to a stack and a subject; an empty list if there is a rule.
+
+    Args:
+        stack: the network.
+        subject: the kind of prediction, a key of `SUBJECTS`.
 
     Raises:
         ValueError: the subject is not one of `SUBJECTS`.
@@ -43,10 +47,14 @@ def gaps(stack: Stack, subject: str) -> list[Gap]:
 
 
 def require(stack: Stack, subject: str) -> None:
-    """Refuse a stack for which there is no rule.
+    """Raise an error if theory has no rule for a stack and a subject.
+
+    Args:
+        stack: the network.
+        subject: the kind of prediction, a key of `SUBJECTS`.
 
     Raises:
-        NoRuleError: there is none; the error says what the stack must have, and what is missing.
+        NoRuleError: there is no rule; the message says what the stack must have, and what is missing in the theory.
     """
     if missing := gaps(stack, subject):
         needs = " and ".join(f"{gap.needs} ({gap.because})" for gap in missing)

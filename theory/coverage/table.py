@@ -1,4 +1,4 @@
-"""The table of gaps: which networks have no rule, for what, and what is missing."""
+"""The table of gaps in the theory: which networks have no rule, for which predictions, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,14 +25,23 @@ from theory.coverage.networks import (
 from theory.stack import Stack
 
 MOST_STEPPED_ROWS = 64
-"""The most tokens, over all sequences, of a predicted first step: means of four derivatives are n⁴ numbers a sample."""
+"""The largest number of tokens, over all sequences, in a predicted first step.
+
+Means of products of four derivatives need n⁴ numbers for a sample.
+"""
 LARGEST_STEPPED_VOCAB = 200.0
-"""V/d up to which a first step is predicted. It was compared with networks up to 64 (docs/report.md)."""
+"""The largest V/d in a predicted first step, which was compared with networks up to V/d = 64 (docs/report.md)."""
 NARROWEST_GROUPED_WINDOW = 32
-"""Here W^Q and W^K are 20% off at a window of 8, 9% at 16, and 3% at 32, by groups of tokens."""
+"""The smallest attention window for which tokens are grouped.
+
+By groups of tokens, W^Q and W^K are 20% off at a window of 8, 9% at 16, and 3% at 32.
+"""
 FEWEST_GROUPED_WORDS = 2.0
-"""Tokens over √d from which groups with tied embeddings and random queries are taken: the certain gradient at logits,
-which they leave out, falls like d/n². At 2 W^K is 6% too large (Post-LN, causal mask)."""
+"""The smallest number of tokens, divided by √d, for groups with tied embeddings and random queries.
+
+Groups leave out the deterministic part of the gradient at the logits, which falls like d/n². At 2 W^K is 6% too large
+(Post-LN, causal mask).
+"""
 
 SUBJECTS = {
     "prediction": "a prediction",
@@ -50,19 +59,19 @@ SUBJECTS = {
     "hessian": "a Hessian of one network",
     "sampled_step": "a first step of one network",
 }
-"""What can be asked of theory, or of the sampler beyond samples, in words that end "the stack must have ... for"."""
+"""The subjects that a gap can be about, in words that end the sentence "the stack must have ... for"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Networks for which something is not predicted.
+    """A set of networks for which theory does not predict something, with the reason.
 
     Attributes:
-        subjects: what is not, of `SUBJECTS`.
-        networks: which networks, in words for a table.
-        needs: what a stack must have instead, in words that begin an error.
-        because: what is missing, a clause.
-        contains: whether a stack is one of the networks.
+        subjects: the predictions that are missing, keys of `SUBJECTS`.
+        networks: the networks, in words for a table.
+        needs: the property that a stack must have instead, in words that begin an error message.
+        because: the reason why the rule is missing, a clause.
+        contains: function that returns whether a stack is one of the networks.
     """
 
     subjects: tuple[str, ...]
@@ -385,4 +394,4 @@ GAPS = (
         lambda stack: not is_plain(stack),
     ),
 )
-"""Every gap that is known."""
+"""All known gaps."""

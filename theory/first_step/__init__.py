@@ -1,1 +1,1 @@
-"""The first step of training: what one step of an optimizer does to the logits and the loss of a random stack."""
+"""The first step of training: the effect of one optimizer step on the logits and the loss of a random stack."""

@@ -1,20 +1,20 @@
-"""Attention on the way down and up of one step: with fixed weights, and with the weights of random queries and keys.
+"""Attention in one optimizer step, its gradients and its motion, with fixed weights or random queries and keys.
 
-Of one head, o_i = Σ_j A_ij v_j, and A_i = softmax of logits a_ij = q_i·k_j/√d_k, with D_i = diag A_i − A_i A_i' the
-softmax's derivative. Given logits, queries and keys, a gradient g_i at o_i asks for r_ij = g_i·v_j, Gaussian with
-Cov(r_ij, r_kl) = G_ik V_jl, and ∂a_i = D_i r_i is the gradient at the logits. When tokens move, so does
+For one head, o_i = Σ_j A_ij v_j, and A_i = softmax of logits a_ij = q_i·k_j/√d_k, with D_i = diag A_i − A_i A_i' the
+softmax's derivative. Given logits, queries and keys, a gradient g_i at o_i has the products r_ij = g_i·v_j, Gaussian
+with Cov(r_ij, r_kl) = G_ik V_jl, and ∂a_i = D_i r_i is the gradient at the logits. When tokens move, so does
 
     ȯ_i = Σ_j A_ij v̇_j + Σ_j Ȧ_ij v_j,    Ȧ_i = D_i ȧ_i,    ȧ_ij = (q̇_i·k_j + q_i·k̇_j)/√d_k.
 
-Queries move along their gradients by q̇_i = Σ_m T^Q_im ∂L/∂q_m, with T^Q = gain c + C of W^Q, keys by T^K and values by
-T^V likewise. What of ȯ_i is along g_m has then the coefficient
+Queries move along their gradients by q̇_i = Σ_m T^Q_im ∂L/∂q_m, with T^Q = gain c + C of W^Q; keys move in the same
+way by T^K and values by T^V. The part of ȯ_i along g_m then has the coefficient
 
     A T^V A' + T^Q ∘ M[k_j·k_l/d_k] + q_i·q_m/d_k ∘ M[T^K],     M_im[N] = Σ_jl N_jl (D_i V D_m)_jl,
 
-the adjoint of the gradient kernel's way down, and its mean over heads goes on. Energies of what is random to a matrix
-pass likewise. But what Σ_j Ȧ_ij v_j owes to gradients is no multiple of them: it lies along the values, of which a head
-has as many as tokens, so that its energy is larger than that of a multiple by d_k over their number. It is a mean over
-sampled r.
+the adjoint of the gradient kernel's backward map, and its mean over heads is passed on. Energies of the part that is
+random to a matrix pass in the same way. But the part of Σ_j Ȧ_ij v_j that is due to gradients is not a multiple of
+them: it lies along the values, of which a head has as many as tokens, so that its energy is larger than that of a
+multiple by d_k divided by their number. It is a mean over sampled r.
 
 Assumes d → ∞ at fixed d_k, so that there are many heads; corrections are O(d_k/d).
 """
@@ -41,10 +41,13 @@ _DRAWS = 4
 
 @dataclass(slots=True, eq=False)
 class FixedAttention(Branch):
-    """Attention with fixed weights A: A x W^V W^O.
+    """Attention with fixed weights A in one optimizer step: A x W^V W^O.
 
     Attributes:
-        uses: its matrices, in the order in which a token meets them.
+        stack: the network.
+        tokens: layout of its tokens.
+        given: kernel of the branch's input, (1, N, N).
+        uses: its matrices, in the order of the forward pass.
     """
 
     stack: Stack
@@ -64,7 +67,15 @@ class FixedAttention(Branch):
             self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """From the gradient at the output, its noise and its coefficients on the output, to that at the input."""
+        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
+
+        Args:
+            noise: kernel of the gradient's noise, (..., N, N).
+            part: coefficients of the gradient on the branch's output, (..., N, N).
+
+        Returns:
+            Noise and coefficients at the input, and the gradients at the matrices.
+        """
         stack, ratio, value_gain = self.stack, inner_ratio(self.stack), gain(self.stack, "WV")
         values = value_gain * self.tokens.attend(self.given)
         noise, part, gradients = below_projection(stack, noise, part, values)
@@ -76,7 +87,13 @@ class FixedAttention(Branch):
         return noise, part, gradients
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """The motion of the branch's output."""
+        """Return the motion of the branch's output when its input and its matrices move along the step.
+
+        Args:
+            moved: motion of the input tokens.
+            gradients: gradients at the matrices.
+            steps: steps of the matrices.
+        """
         parts = moved.coefficients, moved.overlaps, moved.energy
         moved = TokenMotion(*(self.tokens.attend(array) for array in parts))
         group, ratio = self.stack.heads // self.stack.key_heads, inner_ratio(self.stack)
@@ -88,7 +105,10 @@ class FixedAttention(Branch):
         return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `Branch.steps`; of signs "ROLE remainder", but of the last matrix only where gradients hold words."""
+        """Return the coefficients C of each chosen matrix's step; for signs also "ROLE remainder".
+
+        Without tied embeddings, the last matrix has no remainder here, since it is sampled with the whole stream.
+        """
         if rule is sign_rule and holds_words(self.stack):
             return sign_steps([use for use in self.uses if use.role in matrices], gradients)
         steps = Branch.steps(self, rule, gradients, matrices)
@@ -99,7 +119,14 @@ class FixedAttention(Branch):
 
 
 def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) -> tuple[Array, Array, Gradients]:
-    """The gradient at what heads return, of that kernel over all coordinates; and that at W^O if there is one."""
+    """Return the gradient below W^O, at the heads' concatenated outputs, and the gradient at W^O if there is one.
+
+    Args:
+        stack: the network.
+        noise: kernel of the gradient's noise above W^O.
+        part: coefficients of the gradient on the output of W^O.
+        outputs: kernel of the heads' outputs over all coordinates.
+    """
     if "WO" not in weight_shapes(stack):
         return noise, part, Gradients()
     size = gain(stack, "WO")
@@ -110,10 +137,15 @@ def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) ->
 
 @dataclass(slots=True, eq=False)
 class RandomAttention(Branch):
-    """Attention of random queries and keys, given one sampled pattern of every head.
+    """Attention with random queries and keys in one optimizer step, given one attention sample for every head.
 
     Attributes:
-        uses: its matrices, in the order in which a token meets them.
+        stack: the network.
+        given: kernel of the branch's input, (1, N, N).
+        patterns: the attention samples.
+        seed: random seed of sampled gradients.
+        uses: its matrices, in the order of the forward pass.
+        values: kernel of the values, (N, N).
     """
 
     stack: Stack
@@ -135,11 +167,16 @@ class RandomAttention(Branch):
 
     @property
     def last(self) -> MatrixUse | None:
-        """As `Branch.last`; W^V adds the values of several tokens, with the weights of every head."""
+        """The matrix that adds to the stream, W^O; None without one, because W^V mixes the values of several tokens."""
         return self.uses[-1] if self.uses[-1].role == "WO" else None
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """As `FixedAttention.down`, of gradients without overlaps."""
+        """Return the gradients at the branch's input and its matrices, without overlaps with the stream.
+
+        Args:
+            noise: kernel of the gradient at the output, (..., N, N).
+            part: coefficients on the output, passed through unchanged.
+        """
         grams = {role: of_heads.sum(-3) for role, of_heads in self._gradients_by_head(noise).items()}
         below = sum((gain(self.stack, role) * gram for role, gram in grams.items()), np.zeros(1))
         return (
@@ -149,11 +186,15 @@ class RandomAttention(Branch):
         )
 
     def _gradients_by_head(self, gradient: Array) -> dict[str, Array]:
-        """Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
+        """Return the Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
         return self.gradients_below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
 
     def gradients_below_heads(self, head: Array) -> dict[str, Array]:
-        """Gradients at every head's queries, keys and values, from those at its output, (..., heads or 1, N, N)."""
+        """Return gradient Gram matrices at every head's queries, keys and values, from those at its output.
+
+        Args:
+            head: Gram matrices at the heads' outputs, (..., heads or 1, N, N).
+        """
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
         inner = Inner.of(weights, weights, self.values, head, None, self._factors())
         queries, keys = self._products()
@@ -165,14 +206,14 @@ class RandomAttention(Branch):
         return grams | {"WV": weights.mT @ head @ weights}
 
     def _products(self) -> tuple[Array, Array]:
-        """q_i·q_m/d_k and k_j·k_l/d_k as logits have them, (heads, N, N) each."""
+        """Return q_i·q_m/d_k and k_j·k_l/d_k as they enter the logits, (heads, N, N) each."""
         queries, keys = self.patterns.queries[0], self.patterns.keys[0]
         if self.patterns.sizes is not None:
             return queries, keys
         return gain(self.stack, "WQ") * queries, gain(self.stack, "WK") * keys
 
     def group_sums(self, of_heads: Array) -> Array:
-        """Sums over the heads that share keys and values, at each of them."""
+        """Return, at each head, the sum over all heads that share its keys and values."""
         groups, heads = self.stack.key_heads, self.stack.heads
         if groups == heads:
             return of_heads
@@ -180,7 +221,7 @@ class RandomAttention(Branch):
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `FixedAttention.steps`."""
+        """Return the coefficients C of each chosen matrix's step; for signs also "ROLE remainder", except for W^O."""
         if rule is not sign_rule:
             return Branch.steps(self, rule, gradients, matrices)
         steps = Steps()
@@ -195,10 +236,14 @@ class RandomAttention(Branch):
         return steps
 
     def _unevenness(self, role: str, gradient: Array) -> Array:
-        """√ of what signs gain of a position over what they would if all heads and r were their mean, (N,).
+        """Return √(signs' gain at a position / their gain if all heads and r were equal to their mean), (N,).
 
-        Heads have patterns of their own, and gradients at queries are sums of as many r as a token sees keys: the law
-        of a coordinate of the gradients is a mixture, and signs gain less of it than of a Gaussian.
+        Heads have different attention weights, and gradients at queries are sums of as many r as a token sees keys.
+        So the law of a coordinate of the gradients is a mixture, and signs gain less from it than from a Gaussian.
+
+        Args:
+            role: role of the matrix.
+            gradient: gradient kernel at the output of W^O.
         """
         stack, weights = self.stack, self.patterns.weights[0]
         gradient = mean_kernel(gradient)
@@ -216,7 +261,7 @@ class RandomAttention(Branch):
         return unevenness(rows, each, mean_kernel(rows), mean_kernel(each))
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """As `Branch.inner_products_by_matrix`."""
+        """Return the inner product of the step with gradients, by matrix, as `Branch.inner_products_by_matrix`."""
         del gradients
         roles, none, projection = ("WV", "WQ", "WK"), np.zeros((1, 1, 1)), head_gain(self.stack, "W")
         outputs = {
@@ -227,7 +272,13 @@ class RandomAttention(Branch):
         return {role: (c * others["WO"].gram).sum((-2, -1)) for role, c in outputs.items()}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """As `FixedAttention.up`."""
+        """Return the motion of the branch's output when its input and its matrices move along the step.
+
+        Args:
+            moved: motion of the input tokens.
+            gradients: gradients at the matrices.
+            steps: steps of the matrices.
+        """
         stack, roles, shapes = self.stack, ("WV", "WQ", "WK"), weight_shapes(self.stack)
         gains = {role: gain(stack, role) for role in roles}
         along = [moved.coefficients * gains[role] + steps.get(role, 0.0) for role in roles]
@@ -246,12 +297,24 @@ class RandomAttention(Branch):
         return TokenMotion(c, moved.overlaps, energy)
 
     def _mean_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """Coefficients or energies behind attention, from those of values, queries and keys: the mean over heads."""
+        """Return coefficients or energies after attention, averaged over heads.
+
+        Args:
+            of_values: coefficients or energies of values.
+            of_queries: coefficients or energies of queries.
+            of_keys: coefficients or energies of keys.
+        """
         parts = (part[..., None, :, :] for part in (of_values, of_queries, of_keys))
         return np.asarray(self.pass_through_heads(*parts).mean(-3))
 
     def pass_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """Coefficients or energies behind every head, from values, queries and keys, (..., heads or 1, N, N)."""
+        """Return every head's output coefficients or energies, from those of values, queries and keys.
+
+        Args:
+            of_values: coefficients or energies of values, (..., heads or 1, N, N).
+            of_queries: coefficients or energies of queries, (..., heads or 1, N, N).
+            of_keys: coefficients or energies of keys, (..., heads or 1, N, N).
+        """
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
         inner = Inner.of(weights, weights, self.values, np.ones((1, 1)), None, self._factors())
         queries, keys = self._products()
@@ -269,38 +332,51 @@ class RandomAttention(Branch):
         return passed
 
     def _factors(self) -> Array | None:
-        """Factors on a logit's change: the cap's slope, and the mean effect of rotary positions."""
+        """Return the factors on a logit's change: the cap's slope, and the mean effect of rotary positions."""
         factors = [factor[0] for factor in (self.patterns.slopes, self.patterns.turns) if factor is not None]
         return reduce(mul, factors) if factors else None
 
     def _sample_products(self, head: Array) -> tuple[Array, Array]:
-        """Samples of r, of gradients with the Gram matrix of a head, and their ∂L/∂a, (draws, heads, N, N) each."""
+        """Return samples of r for gradients with a given Gram matrix, and their ∂L/∂a, each (samples, heads, N, N)."""
         normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
         r = root(head) @ normal @ root(self.values).mT
         return r, self.softmax_slope(r) * self._cap_slopes()
 
     def _cap_slopes(self) -> Array | float:
-        """The cap's slopes, (heads, N, N), or 1 without one."""
+        """Return the slopes of the cap on logits, (heads, N, N), or 1 without a cap."""
         return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
 
     def softmax_slope(self, change: Array) -> Array:
-        """The change of attention weights by a change of logits behind their cap."""
+        """Return the change of attention weights for a change of the logits after their cap."""
         weights = self.patterns.weights[0]
         return np.asarray(weights * (change - (weights * change).sum(-1, keepdims=True)))
 
     def at_queries_and_keys(self, at_logits: Array) -> tuple[Array, Array]:
-        """Gradients at queries and keys as W^Q and W^K make them, but turned by positions, (..., heads, N, r) each."""
+        """Return the gradients at the outputs of W^Q and W^K, still rotated by positions, (..., heads, N, r) each.
+
+        Args:
+            at_logits: gradients at the logits, (..., heads, N, N).
+        """
         q, k = self.rotated_coordinates()
         scale, (first, second) = bare_logit_scale(self.stack), self.sizes()
         return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
 
     def sizes(self) -> tuple[Array, Array]:
-        """The norms that queries and keys are divided by, (heads, N, 1) each; 1 without a norm."""
+        """Return the divisors of the norms of queries and keys, (heads, N, 1) each; 1 without norms."""
         sizes = self.patterns.sizes
         return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
 
     def _energy_along_gradients(self, gradient: Array, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """The energy of what follows the gradients at values, queries and keys, before W^O: a mean over sampled r."""
+        """Return the energy of the motion along gradients at values, queries and keys, before W^O.
+
+        It is a mean over sampled r.
+
+        Args:
+            gradient: gradient kernel at the output of W^O.
+            of_values: coefficients of values on their gradients.
+            of_queries: coefficients of queries on their gradients.
+            of_keys: coefficients of keys on their gradients.
+        """
         stack, weights = self.stack, self.patterns.weights[0]
         of_values, of_queries, of_keys = (mean_kernel(part) for part in (of_values, of_queries, of_keys))
         head = head_gain(stack, "W") * mean_kernel(gradient) / stack.heads
@@ -317,13 +393,13 @@ class RandomAttention(Branch):
         return np.asarray((energy.mean(0) + of_group).mean(0) * stack.width / stack.key_width)
 
     def rotated_motion(self, gradients: Array, coefficients: Array) -> Array:
-        """Σ_m T_im of gradients at queries or keys as positions rotate them, rotated again."""
+        """Return the motion Σ_m T_im ∂L/∂q_m of queries or keys, rotated as positions rotate them."""
         if not self.stack.rotary:
             return coefficients @ gradients
         return rotated(self.stack, coefficients @ rotated(self.stack, gradients, -1))
 
     def rotated_coordinates(self) -> tuple[Array, Array]:
-        """Queries and keys as logits have them, over norms, (heads, N, r) each."""
+        """Return queries and keys as they enter the logits, after rotation and norms, (heads, N, r) each."""
         stack, patterns = self.stack, self.patterns
         assert patterns.coordinates is not None, "attention is random"
         q, k = (rows[0] for rows in patterns.coordinates)
@@ -335,7 +411,14 @@ class RandomAttention(Branch):
 
 
 def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
-    """√ of what signs gain of a position over what they would if all Gram matrices were their means, (N,)."""
+    """Return √(sign steps' gain at a position / their gain if all Gram matrices were their means), (N,).
+
+    Args:
+        rows: covariances of the rows.
+        each: Gram matrices of the gradients.
+        mean_rows: mean of `rows`.
+        mean: mean of `each`.
+    """
     kernels = (rows, each), (mean_rows, mean)
     after, before = (mean_kernel(sign_coefficients(kernel, gram) * gram).sum(-1) for kernel, gram in kernels)
     return np.asarray(np.sqrt(np.divide(np.maximum(after, 0.0), before, out=np.ones(len(before)), where=before > 0)))

@@ -1,13 +1,14 @@
-"""One step from the gradient of a batch of text: what it gains, how the loss curves along it, and the critical rate.
+"""One step along the gradient of a batch of text: its decrease of the loss, the curvature along it, the critical rate.
 
-A batch has more positions than a first step is computed for. Its gradient is a mean over positions and noise. Both are
-kept by few positions, each of which has the mean label of many: with N positions for a batch of P, the label at each
-is the mean of P/N labels of the text's law. The mean over a text's labels is what sequences share, and what P/N labels
-differ from it by is the noise. Half of the positions carry labels, and the other half are as positions that the step
-has not seen. A position of the batch is one of P, so that the curvature at positions with labels counts by N/P.
+A batch has more positions than a first step is computed for. Its gradient is a mean over positions plus noise. Both
+are represented by few positions, each of which has the mean label of many: with N positions for a batch of P, the
+label at each is the mean of P/N labels of the text's law. The mean over a text's labels is the part that sequences
+share, and the deviation of P/N labels from it is the noise. Half of the positions carry labels, and the other half
+are positions that the step has not seen. A position of the batch is one of P, so that the curvature at positions with
+labels is weighted by N/P.
 
-Left out are equal words at two positions, and the rank of the noise, which is N here and up to d in a batch. Both are
-within the errors that tests/evidence/batch-steps.json has of networks on text.
+Equal words at two positions are left out, and so is the rank of the noise, which is N here and up to d in a batch.
+Both are within the errors, measured with networks on text, in tests/evidence/batch-steps.json.
 
 Source: this project.
 """
@@ -28,25 +29,28 @@ from theory.stack import Stack
 from theory.stack.optimizers import Optimizer
 
 POSITIONS = 64
-"""Positions that stand for a batch, half of them with labels."""
+"""The number of positions that represent a batch, half of them with labels."""
 
 ERRORS = {"gain": 0.25, "curvature": 0.75, "critical_rate": 0.75}
-"""How many times more or less than one networks have, less 1; of 90% of the networks of tests/evidence."""
+"""The largest relative error of each number for 90% of the networks of tests/evidence.
+
+An error of 0.25 means a ratio of at most 1.25 in either direction.
+"""
 
 _NUMBERS, _LEAST, _MOST = 2**23, 2, 8
-"""Networks that are sampled: so many numbers of logits, and no fewer and no more networks than these."""
+"""The number of logits to sample in all networks together, and the smallest and largest number of networks."""
 _SAMPLES = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchStep:
-    """Theory of the step θ − η u from the gradient of a batch of text, means over networks at η = 1.
+    """The predicted step θ − η u along the gradient of a batch of text, averaged over networks at η = 1.
 
     Attributes:
-        gain: E g·u.
+        gain: E g·u, the decrease of the loss per learning rate.
         curvature: E u'Gu with the Gauss-Newton matrix of the text.
         logit_change_sq: E of a logit's squared change.
-        relative_updates: |u_W|/|W| by role: (L,), and of "Wemb" ().
+        relative_updates: |u_W|/|W| by role: (L,), and for "Wemb" ().
     """
 
     gain: float
@@ -56,16 +60,23 @@ class BatchStep:
 
     @property
     def critical_rate(self) -> float:
-        """2 E g·u/E u'Gu."""
+        """The critical learning rate 2 E g·u/E u'Gu."""
         return 2.0 * self.gain / self.curvature
 
     @property
     def logit_move(self) -> float:
-        """The larger of what logits move by, root mean square, and what labels' logits gain on the mean, g·u."""
+        """The size of the logits' change at η = 1.
+
+        It is the root mean square change, or the mean increase of the labels' logits, g·u, if that is larger.
+        """
         return max(self.logit_change_sq**0.5, self.gain)
 
     def change(self, rate: float) -> tuple[float, float]:
-        """The quadratic change of the loss at a rate, and its error by those of the gain and of the curvature."""
+        """Return the quadratic change of the loss at a learning rate, and its error from those of gain and curvature.
+
+        Args:
+            rate: learning rate η.
+        """
         gain, curvature = rate * self.gain, rate**2 * self.curvature / 2.0
         return curvature - gain, float(np.hypot(ERRORS["gain"] * gain, ERRORS["curvature"] * curvature))
 
@@ -74,20 +85,20 @@ def batch_step(
     stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0, positions: int = POSITIONS,
     networks: int | None = None,
 ) -> BatchStep:  # fmt: skip
-    """The step of all matrices from a batch of so many sequences of a text.
+    """Predict the step of all matrices along the gradient of a batch of text.
 
     Args:
         stack: the network, with the tokens of one sequence.
-        optimizer: as in `first_step`.
-        sequences: of the batch.
-        law: how often every word is a label.
-        seed: of logits, labels and attention patterns.
+        optimizer: name of the optimizer, as in `first_step`.
+        sequences: number of sequences in the batch.
+        law: law of the text, with the frequency of every token id as a label.
+        seed: random seed of logits, labels and attention samples.
         positions: number of positions that represent the batch. ERRORS were measured with the default.
         networks: number of sampled networks, None for 2 to 8.
 
     Raises:
-        ValueError: an unknown optimizer.
-        NoRuleError: as `first_step`, for 64 tokens at most.
+        ValueError: the optimizer is not known.
+        NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
 
     Assumes d → ∞ at fixed L and V/d.
     """
@@ -115,14 +126,17 @@ def batch_step(
 
 
 def seconds_of(stack: Stack) -> float:
-    """An estimate of what `batch_step` takes of one core, by its two leading terms."""
+    """Return the estimated seconds of `batch_step` on one core, from its two leading terms."""
     numbers = POSITIONS * stack.vocab
     networks = np.clip(_NUMBERS // numbers, _LEAST, _MOST)
     return float(networks * (4e-7 * numbers + 1e-3 * stack.depth * stack.heads))
 
 
 def _frequencies(law: TextLaw, few: Stack, generator: np.random.Generator) -> Array:
-    """Of labels, (V,); the first classes of tied embeddings are words that positions hold, as often as the law says."""
+    """Return the frequencies of labels, (V,).
+
+    With tied embeddings, the first classes are the words of the positions, drawn as often as the law says.
+    """
     frequencies = np.zeros(few.vocab)
     known = np.sort(law.frequencies)[::-1][: few.vocab]
     frequencies[: len(known)] = known / known.sum()
@@ -136,7 +150,16 @@ def _outputs(
     solution: TwoPassSolution, generator: np.random.Generator, frequencies: Array, seen: Array, positions: int,
     count: int,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Softmax at all positions of so many networks, and a batch's gradients at the logits, (networks, N, V)."""
+    """Return the softmax at all positions of sampled networks, and a batch's gradients at the logits, (networks, N, V).
+
+    Args:
+        solution: the network's forward and backward pass.
+        generator: random generator of logits and labels.
+        frequencies: frequencies of labels, (V,).
+        seen: mask of the positions with labels, (N,).
+        positions: number of positions of the batch.
+        count: number of networks.
+    """
     stack = solution.stack
     n, vocab, tied, carriers = stack.rows, stack.vocab, holds_words(stack), int(seen.sum())
     output = solution.forward.output[0] if tied else solution.output

@@ -1,4 +1,4 @@
-"""An estimate of what the theory of a first step takes, by leading terms of its sizes."""
+"""Estimates of the time and memory that the prediction of a first step takes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +13,17 @@ from theory.stack import Stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
 _NUMBER = 8
-"""Bytes."""
+"""The size of a float64 in bytes."""
 
 
 def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = None) -> Cost:
-    """What `theory.first_step.prediction.first_step` takes: the same on every machine."""
+    """Return the estimated cost of `theory.first_step.prediction.first_step`, the same on every machine.
+
+    Args:
+        stack: the network.
+        optimizer: name of the optimizer.
+        patterns: number of attention samples, as in `first_step`.
+    """
     drawn = pattern_count(stack, patterns)
     n, networks, most = stack.rows, sample_count(stack, linear=optimizer in LINEAR, patterns=drawn), SAMPLES // drawn
     numbers, kernels = float(networks * n * stack.vocab), 1 if optimizer in LINEAR else networks
@@ -36,7 +42,15 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
 
 
 def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None = None) -> float:
-    """How many times its estimate a first step takes here, by a least one like the longest of these."""
+    """Return the ratio of measured to estimated time of a first step on this machine.
+
+    It is measured with a small network like the most expensive one.
+
+    Args:
+        stacks: the networks.
+        optimizers: names of the optimizers.
+        patterns: number of attention samples, as in `first_step`.
+    """
     every = [(first_step_cost(stack, name, patterns).seconds, k, name)
              for k, stack in enumerate(stacks) for name in optimizers]  # fmt: skip
     if not every:
@@ -54,7 +68,7 @@ def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patt
 
 
 def _layer(stack: Stack, optimizer: Optimizer, kernels: int, samples: int) -> tuple[float, float]:
-    """Seconds of both branches of a layer, and the numbers they keep."""
+    """Return the seconds of both branches of a layer, and the number of floats that they store."""
     n, gated = float(stack.rows), stack.ffn == "gated"
     drawn = samples * n
     seconds = 2e-3 + drawn * (6.4e-8 + 5e-9 * (1 + gated) * n + 1e-10 * n**2) + kernels * (1.4e-7 * n**2 + 1e-9 * n**3)

@@ -1,4 +1,4 @@
-"""The tables that inputs are rows of: one of words, and one of positions where these are learned."""
+"""The embedding tables in one optimizer step: one table of words, and one of positions if these are learned."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from theory.stack import Stack
 
 @dataclass(slots=True, eq=False)
 class Embeddings(Branch):
-    """x_0,i = w_i, or w_i + p_i, before a norm if there is one.
+    """The input embeddings x_0,i = w_i, or w_i + p_i, as rows of tables, before a norm if there is one.
 
     Attributes:
         stack: the network.
-        scales: what that norm divides a kernel by; 1 if there is none.
-        words: 1 where two tokens hold one word, (..., N, N).
-        uses: the tables, by the one row of each that a token holds: H has 1 there, and H Hᵀ is 1 for equal rows.
+        scales: divisors of the kernel in that norm; 1 if there is none.
+        words: 1 where two tokens have equal ids, (..., N, N).
+        uses: the tables. Every token selects one row of each, so that H has a 1 there, and H Hᵀ is 1 for equal rows.
     """
 
     stack: Stack
@@ -40,7 +40,7 @@ class Embeddings(Branch):
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """C of the tables that move, by name. A row's gradient is the sum over its tokens."""
+        """Return the coefficients C of the tables' steps, by name; a row's gradient is the sum over its tokens."""
         if rule is not sign_rule:
             return Branch.steps(self, rule, gradients, matrices)
         chosen = [use for use in self.uses if use.role in matrices]
@@ -52,7 +52,13 @@ class Embeddings(Branch):
         }  # fmt: skip
 
     def sign_deviations(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
-        """Samples of the tables' steps by signs less C Δ, given samples of Δ: "beyond", (samples, N)."""
+        """Return samples of the difference between the tables' sign steps and C Δ, as "beyond", (samples, N).
+
+        Args:
+            deltas: samples of the gradients Δ, (samples, N).
+            steps: coefficients C by table.
+            words: motion of the inputs by the output matrix, if inputs are its rows.
+        """
         chosen = [use for use in self.uses if use.role in steps]
         signs = [
             np.sign(deltas @ use.rows[0]) if words is None or use.role != "inputs" else words.signs(deltas)
@@ -62,7 +68,7 @@ class Embeddings(Branch):
         return {"beyond": np.sum(parts, axis=0)} if parts else {}
 
     def up(self, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """The motion of tokens at the stack's bottom."""
+        """Return the motion of the input tokens when the embedding tables move along the step."""
         n = self.stack.rows
         c = sum((steps[use.role] for use in self.uses if use.role in steps), np.zeros((1, n, n)))
         energy = c @ gradients["inputs"].gram @ c.mT + steps.get("words", 0.0)
@@ -70,7 +76,7 @@ class Embeddings(Branch):
 
 
 def table_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
-    """(rows, d) of every table that a stack's inputs are sums of rows of, by name."""
+    """Return the shape (rows, d) of every embedding table by name."""
     shapes = {"inputs": (stack.vocab, stack.width)}
     shapes |= {"positions": (stack.tokens, stack.width)} if stack.positions.startswith("learned") else {}
     return shapes | ({"segments": (1, stack.width)} if stack.positions == "learned_segment" else {})

@@ -1,9 +1,9 @@
-"""The gradient of a batch of sequences at initialization, and its noise scale: the batch above which more helps little.
+"""The gradient of a batch of sequences at initialization and its noise scale, above which larger batches help little.
 
-The gradient of B independent sequences has E‖∇‖² = C + (S − C)/B, with S the mean square of one sequence's gradient and
-C the mean product of two's. Of two sequences the gradient's kernel has blocks of its own, S, and blocks that they
-share, C; a squared norm is a sum over both, from one way up and one way down. The noise scale is (S − C)/C, the
-trace of the covariance of one sequence's gradient over the squared norm of its mean.
+The gradient of B independent sequences has E‖∇‖² = C + (S − C)/B, with S the mean square of one sequence's gradient
+and C the mean product of two's. For two sequences, the gradient's kernel has diagonal blocks, S, and blocks between
+the two, C. A squared norm is a sum over both, from one forward and one backward pass. The noise scale is (S − C)/C,
+the trace of the covariance of one sequence's gradient divided by the squared norm of its mean.
 
 Source: McCandlish et al. (2018), arXiv:1812.06162, section 2.2, B_simple, there of one example; large-width theory by
 this project.
@@ -27,21 +27,22 @@ _SQUARE, _VECTOR = "grad_sq_", "vector_sq_"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseScale:
-    """Gradients of batches of any size and their noise scales, in sequences.
+    """The mean squared gradients of batches of any size and their noise scales, in sequences.
 
     Attributes:
         stack: the network, with one sequence.
         loss: the expected cross-entropy, which does not depend on the batch size.
-        single: S of each matrix, by role: shape (L,), or () for "Wemb"; matrices of an encoder as "encoder_W1", experts
-            together, and NaN for layers without such a matrix.
+        single: S of each matrix, by role: shape (L,), or () for "Wemb"; matrices of an encoder as "encoder_W1",
+            experts together, and NaN for layers without such a matrix.
         product: C of each matrix, in the same form.
         single_sem: standard errors of S if attention samples or logits are sampled, otherwise 0.
         product_sem: standard errors of C, in the same form.
-        vectors: S and C of what a network may have beside its matrices, (2, ...): biases of its matrices, "bias_W1" and
-            so on, by the layer; gains of its norms and their biases, "gain" and "shift", by the sub-layer from below;
-            and tables of "inputs", "positions" and the "segment", whose rows enter as they are.
-        loss_moments: S and C of the loss's variance over networks, labels and texts, of one sequence and between two;
-            None where a share of the positions counts, or logits hold words of positions that follow no law of text.
+        vectors: S and C, (2, ...), of the parameters that a network may have in addition to its matrices: biases of
+            its matrices, "bias_W1" and so on, by layer; gains and biases of its norms, "gain" and "shift", by
+            sub-layer from below; and tables of "inputs", "positions" and the "segment", whose rows are added to the
+            inputs.
+        loss_moments: S and C of the loss's variance over networks, labels and texts, for one sequence and between
+            two; None if only a share of the positions counts, or if embeddings are tied and there is no law of text.
     """
 
     stack: Stack
@@ -54,12 +55,15 @@ class NoiseScale:
     loss_moments: tuple[float, float] | None = None
 
     def loss_deviation(self, sequences: int) -> float:
-        """The standard deviation of the loss of a batch of so many sequences, over networks, labels and texts.
+        """Return the standard deviation of a batch's loss over networks, labels and texts, in nats.
 
-        Of many sequences it does not vanish: where labels agree a network has the same logit.
+        It does not vanish for many sequences, because a network has the same logits wherever labels agree.
+
+        Args:
+            sequences: number of sequences in the batch.
 
         Raises:
-            ValueError: no sequence, or there is no rule.
+            ValueError: the number of sequences is less than 1, or there is no rule.
         """
         _check_sequences(sequences)
         if self.loss_moments is None:
@@ -71,7 +75,7 @@ class NoiseScale:
 
     @property
     def whole(self) -> float:
-        """The noise scale of all matrices together."""
+        """The noise scale of the gradient of all matrices together, in sequences."""
         single, product = (
             sum(float(np.nansum(part)) for part in parts.values()) for parts in (self.single, self.product)
         )
@@ -79,18 +83,21 @@ class NoiseScale:
 
     @property
     def matrices(self) -> dict[str, Array]:
-        """That of each, by role; infinite where the gradients of two sequences are orthogonal in the mean.
+        """The noise scale of each matrix, by role; infinite if gradients of two sequences are orthogonal in the mean.
 
-        In the first layer that is every matrix that is given a linear image of independent inputs. W2 is given units,
-        whose products have the mean kappa(0): 1/(2 pi) for ReLU, and 0 for odd activations.
+        In the first layer this holds for every matrix whose input is a linear image of independent inputs. The input
+        of W2 are hidden units, whose products have the mean kappa(0): 1/(2 pi) for ReLU, and 0 for odd activations.
         """
         return {role: _scale(self.single[role], self.product[role]) for role in self.single}
 
     def grad_sq(self, sequences: int) -> dict[str, Array]:
-        """E‖∂L/∂W‖² of a batch of so many sequences, by role.
+        """Return E‖∂L/∂W‖² for a batch, by role.
+
+        Args:
+            sequences: number of sequences in the batch.
 
         Raises:
-            ValueError: no sequence.
+            ValueError: the number of sequences is less than 1.
         """
         _check_sequences(sequences)
         return {
@@ -98,21 +105,25 @@ class NoiseScale:
         }
 
     def grad_sq_sem(self, sequences: int) -> dict[str, Array]:
-        """Standard errors of `grad_sq` by what is sampled."""
+        """Return the standard errors of `grad_sq` due to sampling, by role.
+
+        Args:
+            sequences: number of sequences in the batch.
+        """
         return {
             role: np.hypot(error / sequences, self.product_sem[role] * (1.0 - 1.0 / sequences))
             for role, error in self.single_sem.items()
         }
 
     def squares(self, sequences: int, vectors: Sequence[str] = ()) -> dict[str, float]:
-        """E‖∂L/∂θ‖² of a batch of so many sequences, of every kind of parameter in all layers.
+        """Return E‖∂L/∂θ‖² for a batch, by kind of parameter, summed over layers.
 
         Args:
-            sequences: of the batch.
-            vectors: which of `vectors` the network learns; those that it has not are left out.
+            sequences: number of sequences in the batch.
+            vectors: names of the `vectors` that the network learns; names that it does not have are ignored.
 
         Raises:
-            ValueError: no sequence.
+            ValueError: the number of sequences is less than 1.
         """
         squares = {role: float(np.nansum(square)) for role, square in self.grad_sq(sequences).items()}
         for name in vectors:
@@ -122,9 +133,13 @@ class NoiseScale:
         return squares
 
     def norm(self, sequences: int, vectors: Sequence[str] = ()) -> tuple[float, float]:
-        """√E‖∇L‖² of a batch, as `squares` has its parts, and its standard error by what is sampled of matrices.
+        """Return the gradient norm √E‖∇L‖² of a batch, and its standard error due to sampling.
 
-        Those of a layer are taken as if they all erred in one direction, and layers as independent.
+        Errors of the matrices in one layer are added as if they all had one sign; layers are taken as independent.
+
+        Args:
+            sequences: number of sequences in the batch.
+            vectors: names of the `vectors` that the network learns.
         """
         square = max(0.0, sum(self.squares(sequences, vectors).values()))
         errors: dict[int, float] = {}
@@ -196,15 +211,15 @@ def noise_scale(
 
 
 def _every_position_counts(stack: Stack) -> bool:
-    """Tell whether the loss counts every position."""
+    """Return whether the loss counts every position."""
     return stack.loss_on == "all" and stack.loss_share == 1.0
 
 
 def _check_sequences(sequences: int) -> None:
-    """Refuse what is no number of sequences.
+    """Check that the number of sequences is a positive integer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     whole = isinstance(sequences, int | np.integer) and not isinstance(sequences, bool)
     if not whole or sequences < 1:
@@ -212,6 +227,6 @@ def _check_sequences(sequences: int) -> None:
 
 
 def _scale(single: Array, product: Array) -> Array:
-    """(S − C)/C."""
+    """Return the noise scale (S − C)/C, infinite where C is 0."""
     scales = np.full(np.shape(single), np.inf)
     return np.divide(single - product, product, out=scales, where=product > _NONE * single)

@@ -1,9 +1,9 @@
-"""The output matrix's own step: what it does to logits and, where inputs are rows of it behind a transform, to inputs.
+"""The output matrix's own step: its effect on logits and, if inputs are its rows after a transform, on inputs.
 
-Its gradient is Σ_j z_j r_jv in column v, of what it is given z and gradients r at the logits. Tied, a word's column v,
-of which the word's input is κ times, has κ g besides, with g the gradient at the input. Behind a transform neither z
-nor g has an overlap of order √d with words or with each other, so that the step is one in the span of both: inputs move
-along their gradients, and along z, which no matrix below knows.
+Its gradient is Σ_j z_j r_jv in column v, with z its input and r the gradients at the logits. With tied embeddings,
+the column v of a word, of which the word's input is κ times, also has the gradient κ g, with g the gradient at the
+input. After a transform neither z nor g has an overlap of order √d with words or with each other. So the step lies in
+the span of both: inputs move along their gradients, and along z, which is independent of all matrices below.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ _HELD, _PRODUCTS, _FEWEST = 2**20, 2**31, 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordSteps:
-    """The motion of inputs that are rows of the output matrix.
+    """The motion of input embeddings that are rows of the output matrix, when an optimizer steps that matrix.
 
     Attributes:
-        coefficients: on the gradients at them, (M or 1, N, N).
-        energy: of what is along none of these, (M or 1, N, N); of signs 0, since `signs` has it.
-        scale: κ, what an input is of its column.
-        along: samples of Σ_j z_j r_jv at the inputs' own words, (samples, N); none but of signs.
+        coefficients: coefficients on the gradients at the inputs, (M or 1, N, N).
+        energy: kernel of the part along none of these gradients, (M or 1, N, N); 0 for signs, which `signs` samples.
+        scale: κ, factor between a column of the output matrix and the input.
+        along: samples of Σ_j z_j r_jv at the inputs' own words, (samples, N); empty except for signs.
     """
 
     coefficients: Array
@@ -41,18 +41,22 @@ class WordSteps:
     along: Array
 
     def signs(self, deltas: Array) -> Array:
-        """The motion of a coordinate of the inputs by signs, given samples of its gradients, (samples, N)."""
+        """Return samples of the input embeddings' motion by sign steps, per coordinate, (samples, N).
+
+        Args:
+            deltas: samples of the gradients at the inputs, (samples, N).
+        """
         return self.scale * np.sign(self.along[: len(deltas)] + self.scale * deltas)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputMatrix:
-    """W_emb.
+    """The output matrix W_emb in one optimizer step.
 
     Attributes:
         stack: the network.
-        kernel: z_i·z_j/d of what it is given, (N, N).
-        rows: samples of a coordinate of z, (samples, N); None where it is Gaussian.
+        kernel: z_i·z_j/d for the matrix's input z, (N, N).
+        rows: samples of a coordinate of z, (samples, N); None if it is Gaussian.
     """
 
     stack: Stack
@@ -61,31 +65,31 @@ class OutputMatrix:
 
     @classmethod
     def of(cls, stack: Stack, kernel: Array, transform: OutputTransform | None) -> "OutputMatrix":
-        """The output matrix behind a transform, or none."""
+        """Create the output matrix, with samples of its input if there is a transform."""
         return cls(stack, kernel, None if transform is None else transform.rows)
 
     @property
     def tied(self) -> bool:
-        """Whether inputs are rows of it."""
+        """Whether the input embeddings are rows of the output matrix."""
         return is_tied(self.stack)
 
     @property
     def _scale(self) -> float:
-        """κ, what an input is of its column."""
+        """The factor κ between a column of the output matrix and the input embedding."""
         return self.stack.embedding_scale * self.stack.width**0.5 / self.stack.output_scale
 
     @property
     def _gram(self) -> Array:
-        """Products of what it is given, (N, N)."""
+        """The products of the matrix's input rows, (N, N)."""
         return self.stack.width * self.kernel
 
     def moves(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
-        """The change of logits by this step alone, (M, N, V).
+        """Return the change of logits by the output matrix's step, (M, N, V), for fixed inputs of the matrix.
 
         Args:
-            optimizer: what the step is of the gradient.
+            optimizer: name of the optimizer.
             r: gradients at the logits, (M, N, V).
-            at_words: Gram matrices of those at the inputs, (M or 1, N, N); asked for where these are rows of it.
+            at_words: Gram matrices of the gradients at the inputs, (M or 1, N, N), which only tied embeddings need.
         """
         if optimizer == "adam":
             return self._moved_by_signs(r, at_words)
@@ -94,7 +98,13 @@ class OutputMatrix:
         return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
 
     def words(self, optimizer: Optimizer, r: Array, at_words: Array) -> WordSteps:
-        """The motion of inputs by this step."""
+        """Return the motion of the input embeddings by the output matrix's step, if they are its rows.
+
+        Args:
+            optimizer: name of the optimizer.
+            r: gradients at the logits, (M, N, V).
+            at_words: Gram matrices of the gradients at the inputs, (M or 1, N, N).
+        """
         n, scale = len(self.kernel), self._scale
         if optimizer == "adam":
             return self._words_by_signs(r, at_words)
@@ -107,7 +117,13 @@ class OutputMatrix:
         return WordSteps(c, energy.mean(0, keepdims=True) if len(c) == 1 else energy, scale, np.zeros((0, n)))
 
     def squared_size(self, optimizer: Optimizer, r: Array, at_words: Array) -> float:
-        """The mean of |u|², as `rules.squared_size` has it."""
+        """Return the mean squared Frobenius norm |u|² of the output matrix's step u.
+
+        Args:
+            optimizer: name of the optimizer; for "normalized", the result is still to be divided by |g|².
+            r: gradients at the logits, (M, N, V).
+            at_words: Gram matrices of the gradients at the inputs, (M or 1, N, N).
+        """
         if not self.tied or optimizer == "adam":
             return squared_size(self._use, r @ r.mT, optimizer)
         if optimizer in LINEAR:
@@ -124,7 +140,7 @@ class OutputMatrix:
         return MatrixUse("Wemb", (self.stack.width, self.stack.vocab), self._gram[None], seen)
 
     def _spectral(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
-        """The step in terms of the rows z and g, (M, 2N, V)."""
+        """Return the step as coefficients on the rows z and g, (M, 2N, V)."""
         n, none = len(self.kernel), np.zeros((len(r), len(self.kernel), len(self.kernel)))
         words = np.broadcast_to(self._scale * np.eye(n, r.shape[-1]), r.shape)
         left = np.concatenate([
@@ -134,7 +150,7 @@ class OutputMatrix:
         return spectral_step(optimizer, self.stack, left, np.concatenate([r, words], -2))
 
     def _moved_by_signs(self, r: Array, at_words: Array) -> Array:
-        """What signs make of z: d E z_i sign(z·r_v + κ g_v), whose g is Gaussian."""
+        """Return the change of logits by a sign step, d E z_i sign(z·r_v + κ g_v) with Gaussian g."""
         if self.rows is None:
             # Coordinates of the output tokens are Gaussian: E x_i sign(x·r) is closed, of the gradients r of a class.
             moved = self.kernel @ r
@@ -151,7 +167,10 @@ class OutputMatrix:
         return self.stack.width / drawn * moved
 
     def _words_by_signs(self, r: Array, at_words: Array) -> WordSteps:
-        """By Stein's lemma, each input along its own gradient alone, of all given z."""
+        """Return the motion of inputs by a sign step.
+
+        By Stein's lemma, each input moves only along its own gradient, given all z.
+        """
         assert self.rows is not None, "inputs are rows of it behind a transform"
         n, scale, sizes = len(self.kernel), self._scale, np.maximum(self._sizes(at_words), np.finfo(float).tiny)
         of_words, density, drawn = r[..., :n], np.zeros((len(r), n)), 0
@@ -166,12 +185,12 @@ class OutputMatrix:
         return WordSteps(c[..., None] * np.eye(n), np.zeros((1, n, n)), scale, np.resize(along, (4 * len(along), n)))
 
     def _sizes(self, at_words: Array) -> Array:
-        """Root mean squares of κ g's coordinates, (M or 1, N)."""
+        """Return the root mean squares of the coordinates of κ g, (M or 1, N)."""
         squares = np.linalg.diagonal(at_words) / self.stack.width
         return np.asarray(self._scale * np.sqrt(np.maximum(squares, 0.0)))
 
     def _blocks(self, r: Array) -> Iterator[Array]:
-        """Samples of z, some after the others, of as many as products with all gradients are affordable for."""
+        """Yield blocks of samples of z, as many as can be multiplied by all gradients in a reasonable time."""
         assert self.rows is not None
         count = product_count(r.size, len(self.rows))
         # Samples come in pairs of opposite sign before the units, half of them apart.
@@ -182,12 +201,24 @@ class OutputMatrix:
 
 
 def product_count(numbers: float, most: int) -> int:
-    """The number of samples of z that are multiplied by this many gradient entries, if both are drawn equally often."""
+    """Return how many samples of the output matrix's input z are multiplied by the gradients at the logits.
+
+    Args:
+        numbers: number of gradient entries.
+        most: largest number of samples.
+    """
     return int(np.clip(_PRODUCTS // numbers, min(_FEWEST, most), most))
 
 
 def spectral_step(optimizer: Optimizer, stack: Stack, left: Array, right: Array) -> Array:
-    """The step of an output matrix whose gradient is LᵀR, Lᵀ times this, from LLᵀ and R (M, 2N, V)."""
+    """Return the coefficients of an output matrix's step on the rows L, if its gradient is LᵀR, (M, 2N, V).
+
+    Args:
+        optimizer: name of the optimizer.
+        stack: the network.
+        left: LLᵀ, (M, 2N, 2N).
+        right: R, (M, 2N, V).
+    """
     # Rows of one length: those of gradients are much shorter than tokens.
     lengths = np.sqrt(np.linalg.diagonal(left))
     lengths = np.where(lengths > 0, lengths, 1.0)

@@ -1,4 +1,4 @@
-"""Logits and labels, which are all that is random in a step at large width; and what it does, given them."""
+"""Samples of logits and labels, the only random part of a step at large width, and the step's statistics given them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,12 +26,12 @@ _KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """Softmax and gradients at the logits of M networks.
+    """The softmax and the gradients at the logits of M networks.
 
     Attributes:
-        p: softmax of the positions that count, (M, P, V).
+        p: softmax at the positions that count, (M, P, V).
         r: gradients of the loss at the logits of all positions, (M, N, V); 0 where they do not count.
-        counted: which do, (N,).
+        counted: mask of the positions that count, (N,).
     """
 
     p: Array
@@ -39,7 +39,11 @@ class Outputs:
     counted: NDArray[np.bool_]
 
     def pieces(self, most: int = CHUNK) -> Iterator[tuple[slice, "Outputs"]]:
-        """So many networks at most after the others, with their place, so that little is held besides."""
+        """Yield groups of networks with their slice, so that later steps need little memory.
+
+        Args:
+            most: largest number of networks in a group.
+        """
         count = min(most, CHUNK // (self.r.shape[-1] * self.r.shape[-2])) or 1
         for start in range(0, len(self.r), count):
             part = slice(start, start + count)
@@ -47,7 +51,7 @@ class Outputs:
 
 
 def counted_positions(stack: Stack, seed: int) -> NDArray[np.bool_]:
-    """A mask of the positions that the loss counts, (N,); of a loss on a share of them drawn by a seed."""
+    """Return the mask of the positions that the loss counts, (N,); a share of them is chosen with a random seed."""
     counted = loss_positions(stack) > 0
     if stack.loss_share < 1.0:
         left_out = np.random.default_rng([4, seed]).permutation(stack.rows)[loss_count(stack) :]
@@ -59,16 +63,16 @@ def sampled_outputs(
     stack: Stack, output: Array, generator: np.random.Generator, count: int, counted: NDArray[np.bool_],
     of_words: Array | float = 0.0, given: NDArray[np.integer] | None = None,
 ) -> Outputs:  # fmt: skip
-    """Logits and labels of so many networks.
+    """Return samples of the softmax and the gradients at the logits, with random logits and labels.
 
     Args:
         stack: the network.
-        output: the kernel of what the output matrix is given, (N, N).
-        generator: of what is sampled.
-        count: how many.
-        counted: which positions count, (N,).
-        of_words: added to the logit of position i in class i, (N,).
-        given: labels of all positions, (N,), of a text; sampled, if None.
+        output: kernel of the output matrix's input, (N, N).
+        generator: random generator of logits and labels.
+        count: number of networks.
+        counted: mask of the positions that count, (N,).
+        of_words: number added to the logit of position i in class i, (N,).
+        given: labels of all positions, (N,), of a text; None for random labels.
     """
     n, vocab = stack.rows, stack.vocab
     root = stack.output_scale * cholesky(output)
@@ -96,7 +100,7 @@ def sampled_outputs(
 
 
 def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
-    """The number of networks to sample for each attention pattern."""
+    """Return the number of networks for which logits and labels are sampled, for each attention sample."""
     each = stack.rows * stack.vocab
     fewest = int(np.clip(_HELD // each, _LEAST, _FEWEST))
     count = int(np.clip(CHUNK // each, fewest, _MOST))
@@ -106,12 +110,17 @@ def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
 
 
 def pattern_count(stack: Stack, patterns: int | None = None) -> int:
-    """The number of attention patterns to sample: the given one, else 4 to 16, and 1 where attention is fixed.
+    """Return the number of attention samples: the given one, else 4 to 16, and 1 if attention is fixed.
 
-    A loss on a share of the positions is one on other positions with every pattern, of which there are then 16.
+    If the loss counts a share of the positions, every attention sample has its own choice of positions, and there are
+    16.
+
+    Args:
+        stack: the network.
+        patterns: the requested number; None for the default.
 
     Raises:
-        ValueError: there are fewer than 2, which have no error.
+        ValueError: there are fewer than 2, which have no standard error.
     """
     whole = isinstance(patterns, int | np.integer) and not isinstance(patterns, bool)
     if patterns is not None and not (whole and patterns >= 2):
@@ -125,19 +134,27 @@ def pattern_count(stack: Stack, patterns: int | None = None) -> int:
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:
-    """The symmetric part of the products of two fields of gradients at the output tokens, (M, N, N)."""
+    """Return the symmetric part of products of two sets of gradients at the output tokens, (M, N, N).
+
+    Args:
+        stack: the network.
+        first: gradients at the logits, (M, N, V).
+        second: gradients at the logits, (M, N, V).
+    """
     product = first @ second.mT * stack.output_scale**2
     return np.asarray((product + product.mT) / 2)
 
 
 def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[np.bool_]) -> Array:
-    """`gram` of r with itself, its mean where these positions count: exact, (1, N, N).
+    """Return the exact mean Gram matrix of the loss gradients at the output tokens, given which positions count.
+
+    It is the mean of `gram` of r with itself, (1, N, N).
 
     Args:
         stack: the network.
-        output: the kernel of what the output matrix is given, (N, N).
-        same_label: the chance that two positions' labels agree, (1, N, N).
-        counted: which positions count, (N,).
+        output: kernel of the output matrix's input, (N, N).
+        same_label: probability that two positions' labels agree, (1, N, N).
+        counted: mask of the positions that count, (N,).
     """
     whole = replace(stack, loss_share=1.0)
     tokens = MatrixLayout(whole.rows, attention_pattern(whole), whole.sequences)
@@ -146,7 +163,12 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
 
 
 def curved_gradients(drawn: Outputs, w: Array) -> Array:
-    """The gradients H_i w_i/P at the logits of another loss, whose product with a step w is u'Gu, (M, N, V)."""
+    """Return H_i w_i/P, gradients at the logits whose product with the logits' change w is u'Gu, (M, N, V).
+
+    Args:
+        drawn: the sampled outputs.
+        w: change of the logits, (M, N, V).
+    """
     curved, counted = np.zeros_like(w), w[:, drawn.counted]
     average = (drawn.p * counted).sum(-1, keepdims=True)
     curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
@@ -154,7 +176,14 @@ def curved_gradients(drawn: Outputs, w: Array) -> Array:
 
 
 def step_statistics(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool) -> dict[str, Array]:
-    """Every sample's g·u, u'Gu, the share of it from the random part, and a logit's squared change, (M,) each."""
+    """Return g·u, u'Gu, the part of u'Gu from the random change of logits, and a logit's squared change, (M,) each.
+
+    Args:
+        drawn: the sampled outputs.
+        w: change of the logits, (M, N, V).
+        speeds: variances of the logits' random change at the positions that count.
+        normalized: whether the step is divided by |g|.
+    """
     gain, counted = (drawn.r * w).sum((-2, -1)), w[:, drawn.counted]
     average = (drawn.p * counted).sum(-1)
     seen = ((drawn.p * counted**2).sum(-1) - average**2).mean(-1)

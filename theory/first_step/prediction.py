@@ -1,18 +1,18 @@
-"""The first step: what it gains, how the loss curves along it, how far logits move, and the critical rate.
+"""The first optimizer step: its decrease of the loss, the curvature along it, the logits' change, the critical rate.
 
 For a step θ − η u with u a function of the gradient g of the loss, the loss to second order, with the Gauss-Newton
 matrix G, is
 
     ℓ − η g·u + η²/2 u'Gu,
 
-back at its start at the critical rate 2 g·u/u'Gu. With r_i = (p_i − t_i)/P the gradient at the logits of position i and
-w_i = (J u)_i how far these move for η = 1,
+which returns to ℓ at the critical learning rate 2 g·u/u'Gu. With r_i = (p_i − t_i)/P the gradient at the logits of
+position i and w_i = (J u)_i the change of these logits for η = 1,
 
     g·u = Σ_i r_i·w_i,      u'Gu = (1/P) Σ_i w_i'(diag p_i − p_i p_i') w_i.
 
-At large width w_i = Σ_j K_ij r_j + ζ_i, with K of `theory.first_step.tangent` (for u = g the tangent kernel) and ζ_i of
-independent N(0, σ_e² E_ii/d) entries, E_ii the squared speed of the position's output. So only logits N(0, σ_e² Q),
-labels and the patterns of random attention are random, and they are sampled.
+At large width w_i = Σ_j K_ij r_j + ζ_i, with K of `theory.first_step.tangent` (for u = g the tangent kernel) and ζ_i
+of independent N(0, σ_e² E_ii/d) entries, E_ii the squared speed of the position's output. So only logits N(0, σ_e²
+Q), labels and random attention weights are random, and they are sampled.
 
 Source: this project.
 """
@@ -55,27 +55,26 @@ _SHARING = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstStep:
-    """Large-width theory of one step θ − η u at initialization.
+    """The large-width prediction of one optimizer step θ − η u at initialization.
 
     Means are over networks, at η = 1.
 
     Attributes:
         stack: the network.
-        optimizer: what u is of the gradient.
-        matrices: roles of what is stepped.
-        gain: E g·u, the loss's decrease per rate.
-        gain_sem: its standard error, for logits and labels are sampled.
+        optimizer: name of the optimizer, which determines u from the gradient.
+        matrices: roles of the matrices that are stepped.
+        gain: E g·u, the loss's decrease per learning rate.
+        gain_sem: standard error of the gain, because logits and labels are sampled.
         curvature: E u'Gu with the Gauss-Newton matrix.
-        curvature_sem: its standard error.
+        curvature_sem: standard error of the curvature.
         logit_change_sq: E of a logit's squared change, over positions that count and classes.
         critical_rate: 2 E g·u/E u'Gu.
-        critical_rate_sem: its standard error.
+        critical_rate_sem: standard error of the critical rate.
         critical_rate_median: the median over logits and labels of 2 g·u/u'Gu.
-        gain_shares: share of each matrix in E g·u, by role: (L,), and of "Wemb" and "WH" ().
-        curvature_shares: of u'GU_W for the part U_W of the step in each matrix, in u'Gu as V/d → 0; they sum to 1.
+        gain_shares: share of each matrix in E g·u, by role: (L,), and for "Wemb" and "WH" ().
+        curvature_shares: u'GU_W / u'Gu for the part U_W of the step in each matrix, as V/d → 0; they sum to 1.
         spread: share of u'Gu that is due to V/d, the logits' independent change ζ.
-        relative_updates: |u_W|/|W| at η = 1, by role: (L,), and of "Wemb" and "WH" (): roots of means of
-            squares.
+        relative_updates: |u_W|/|W| at η = 1, by role: (L,), and for "Wemb" and "WH" (): roots of means of squares.
     """
 
     stack: Stack
@@ -99,27 +98,28 @@ def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
     patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
-    """Large-width theory of the first step of training, from all matrices or some.
+    """Predict the first optimizer step of training at large width, for all matrices or some.
 
     Args:
-        stack: the network, of one stream. With tied embeddings all words differ.
-        optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "polar" the polar factor of each
-            matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both times
+        stack: the network, with one stream. With tied embeddings all words differ.
+        optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "polar" the polar factor of
+            each matrix's gradient and "muon" the Newton-Schulz steps of torch.optim.Muon instead of it, both times
             √max(1, d_out/d_in).
-        matrices: roles that are stepped, "Wemb" included, and of the tables that inputs are sums of rows of, one row
-            a word or position, "inputs", "positions" and "segments"; all matrices and no table, if None.
-        seed: of the sampled logits and labels, and of attention patterns.
-        patterns: how many are sampled of every head where attention is random, at least 2; None for 4 to 16, more of
-            few heads and layers. Of a loss on a share of the positions as many choices of these, each with a pattern.
-        windows: word ids of shape (windows, n + 1), as `predict` has them: equal words share an input, and labels are
-            the next words. Means are over windows too, and errors as if these were drawn at random. Embeddings must
-            be untied. Without windows all words differ, and labels are independent.
+        matrices: roles of the matrices that are stepped, including "Wemb". The embedding tables "inputs", "positions"
+            and "segments" are also allowed, with one row for a word or position. None for all matrices and no table.
+        seed: random seed of the sampled logits and labels, and of attention samples.
+        patterns: number of attention samples of every head if attention is random, at least 2; None for 4 to 16, more
+            for few heads and layers. For a loss on a share of the positions, also the number of random choices of
+            these.
+        windows: token ids of shape (windows, n + 1), as in `predict`: equal words share an input, and labels are the
+            next words. Means are over windows too, and errors are those of randomly drawn windows. Embeddings must be
+            untied. Without windows all words differ, and labels are independent.
 
     Raises:
-        ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0, or windows
-            of another length, with ids that are no class, or with tied embeddings.
-        NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
-            of norms, more than 64 tokens, or V/d above 200; embeddings are tied with one of a few fields more.
+        ValueError: the optimizer or a role is not known, there are fewer than 2 attention samples, all gradients of
+            the matrices are 0, or windows have another length, ids that are not a class, or tied embeddings.
+        NoRuleError: queries are the keys, something is dropped, there is an encoder or a second stream, tanh instead
+            of norms, more than 64 tokens, or V/d above 200; or embeddings are tied with one of a few more fields.
 
     Assumes d → ∞ at fixed L, n and V/d; corrections are O(L/d). Source: docs/first_step.md.
 
@@ -140,26 +140,28 @@ def first_step_given(
     stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None,
     seed: int = _SEED, windows: NDArray[np.integer] | None = None,
 ) -> dict[str, Array]:  # fmt: skip
-    """The same of networks whose outputs are known, so that they are compared without the noise of logits and labels.
+    """Predict the first step of networks whose outputs are known, without the sampling noise of logits and labels.
 
-    Patterns of random attention are sampled, of each network its own.
+    Random attention weights are sampled, separately for each network.
 
     Args:
         stack: the network.
-        p: softmax of the positions that count, (networks, P, V).
-        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count, which says
-            which do where that is random. With tied embeddings the first N classes are the words of the positions.
-        optimizer: as in `first_step`.
-        matrices: as in `first_step`.
-        seed: of the first network's patterns; the next ones have the next.
-        windows: as in `first_step`, one batch, which all networks are given.
+        p: softmax at the positions that count, (networks, P, V).
+        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count, which
+            determines the positions if they are random. With tied embeddings the first N classes are the positions'
+            words.
+        optimizer: name of the optimizer, as in `first_step`.
+        matrices: roles of the matrices that are stepped, as in `first_step`.
+        seed: random seed of the first network's attention samples; the following networks have the following seeds.
+        windows: token ids, as in `first_step`, one batch, which all networks are given.
 
     Returns:
         "gain", "curvature" and "change" (of a logit, squared), each (networks,).
 
     Raises:
-        ValueError: as `first_step`; p has another number of positions than the loss, or windows make several batches.
-        NoRuleError: as `first_step`.
+        ValueError: an argument of `first_step` is not allowed, p has another number of positions than the loss, or
+            windows make several batches.
+        NoRuleError: `first_step` has no rule for the network.
     """
     chosen, terms = check(stack, optimizer, matrices), list[dict[str, Array]]()
     tied, (inputs,) = holds_words(stack), _batches(stack, windows)
@@ -179,7 +181,16 @@ def first_step_given(
 def moves_of_outputs(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs
 ) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:
-    """Changes of logits and the variances of their random part, where all positions count; E|u_W|² and |W|² by role."""
+    """Return the changes of logits, the variances of their random part, and squared norms of steps and weights.
+
+    All positions must count in the loss.
+
+    Args:
+        solution: the network's forward and backward pass.
+        optimizer: name of the optimizer.
+        chosen: roles of the matrices that are stepped.
+        outputs: softmax and gradients at the logits.
+    """
     if holds_words(solution.stack):
         step = TiedStep.of(solution, optimizer, chosen, outputs)
         return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
@@ -188,7 +199,7 @@ def moves_of_outputs(
 
 
 def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[Array] | None]:
-    """Inputs of every batch of windows; without windows one None, for words that all differ.
+    """Return the inputs of every batch of windows; [None] without windows, for words that all differ.
 
     Raises:
         ValueError: windows do not have n + 1 columns of classes, or embeddings are tied.
@@ -208,10 +219,10 @@ def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[A
 
 
 def _counted(stack: Stack, p: Array, r: Array) -> NDArray[np.bool_]:
-    """A mask of the positions that the loss of one network counts, (N,).
+    """Return the mask of the positions that the loss of one network counts, (N,).
 
     Raises:
-        ValueError: not as many as p has.
+        ValueError: the number of counted positions differs from that of p.
     """
     counted = loss_positions(stack) > 0 if stack.loss_share == 1.0 else (r != 0).any(-1)
     if counted.sum() != len(p):
@@ -221,7 +232,17 @@ def _counted(stack: Stack, p: Array, r: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """A step: the variances of what logits move by at random, its kernels, and the output matrix, if that moves."""
+    """A step of all networks in one sample of attention weights.
+
+    Attributes:
+        solution: the network's forward and backward pass.
+        optimizer: name of the optimizer.
+        speeds: variances of the logits' random change at the positions that count.
+        down: gradients of the backward pass.
+        steps: steps of the matrices.
+        coefficients: coefficients of the output tokens' motion on their gradients, (M or 1, N, N).
+        output: the output matrix, if it is stepped; else None.
+    """
 
     solution: TwoPassSolution
     optimizer: Optimizer
@@ -232,7 +253,10 @@ class _Step:
     output: OutputMatrix | None
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
-        """Changes of some networks' logits, without the random part, and the output matrix's share, (m, N, V)."""
+        """Return the changes of some networks' logits without the random part, and the output matrix's part of them.
+
+        Both are (m, N, V).
+        """
         at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]
         of_output = np.zeros((1, 1, 1)) if self.output is None else self.output.moves(self.optimizer, r, at_words)
@@ -243,7 +267,15 @@ class _Step:
 def _take_step(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None
 ) -> _Step:
-    """From outputs and the Gram matrix of gradients at the output tokens, that of these outputs if None."""
+    """Compute a step from sampled outputs.
+
+    Args:
+        solution: the network's forward and backward pass.
+        optimizer: name of the optimizer.
+        chosen: roles of the matrices that are stepped.
+        drawn: softmax and gradients at the logits.
+        kernel: Gram matrix of the gradients at the output tokens; None for that of the sampled outputs.
+    """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
     output = OutputMatrix.of(solution.stack, solution.output, solution.transform) if "Wemb" in chosen else None
@@ -255,7 +287,7 @@ def _take_step(
 
 
 def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
-    """`step_statistics` of all networks."""
+    """Return the `step_statistics` of all networks."""
     parts = [
         step_statistics(piece, taken.moves(part, piece.r)[0], taken.speeds, normalized=taken.optimizer == "normalized")
         for part, piece in drawn.pieces()
@@ -264,7 +296,7 @@ def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
 
 
 def _inner_products_by_matrix(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Each matrix's part of g·u, and of u'Gu.
+    """Return each matrix's part of g·u, and of u'Gu, by role.
 
     The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
     """
@@ -289,7 +321,7 @@ def _inner_products_by_matrix(drawn: Outputs, taken: _Step) -> tuple[dict[str, A
 
 
 def _shares(parts: list[dict[str, Array]]) -> dict[str, Array]:
-    """Each matrix's share of the sum over matrices, of the mean over patterns."""
+    """Return each matrix's share of the sum over matrices, from means over attention samples."""
     means = _mean(parts)
     whole = sum(float(value.sum()) for value in means.values())
     return {role: value / whole for role, value in means.items()}
@@ -300,7 +332,7 @@ def _mean(parts: list[dict[str, Array]]) -> dict[str, Array]:
 
 
 def _squared_updates(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], dict[str, Array]]:
-    """E|u_W|² and |W|² by role; of what is to be divided by |g|² where a step is normalized."""
+    """Return E|u_W|² and |W|² by role; a normalized step's is still to be divided by |g|²."""
     squares, sizes = taken.solution.squared_updates(taken.optimizer, taken.steps, taken.down)
     if taken.output is not None:
         stack, at_words = taken.solution.stack, taken.down.tables["inputs"].gram
@@ -311,14 +343,14 @@ def _squared_updates(drawn: Outputs, taken: _Step) -> tuple[dict[str, Array], di
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Networks:
-    """Networks that share their attention patterns, each with logits and labels of its own.
+    """The statistics of networks that share their attention samples, each with its own logits and labels.
 
     Attributes:
-        each: of every network, by name, as `step_statistics` gives it.
-        gain: their mean g·u, exact where a step is linear.
-        curvature: their mean u'Gu.
-        gain_error: deviations of g·u that are due to samples, of every network.
-        curvature_error: of u'Gu, likewise.
+        each: statistics of every network, by name, from `step_statistics`.
+        gain: mean g·u of the networks, exact for a linear step.
+        curvature: mean u'Gu of the networks.
+        gain_error: deviations of every network's g·u that are due to sampling.
+        curvature_error: deviations of every network's u'Gu that are due to sampling.
         products: parts of g·u and of u'Gu, by role.
         updates: E|u_W|² and |W|², by role.
     """
@@ -336,7 +368,15 @@ def _networks(
     stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int,
     inputs: Inputs[Array] | None,
 ) -> _Networks:  # fmt: skip
-    """With patterns of a seed, one of so many, which share the samples that one has by itself, on given inputs.
+    """Return the statistics of networks with one attention sample.
+
+    Args:
+        stack: the network.
+        optimizer: name of the optimizer.
+        chosen: roles of the matrices that are stepped.
+        seed: random seed of the attention sample.
+        patterns: number of attention samples, among which the other samples are divided.
+        inputs: inputs of the network; None for words that all differ.
 
     Raises:
         ValueError: all gradients are 0.

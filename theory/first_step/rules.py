@@ -1,8 +1,8 @@
-"""What an optimizer makes of one matrix's gradient, as seen by the tokens that meet the matrix.
+"""The step that an optimizer takes from one matrix's gradient, in terms of the tokens that the matrix multiplies.
 
 The gradient of a matrix is g = Hᵀ Δ, with H (N, d_in) the rows that it multiplies and Δ (N, d_out) the gradients at
-what comes out. Every step u here is a function of g such that H u = C Δ, with a matrix of coefficients C (N, N) and,
-for the sign alone, a remainder across Δ. A rule gives C from the laws of H and Δ, mostly from their Gram matrices.
+its output. Every step u here is a function of g such that H u = C Δ, with a matrix of coefficients C (N, N) and, for
+the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H and Δ, mostly from their Gram matrices.
 """
 
 from collections.abc import Callable, Collection
@@ -17,26 +17,29 @@ from theory.mean_field.kernels import Array
 from theory.stack.optimizers import Optimizer
 
 RANGE_CUT = 1e-10
-"""Directions of a gradient whose squared singular value is below this share of its largest count as none."""
+"""The share of the largest squared singular value of a gradient below which a direction counts as 0."""
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""a, b, c of the step X ← a X + b X Xᵀ X + c (X Xᵀ)² X. Source: Jordan et al. (2024), and torch.optim.Muon."""
+"""The coefficients a, b, c of Muon's Newton-Schulz step X ← a X + b X Xᵀ X + c (X Xᵀ)² X.
+
+Source: Jordan et al. (2024), and torch.optim.Muon.
+"""
 
 _ITERATIONS = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixUse:
-    """A matrix, the rows that it meets, and what an elementwise function behind it does to gradients.
+    """A matrix, the rows that it multiplies, and the factors by which gradients reach its output.
 
     Attributes:
-        role: of the matrix.
+        role: role of the matrix.
         shape: (d_in, d_out).
         rows: H Hᵀ, (N, N) with or without leading axes.
         inputs: samples of a coordinate of the rows, (samples, N).
-        factor: E f_i f_j of the factors by which gradients are multiplied on their way down to what comes out of the
-            matrix, φ'(u) for W1; None where nothing stands between.
-        factors: samples of them, (samples, N).
+        factor: E f_i f_j of the factors f that multiply gradients in the backward pass to the matrix's output, φ'(u)
+            for W1; None without such factors.
+        factors: samples of the factors, (samples, N).
     """
 
     role: str
@@ -48,11 +51,11 @@ class MatrixUse:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether rows are Gaussian, and nothing stands behind: tokens, and not units."""
+        """Whether the rows are Gaussian tokens instead of hidden units, and gradients have no factors."""
         return self.factors is None and self.role != "W2"
 
     def below(self, gradient: Array) -> Array:
-        """ΔΔᵀ from the Gram matrix of the gradients above the factors."""
+        """Return the Gram matrix ΔΔᵀ of the gradients at the matrix's output, from that above the factors."""
         return gradient if self.factor is None else gradient * self.factor
 
 
@@ -60,20 +63,20 @@ class MatrixUse:
 _LOGARITHMS = (-36, 36)
 
 STREAM_SAMPLES = 1024
-"""Of gradients, for what signs make beyond C Δ."""
+"""The number of gradient samples from which the difference between sign steps and C Δ is computed."""
 
 Rule = Callable[[MatrixUse, Array], Array]
-"""From a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
+"""A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
 
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
-    """SGD: u = g, so that C = H Hᵀ."""
+    """Return C in H u = C Δ for SGD, whose step is the gradient u = g: C = H Hᵀ."""
     del gradient
     return use.rows
 
 
 def sign_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Adam's first step as ε → 0: u = sign g, entry by entry.
+    """Return C in H u = C Δ for Adam's first step as ε → 0, u = sign g for every entry.
 
     Coordinates of Δ are Gaussian, times the factors f. By Stein's lemma the part of Σ_α h_α sign(h_α·δ) along δ is
 
@@ -91,9 +94,7 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:
-    """C/d_in of signs where rows are Gaussian: √(2/π) E h h'/√(h'Σh).
-
-    It is 0 where all gradients are.
+    """Return C/d_in for sign steps and Gaussian rows h, √(2/π) E h h'/√(h'Σh); 0 where all gradients are 0.
 
     Args:
         rows: covariance K of a coordinate of the rows, (..., N, N).
@@ -103,15 +104,27 @@ def sign_coefficients(rows: Array, gradient: Array) -> Array:
 
 
 def sign_energy(rows: Array, gradient: Array) -> Array:
-    """The Gram matrix of H sign(HᵀΔ) over d_in² d_out, for Gaussian rows: (2/π) K E [δδ'/(δ'Kδ)] K over δ ~ N(0, Σ)."""
+    """Return the Gram matrix of H sign(HᵀΔ), the motion by a sign step, divided by d_in² d_out, for Gaussian rows.
+
+    It is (2/π) K E [δδ'/(δ'Kδ)] K over δ ~ N(0, Σ).
+
+    Args:
+        rows: covariance K of a coordinate of the rows, (..., N, N).
+        gradient: Σ of a coordinate of the gradients, (..., N, N).
+    """
     return np.asarray(2 / np.pi * rows @ _gaussian_quotient(gradient, rows, 1.0) @ rows)
 
 
 def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
-    """E x x'/(x'Fx)^p over x ~ N(0, K), by s^(−p) = ∫ t^(p−1) e^(−ts) dt/Γ(p).
+    """Return E x x'/(x'Fx)^p over x ~ N(0, K), by s^(−p) = ∫ t^(p−1) e^(−ts) dt/Γ(p).
 
-    With the eigenvalues λ of F in a root of K the mean of x_i² e^(−ts) is Π_j (1 + 2tλ_j)^(−1/2)/(1 + 2tλ_i), which the
-    trapezoidal rule in ln t integrates with an exponentially small error.
+    With the eigenvalues λ of F in a root of K the mean of x_i² e^(−ts) is Π_j (1 + 2tλ_j)^(−1/2)/(1 + 2tλ_i), which
+    the trapezoidal rule in ln t integrates with an exponentially small error.
+
+    Args:
+        covariance: K.
+        form: F.
+        power: p.
     """
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
@@ -127,17 +140,28 @@ def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
 
 
 def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """The Gram matrix of what sign g makes of tokens beyond C Δ, (N, N), of mean kernels, with nothing behind."""
+    """Return the Gram matrix of H sign g − C Δ for a sign step, (N, N), from mean kernels and without factors.
+
+    Args:
+        use: the matrix.
+        gradient: ΔΔᵀ, (..., N, N).
+        coefficients: C, (..., N, N).
+    """
     mean, c = mean_kernel(gradient) / use.shape[1], mean_kernel(coefficients)
     whole = use.shape[0] ** 2 * sign_energy(mean_kernel(use.rows) / use.shape[0], mean)
     return np.asarray(use.shape[1] * (whole - c @ mean @ c.T))
 
 
 def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
-    """What sign g makes of the rows beyond C Δ, (samples, N), by samples of a coordinate of Δ; of mean coefficients.
+    """Return samples of H sign g − C Δ for a sign step, (samples, N), with mean coefficients C.
 
-    Behind factors f the coordinate is f δ, and what comes of it is multiplied by f again. Of Gaussian rows, with kernel
-    K and y = f δ, Σ_α h_α sign(h_α·y) = d_in √(2/π) K y/√(y'Ky); of units it is a mean over samples.
+    With factors f the coordinate is f δ, and its effect is multiplied by f again. For Gaussian rows with kernel K and
+    y = f δ, Σ_α h_α sign(h_α·y) = d_in √(2/π) K y/√(y'Ky). For hidden units it is a mean over samples.
+
+    Args:
+        use: the matrix.
+        deltas: samples of a coordinate of Δ, (samples, N).
+        coefficients: C, (..., N, N).
     """
     c = mean_kernel(coefficients)
     if use.role == "W2":
@@ -151,12 +175,12 @@ def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
 
 
 def _over(first: Array, second: Array) -> Array:
-    """A quotient that is 0 where the divisor is."""
+    """Return a quotient that is 0 where the divisor is 0."""
     return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
 
 
 def polar_rule(use: MatrixUse, gradient: Array) -> Array:
-    """The polar factor of g on its numerical range, times Muon's factor for shapes √max(1, d_out/d_in).
+    """Return C in H u = C Δ for the polar factor of g on its numerical range, times √max(1, d_out/d_in).
 
     With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
     """
@@ -164,9 +188,10 @@ def polar_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def muon_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Five Newton-Schulz steps from g/|g| instead of the polar factor, as torch.optim.Muon has them; odd in g.
+    """Return C in H u = C Δ for five Newton-Schulz steps from g/|g|, as in torch.optim.Muon.
 
-    A polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in bfloat16.
+    The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
+    bfloat16.
     """
     return _spectral(use, gradient, _polynomial)
 
@@ -181,7 +206,7 @@ def _polynomial(values: Array) -> Array:
 
 
 def newton_schulz(singular: Array) -> Array:
-    """Singular values in [0, 1] after five Newton-Schulz steps."""
+    """Return singular values in [0, 1] after five Newton-Schulz steps."""
     a, b, c = NEWTON_SCHULZ
     for _ in range(_ITERATIONS):
         square = singular**2
@@ -190,14 +215,17 @@ def newton_schulz(singular: Array) -> Array:
 
 
 def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> Array:
-    """√(HHᵀ) f(S) √(HHᵀ) with f of the eigenvalues of S on the numerical range, and 0 outside it."""
+    """Return √(HHᵀ) f(S) √(HHᵀ) for a function f of the eigenvalues of S on the numerical range, and 0 outside it.
+
+    The result is multiplied by √max(1, d_out/d_in).
+    """
     turned, _, chosen = _singular(use, gradient, function)
     shape = max(1.0, use.shape[1] / use.shape[0]) ** 0.5
     return np.asarray(shape * (turned * chosen[..., None, :]) @ turned.mT)
 
 
 def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
-    """√(HHᵀ) times the eigenvectors of S, its eigenvalues, and f of these."""
+    """Return √(HHᵀ) times the eigenvectors of S, the eigenvalues of S, and f of these."""
     values, vectors = np.linalg.eigh(use.rows)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT
     squared, vectors = np.linalg.eigh(root @ gradient @ root)
@@ -209,9 +237,15 @@ def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
 
 
 def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float:
-    """The mean of |u|² for the step u of a matrix; for "normalized" of what is to be divided by |g|² of all matrices.
+    """Return the mean squared Frobenius norm |u|² of the step u of a matrix.
 
-    A sign is 0 where a unit does nothing for any token, and all other signs are ±1.
+    For "normalized" it is still to be divided by |g|² of all matrices. A sign is 0 where a hidden unit is inactive
+    for all tokens, and ±1 elsewhere.
+
+    Args:
+        use: the matrix.
+        gradient: ΔΔᵀ, (..., N, N).
+        optimizer: name of the optimizer.
     """
     if optimizer in ("sgd", "normalized"):
         return float((use.rows * gradient).sum((-2, -1)).mean())
@@ -224,35 +258,42 @@ def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float
 
 
 class Branch:
-    """A place with matrices: a branch, an output transform, or the tables of inputs.
+    """A part of the network with matrices: a branch, the output transform, or the embedding tables.
 
     Attributes:
-        uses: their matrices, in the order in which a token meets them.
+        uses: its matrices, in the order of the forward pass.
     """
 
     uses: list[MatrixUse]
 
     @property
     def last(self) -> MatrixUse | None:
-        """The matrix that adds to the stream, if it is one."""
+        """The matrix that adds to the residual stream; None if there is no single one."""
         return self.uses[-1]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """C of the matrices that move, by role; of signs what these make beyond, too."""
+        """Return the coefficients C of each chosen matrix's step, by role; for signs also the parts beyond C Δ.
+
+        Args:
+            rule: the optimizer's rule.
+            gradients: gradients at the matrices, by role.
+            matrices: roles of the matrices that are stepped.
+        """
         chosen = [use for use in self.uses if use.role in matrices]
         return {use.role: rule(use, self.whole_gram(use.role, gradients)) for use in chosen}
 
     def whole_gram(self, role: str, gradients: Gradients) -> Array:
-        """The Gram matrix of gradients at what comes out of a whole matrix."""
+        """Return the Gram matrix of the gradients at a matrix's output over all heads."""
         return gradients[role].gram
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """What every matrix that moves adds to the product of a step with gradients, which may be another loss's.
+        """Return the contribution of every stepped matrix to the inner product of the step with gradients, by role.
 
         Args:
             steps: the step.
-            gradients: those that it was made of.
-            others: those of that product; or products of gradients with them, as `crossed` gives them.
+            gradients: gradients from which the step was made.
+            others: gradients of the product, possibly of another loss; or symmetric products of both gradients, from
+                `symmetric_products`.
         """
         del gradients
         return {
@@ -261,10 +302,14 @@ class Branch:
 
 
 def sign_steps(uses: Collection[MatrixUse], gradients: Gradients) -> Steps:
-    """C and "ROLE remainder" of signs, by role, where gradients differ from network to network.
+    """Return C and "ROLE remainder" of sign steps, by role, for gradients that differ between networks.
 
-    They may differ by orders of magnitude. Signs do not know their size, so that what takes their mean over networks is
-    given them in one size.
+    Gradients may differ by orders of magnitude between networks. Signs do not depend on their size, so all gradients
+    are scaled to one size before the mean over networks is taken.
+
+    Args:
+        uses: the matrices.
+        gradients: gradients at the matrices, by role.
     """
     steps = Steps()
     for use in uses:
@@ -278,7 +323,7 @@ def sign_steps(uses: Collection[MatrixUse], gradients: Gradients) -> Steps:
 
 
 def _squared_signs(use: MatrixUse, gradient: Array) -> Array:
-    """The Gram matrix of what signs make of the rows in all."""
+    """Return the Gram matrix of H sign g, the whole motion of the output by signs."""
     if use.has_tokens:
         return sign_remainder(use, gradient, 0.0 * gradient)
     deltas = gaussian_samples(gradient / use.shape[1], np.random.default_rng(1), STREAM_SAMPLES)

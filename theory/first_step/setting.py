@@ -1,4 +1,4 @@
-"""Which first steps there is theory of."""
+"""A check of the networks, optimizers and matrices for which a first step can be predicted."""
 
 from collections.abc import Collection
 
@@ -10,10 +10,15 @@ from theory.stack.weights import weight_shapes
 
 
 def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) -> tuple[str, ...]:
-    """Roles that are stepped; what there is no theory of is refused.
+    """Return the roles of the matrices that are stepped, after a check that theory has a rule for them.
+
+    Args:
+        stack: the network.
+        optimizer: name of the optimizer.
+        matrices: requested roles; None for all matrices.
 
     Raises:
-        ValueError: the optimizer or a role is unknown.
+        ValueError: the optimizer or a role is not known.
         NoRuleError: the stack has no rule.
     """
     if optimizer not in OPTIMIZERS:

@@ -1,34 +1,34 @@
-"""The way down and the way up of one step: gradients at every matrix, and how tokens move with all matrices.
+"""The backward pass and the motion of one optimizer step: gradients at every matrix, and the movement of all tokens.
 
 Let g_j (d,) be the gradients of the loss at the tokens x_j of some place of the stack, and ẋ_i the derivative of x_i
-when all matrices below move along the step. The way up keeps
+when all matrices below move along the step. The upward pass tracks
 
     ẋ_i = Σ_j c_ij g_j + ξ_i,      E_ij = ẋ_i·ẋ_j,
 
-with ξ in no known direction. A matrix W whose step is u, with H u = C Δ (`theory.first_step.rules`), takes c to
-gain c + C: of the part of ẋ along gradients g = Δ Wᵀ comes back Δ Wᵀ W = gain Δ, and the rest leaves as a fresh
-Gaussian of kernel gain E d_out/d_in. An elementwise φ multiplies c_ij by E φ'_i φ'_j, and what fluctuates joins ξ: its
-part of E is a mean of four slopes, which is sampled. A norm divides c and E by the same scales as kernels. Where
-gradients add up, those from above times α and those of the branch, the part of ẋ along the latter joins ξ. What signs
-make beyond C Δ is a function of each coordinate's gradients, which go down the stream together: its sum over branches
-is sampled with them.
+with ξ in no known direction. A matrix W whose step is u, with H u = C Δ (`theory.first_step.rules`), takes c to gain
+c + C: the part of ẋ along gradients g = Δ Wᵀ returns as Δ Wᵀ W = gain Δ, and the rest leaves as a fresh Gaussian of
+kernel gain E d_out/d_in. An elementwise φ multiplies c_ij by E φ'_i φ'_j, and its fluctuations join ξ: their part of
+E is a mean of four slopes, which is sampled. A norm divides c and E by the same scales as kernels. Where gradients
+add up, those from above times α and those of the branch, the part of ẋ along the latter joins ξ. The effect of signs
+beyond C Δ is a function of each coordinate's gradients, which go down the stream together: its sum over branches is
+sampled with them.
 
-With tied embeddings gradients have overlaps of order one with the stream: g_i = Σ_p M_ip x_p/√d + Σ_p C_ip w_p/√d + n_i
-(`theory.mean_field.tied.gradient`), with w the words. On the way up ẋ_i is known by
+With tied embeddings gradients have overlaps of order one with the stream: g_i = Σ_p M_ip x_p/√d + Σ_p C_ip w_p/√d +
+n_i (`theory.mean_field.tied.gradient`), with w the words. In the upward pass ẋ_i is described by
 
     c_ij, its coefficients on the noise n_j,    X_ij = ẋ_i·x_j/√d,    W_ip = ẋ_i·w_p/√d,    E_ij = ẋ_i·ẋ_j.
 
-A matrix of outputs y takes X to gain (d_out/d_in) X + (gain c + C) Δ·y/√d, and E likewise. A norm takes
-x_i (ẋ_i·x_i)/|x_i|² away. A branch f at the sum αx + τf moves by ḟ = c_f n_f and what is along f alone, with
-n_f = τ (g − τ M f/√d) the noise to it, which f's own matrices have not made; and n_j below the sum holds
-ατ Σ_p M_jp f_p/√d. The inputs move by both uses of the output matrix, so that ẋ_0 has a part along x_L, of which every
-sub-layer adds some. With embeddings apart M, C, X and W are 0, and g is its noise.
+A matrix of outputs y takes X to gain (d_out/d_in) X + (gain c + C) Δ·y/√d, and E likewise. A norm removes x_i
+(ẋ_i·x_i)/|x_i|². A branch f at the sum αx + τf moves by ḟ = c_f n_f plus a part that is only along f, with n_f = τ (g
+− τ M f/√d) the noise to it, which does not depend on f's own matrices; and n_j below the sum contains ατ Σ_p M_jp
+f_p/√d. The inputs move by both uses of the output matrix, so that ẋ_0 has a part along x_L, to which every sub-layer
+adds. With untied embeddings M, C, X and W are 0, and g is its noise.
 
-At the output of embeddings apart g_j = W_emb r_j with r (N, V) the gradients at the logits, so that logits move by
-Σ_j (C^emb_ij + σ_e² c_ij) r_j, and by independent N(0, σ_e² E_ii/d) besides, which the softmax sees where V is not
-small beside d. For u = g this is the tangent kernel Θ_ij = C^emb_ij + σ_e² c_ij.
+At the output of untied embeddings g_j = W_emb r_j with r (N, V) the gradients at the logits, so that logits move by
+Σ_j (C^emb_ij + σ_e² c_ij) r_j, and in addition by independent N(0, σ_e² E_ii/d), which matter to the softmax unless V
+is small compared with d. For u = g this is the tangent kernel Θ_ij = C^emb_ij + σ_e² c_ij.
 
-Assumes d → ∞ at fixed L, N and V/d, and that words differ where embeddings are tied; corrections are O(L/d).
+Assumes d → ∞ at fixed L, N and V/d, and that words differ if embeddings are tied; corrections are O(L/d).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -60,12 +60,12 @@ AnyBranch = FixedAttention | RandomAttention | FeedForward
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SublayerGradient:
-    """Gradients of one sub-layer.
+    """The gradients in one sub-layer.
 
     Attributes:
-        total: at the residual sum.
-        ahead: overlaps x_L,k·g_i/√d, [i, k], of its noise with what is added to the stream above.
-        matrices: at its matrices.
+        total: gradient at the residual sum.
+        ahead: overlaps x_L,k·g_i/√d, [i, k], of its noise with the part that layers above add to the stream.
+        matrices: gradients at its matrices.
     """
 
     total: Gradient
@@ -75,14 +75,14 @@ class SublayerGradient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Down:
-    """The way down.
+    """The result of a step's backward pass: gradients at all matrices, tables, and the inputs.
 
     Attributes:
-        tables: at the tables of inputs.
-        sublayers: from below.
-        transform: at the matrix of a transform before the output matrix, if there is one.
-        bottom: the gradient at x_0.
-        across: x_L,k·g_i/√d, [i, k], of that gradient.
+        tables: gradients at the embedding tables.
+        sublayers: gradients in every sub-layer, from below.
+        transform: gradients at the matrix of the output transform, if there is one.
+        bottom: gradient at x_0.
+        across: x_L,k·g_i/√d, [i, k], for the gradient at x_0.
     """
 
     tables: Gradients
@@ -93,19 +93,19 @@ class Down:
 
     @property
     def matrices(self) -> list[Gradients]:
-        """At the tables and matrices of all places, from below."""
+        """The gradients at the tables and matrices of all places, from below."""
         return [self.tables, *(at.matrices for at in self.sublayers), *self.transform]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """The motion of the stream at one place.
+    """The motion of the residual stream at one place, when all matrices below are stepped.
 
     Attributes:
-        motion: its noise coefficients, overlaps and energy.
+        motion: noise coefficients, overlaps and energy of the motion.
         words: ẋ_i·w_p/√d.
-        ahead: coefficients of ẋ_i on the output tokens, for what of these is yet to be added to the stream, times √d.
-        beyond: samples of what signs make of the stream's gradients beyond C Δ, by coordinate, (samples, N).
+        ahead: coefficients of ẋ_i on the output tokens, for the part of these that layers above add, times √d.
+        beyond: samples of the effect of signs on the stream beyond C Δ, by coordinate, (samples, N).
     """
 
     motion: TokenMotion
@@ -114,7 +114,12 @@ class Moved:
     beyond: Array
 
     def normed(self, place: Place, scales: Number) -> "Moved":
-        """The motion behind a norm."""
+        """Return the motion after a norm; unchanged without a norm.
+
+        Args:
+            place: place of the stream before the norm.
+            scales: divisors of the kernel; 1 without a norm.
+        """
         if isinstance(scales, float):
             return self
         rows, taken = roots(scales)[..., :, None], self.motion.taken_by_norm(scales)[..., :, None]
@@ -125,18 +130,18 @@ class Moved:
 
 @dataclass(slots=True, eq=False)
 class TwoPassSolution:
-    """A stack's way down and up, given one pattern of every head where attention is random.
+    """A stack with its branches' rules for the gradients and the motion of a step, given one attention sample per head.
 
     Attributes:
         stack: the network.
-        inputs: what enters, one batch.
-        seed: of samples.
-        forward: the way up of kernels.
-        embeddings: the tables of inputs.
-        branches: of every sub-layer, from below.
-        transform: what stands between the layers' output and the output matrix, if anything does.
-        held: how much of its word every token holds: of the stream before every sub-layer, and after the last.
-        remains: how much of the stream there is left in the output, likewise.
+        inputs: inputs of the network, one batch.
+        seed: random seed of samples.
+        forward: the forward pass of kernels.
+        embeddings: the embedding tables.
+        branches: branches of every sub-layer, from below.
+        transform: the transform between the layers' output and the output matrix, if there is one.
+        held: coefficient of every token on its own word, before every sub-layer and after the last.
+        remains: coefficient of the output on the stream at the same places.
     """
 
     stack: Stack
@@ -153,13 +158,13 @@ class TwoPassSolution:
     def of(
         cls, stack: Stack, seed: int = 0, samples: int = SAMPLES, inputs: Inputs[Array] | None = None
     ) -> "TwoPassSolution":
-        """The forward pass of a stack of one stream.
+        """Run the forward pass of a stack with one residual stream, and prepare its branches for a step.
 
         Args:
             stack: the network.
-            seed: of patterns, and of samples of tokens.
-            samples: of tokens, at most.
-            inputs: one batch; Gaussian ones of words that all differ, if None.
+            seed: random seed of attention samples and of samples of tokens.
+            samples: largest number of samples of tokens.
+            inputs: inputs, one batch; None for Gaussian inputs of words that all differ.
         """
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
         inputs = gaussian_inputs(stack) if inputs is None else inputs
@@ -180,24 +185,24 @@ class TwoPassSolution:
 
     @property
     def output(self) -> Array:
-        """Kernel of the tokens that the output matrix is given, (N, N)."""
+        """The kernel of the output matrix's input tokens, (N, N)."""
         return np.asarray(self.forward.output[0])
 
     @property
     def first(self) -> Place:
-        """Where inputs are."""
+        """The inputs x_0 as a place of the network, with their kernel and their coefficients on the words."""
         return self._place(self.forward.insides[0][0].stream, self.held[0])
 
     def _place(self, tokens: TokenMoments[Array], of_words: Array) -> Place:
-        """Without means of coordinates, which norms take off both ways where there are any."""
+        """Return a place without coordinate means, which norms remove in both directions where there are any."""
         return Place(tokens.centred().kernel, 0.0, np.eye(self.stack.rows), of_words)
 
     def down(self, noise: Array, words: Array | None = None) -> Down:
-        """From the gradient at the output, its noise and its coefficients on words; without words linear in the noise.
+        """Run the backward pass from the gradient at the output to the inputs; it is linear if words are None.
 
         Args:
             noise: Gram matrix of the noise, (..., N, N).
-            words: coefficients C, (..., N, N); 0, if None.
+            words: coefficients C on words, (..., N, N); None for 0.
         """
         words = np.zeros((1, *noise.shape[-2:])) if words is None else words
         forward, none, transform = self.forward, 0.0 * words, list[Gradients]()
@@ -215,7 +220,13 @@ class TwoPassSolution:
         return Down(dict.fromkeys(table_shapes(self.stack), at_table), sublayers[::-1], transform, gradient, across)
 
     def _down_sublayer(self, k: int, gradient: Gradient, across: Array) -> tuple[Gradient, Array, SublayerGradient]:
-        """The gradient and `across` before a sub-layer, and the gradients in it."""
+        """Return the gradient and `across` below a sub-layer, and the gradients in it.
+
+        Args:
+            k: index of the sub-layer.
+            gradient: gradient after the sub-layer.
+            across: overlaps with the output tokens after the sub-layer.
+        """
         insides = self.forward.insides[k]
         step = insides[0].step
         total = self._place(insides[0].total, self.held[k] * step.residual)
@@ -247,13 +258,17 @@ class TwoPassSolution:
         return gradient, across, SublayerGradient(arrived, ahead, matrices)
 
     def _share_in_output(self, k: int) -> Array:
-        """The share of a sub-layer's sum in the output, (1, 1, N)."""
+        """Return the coefficient of the output on a sub-layer's residual sum, (1, 1, N)."""
         return np.asarray(self.remains[k + 1] / roots(self.forward.insides[k][0].after_scales))[..., None, :]
 
     def steps(self, rule: Rule, down: Down, matrices: Collection[str], words: WordSteps | None = None) -> list[Steps]:
-        """C of the tables and matrices that move, by role, and of signs "ROLE remainder" and "ROLE beyond".
+        """Return the steps of all matrices and tables: C by role, and for signs "ROLE remainder" and "ROLE beyond".
 
-        Where inputs are rows of the output matrix behind a transform, `words` has how that moves them.
+        Args:
+            rule: the optimizer's rule.
+            down: gradients of the backward pass.
+            matrices: roles of the matrices that are stepped.
+            words: motion of the inputs by the output matrix, if inputs are its rows after a transform.
         """
         steps = [
             {role: c for branch in branches for role, c in branch.steps(rule, at_matrices, matrices).items()}
@@ -266,14 +281,14 @@ class TwoPassSolution:
         return steps
 
     def _add_sign_deviations(self, steps: list[Steps], down: Down, words: WordSteps | None) -> None:
-        """Samples of the steps by signs less C Δ, of matrices and tables that add to the stream, (samples, N).
+        """Add samples of sign steps less C Δ, (samples, N), for all matrices and tables that add to the stream.
 
-        Gradients of one coordinate go down the stream together: signs of all of them have to do with each other.
+        Gradients of one coordinate go down the stream together, so that their signs are correlated.
         """
         above, deltas = np.zeros_like(self.output), np.zeros(1)
 
         def arrived(kernel: Array, k: int) -> Array:
-            """Samples where the gradients have this kernel, of which those from above are known."""
+            """Return samples of the gradients at a place from their kernel there; the part from above is known."""
             generator = np.random.default_rng([1, k + self.seed * (len(self.branches) + 1)])
             return np.asarray(deltas + gaussian_samples(kernel - above, generator, STREAM_SAMPLES))
 
@@ -294,7 +309,13 @@ class TwoPassSolution:
         steps[0] |= self.embeddings.sign_deviations(deltas, steps[0], words)
 
     def bottom(self, down: Down, of_outputs: Array, of_inputs: Array) -> Moved:
-        """How inputs move: by Σ_k of_outputs_ik x_L,k/√d + Σ_k of_inputs_ik g_0,k, (..., N, N) each."""
+        """Return the motion of inputs by Σ_k of_outputs_ik x_L,k/√d + Σ_k of_inputs_ik g_0,k.
+
+        Args:
+            down: gradients of the backward pass.
+            of_outputs: coefficients on the output tokens, (..., N, N).
+            of_inputs: coefficients on the gradients at the inputs, (..., N, N).
+        """
         forward, first = self.forward, self.first
         crossed = of_outputs @ down.across.mT @ of_inputs.mT
         return Moved(
@@ -311,7 +332,13 @@ class TwoPassSolution:
         )  # fmt: skip
 
     def up(self, down: Down, steps: list[Steps], moved: Moved | None = None) -> Moved:
-        """How the output moves, from how inputs do: as their tables, if None."""
+        """Return the motion of the output when the inputs and all chosen matrices move along the step.
+
+        Args:
+            down: gradients of the backward pass.
+            steps: steps of all places.
+            moved: motion of the inputs; None for that of their tables.
+        """
         if moved is None:
             none, beyond = np.zeros((1, self.stack.rows, self.stack.rows)), np.zeros((1, self.stack.rows))
             beyond = steps[0].get("beyond", beyond) / roots(self.embeddings.scales)[0]
@@ -326,11 +353,18 @@ class TwoPassSolution:
         return replace(moved, motion=self.transform.up(moved.motion, down.transform[0], steps[-1]))
 
     def _energy(self, beyond: Array) -> Array:
-        """The Gram matrix of tokens from samples of a coordinate, (N, N)."""
+        """Return the Gram matrix of tokens from samples of a coordinate, (N, N)."""
         return np.asarray(self.stack.width * beyond.T @ beyond / len(beyond))
 
     def _above(self, k: int, moved: Moved, at: SublayerGradient, steps: Steps) -> Moved:
-        """After a sub-layer."""
+        """Return the motion after a sub-layer.
+
+        Args:
+            k: index of the sub-layer.
+            moved: motion before it.
+            at: gradients in it.
+            steps: steps of its matrices.
+        """
         insides, gradient = self.forward.insides[k], at.total
         step, stream, ahead = insides[0].step, moved.motion, moved.ahead
         alpha, kept = step.residual, step.residual * moved.beyond
@@ -377,12 +411,14 @@ class TwoPassSolution:
     def inner_products_by_matrix(
         self, steps: list[Steps], gradients: list[Gradients], others: list[Gradients]
     ) -> dict[str, Array]:
-        """What every table or matrix adds to the product of a step with gradients, by role: (places, M), of "WH" (M,).
+        """Return the contribution of every table and matrix to the inner product of a step with gradients, by role.
+
+        The shape is (places, M), and (M,) for "WH".
 
         Args:
             steps: the step.
-            gradients: those that it was made of.
-            others: as `Branch.inner_products_by_matrix` has them.
+            gradients: gradients from which the step was made.
+            others: gradients of the product, as in `Branch.inner_products_by_matrix`.
         """
         products = dict[str, list[Array]]()
         for branches, moves, at, other in zip(self._places_with_parameters, steps, gradients, others, strict=True):
@@ -394,7 +430,15 @@ class TwoPassSolution:
     def squared_updates(
         self, optimizer: Optimizer, steps: list[Steps], down: Down
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """E|u_W|² and |W|² by role, (places,), of "WH" (); a normalized step is yet to be divided by |g|²."""
+        """Return the mean squared norms of steps and weights, E|u_W|² and |W|², by role, (places,).
+
+        For "WH" the shape is (). For a normalized step, E|u_W|² is still to be divided by |g|².
+
+        Args:
+            optimizer: name of the optimizer.
+            steps: steps of all places.
+            down: gradients of the backward pass.
+        """
         updates, weights = dict[str, list[float]](), dict[str, list[float]]()
         for branches, moves, at in zip(self._places_with_parameters[1:], steps[1:], down.matrices[1:], strict=True):
             for branch in branches:
@@ -408,23 +452,23 @@ class TwoPassSolution:
 
     @property
     def _places_with_parameters(self) -> list[tuple[Embeddings | OutputTransform | AnyBranch, ...]]:
-        """Places with parameters, from below."""
+        """The places with parameters, from below: embeddings, branches, and the output transform."""
         last = [] if self.transform is None else [(self.transform,)]
         return [(self.embeddings,), *self.branches, *last]
 
 
 def roots(scales: Number) -> Array:
-    """The norm that each token is divided by; 1 if there is none."""
+    """Return the divisor of each token in a norm; 1 without a norm."""
     return np.ones((1, 1)) if isinstance(scales, float) else np.asarray(np.sqrt(np.linalg.diagonal(scales)))
 
 
 def _arrays_by_role(values: Mapping[str, Sequence[Array | float]]) -> dict[str, Array]:
-    """One number of every place, or that of a matrix which is in no layer."""
+    """Return arrays with one number for every place, or a single number for a matrix that is in no layer."""
     return {role: np.array(of_places[0] if role == "WH" else of_places) for role, of_places in values.items()}
 
 
 def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, samples: int) -> AnyBranch:
-    """The branch of one sub-layer, with samples of a seed."""
+    """Return the branch of one sub-layer, with samples of a seed."""
     stack, tied = inside.step.stack, holds_words(inside.step.stack)
     if inside.step.kinds == ("units",):
         return (TiedFeedForward if tied else FeedForward)(stack, tokens, inside.given, seed, samples)

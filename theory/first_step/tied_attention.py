@@ -1,8 +1,9 @@
-"""Attention on the way down and up of one step, where gradients have overlaps with what attention returns.
+"""Attention in one optimizer step if gradients have overlaps with attention's output (tied embeddings).
 
-With P of the gradients on what heads return, the products r_ij = g_i·v_j have a mean √d (d_k/d) (P A V)_ij beside their
-noise. So do gradients at logits, queries and keys, given the pattern: they are vectors in known directions, and so is
-what queries and keys move by, along these gradients and along the queries and keys of the tokens that ẋ overlaps with.
+With coefficients P of the gradients on the heads' outputs, the products r_ij = g_i·v_j have a mean √d (d_k/d) (P A
+V)_ij in addition to their noise. So do gradients at logits, queries and keys, given the attention weights: they are
+vectors in known directions. Queries and keys move in known directions too: along these gradients, and along the
+queries and keys of the tokens that ẋ overlaps with.
 """
 
 from collections.abc import Collection
@@ -19,10 +20,18 @@ from theory.stack.weights import gain, inner_ratio
 
 
 class TiedRandomAttention(RandomAttention):
-    """Attention of random queries and keys, given one sampled pattern of every head; gradients are those of heads."""
+    """Attention with random queries and keys in a step with tied embeddings, given one attention sample for every head.
+
+    Gradients of W^Q, W^K and W^V are stored for each head.
+    """
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """As `FixedAttention.down`."""
+        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
+
+        Args:
+            noise: kernel of the gradient's noise, (..., N, N).
+            part: coefficients of the gradient on the branch's output, (..., N, N).
+        """
         stack, share = self.stack, self.stack.key_width / self.stack.width
         outputs = (self.patterns.weights[0] @ self.values @ self.patterns.weights[0].mT).mean(-3)
         noise, part, gradients = below_projection(stack, noise, part, outputs)
@@ -43,7 +52,13 @@ class TiedRandomAttention(RandomAttention):
         )
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """As `FixedAttention.up`."""
+        """Return the motion of the branch's output when its input and its matrices move along the step.
+
+        Args:
+            moved: motion of the input tokens.
+            gradients: gradients at the matrices.
+            steps: steps of the matrices.
+        """
         stack, ratio, size = self.stack, inner_ratio(self.stack), self.stack.width**0.5
         weights, values, share = self.patterns.weights[0], self.values, stack.key_width / stack.width
         heads = HeadGradients.of(self, gradients["heads"].gram, gradients["heads"].part)
@@ -79,7 +94,7 @@ class TiedRandomAttention(RandomAttention):
         return returned.through(gain(stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `FixedAttention.steps`, of every head by itself, or of all, but for W^O: (..., heads or 1, N, N)."""
+        """Return the coefficients C of each chosen matrix's step, (..., heads or 1, N, N), and (..., N, N) for W^O."""
         if rule is not sign_rule:
             steps = Branch.steps(self, rule, gradients, matrices)
             return {role: c if role == "WO" else c[..., None, :, :] for role, c in steps.items()}
@@ -105,7 +120,7 @@ class TiedRandomAttention(RandomAttention):
         return steps
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """As `Branch.inner_products_by_matrix`."""
+        """Return the inner product of the step with gradients, by matrix, as `Branch.inner_products_by_matrix`."""
         of_projection = {role: c for role, c in steps.items() if role == "WO"}
         parts = Branch.inner_products_by_matrix(self, of_projection, gradients, others)
         for role in ("WQ", "WK", "WV"):
@@ -117,7 +132,14 @@ class TiedRandomAttention(RandomAttention):
     def _weight_change(
         self, gradients: tuple[Array, Array], of_queries: Array, of_keys: Array, follows: Array
     ) -> Array:
-        """The change of attention weights when queries and keys follow gradients and, by `follows`, other tokens'."""
+        """Return the change of attention weights when queries and keys move.
+
+        Args:
+            gradients: gradients at queries and keys.
+            of_queries: coefficients of the queries' motion on their gradients.
+            of_keys: coefficients of the keys' motion on their gradients.
+            follows: coefficients of the motion on other tokens' queries and keys.
+        """
         q, k = normed = self.rotated_coordinates()
         slopes, moved = self.patterns.slopes, list[Array]()
         sides = zip((of_queries, of_keys), gradients, self.coordinates(), normed, self.sizes(), strict=True)
@@ -130,7 +152,11 @@ class TiedRandomAttention(RandomAttention):
         return self.softmax_slope(logits if slopes is None else logits * slopes[0])
 
     def unrotated_gradients(self, r: Array) -> tuple[Array, Array]:
-        """Gradients at queries and, summed over the heads that share them, at keys, where positions rotate neither."""
+        """Return gradients at queries and keys before positions rotate them; those at keys are sums over sharing heads.
+
+        Args:
+            r: products of gradients and values.
+        """
         slopes = self.patterns.slopes
         at_logits = self.softmax_slope(r) * (1.0 if slopes is None else slopes[0])
         at_queries, at_keys = self.at_queries_and_keys(at_logits)
@@ -139,7 +165,12 @@ class TiedRandomAttention(RandomAttention):
         return self.unrotated(both[0]), self.unrotated(both[1])
 
     def without_norm_direction(self, rows: Array, directions: Array) -> Array:
-        """Rows at queries, or at keys, without what a norm of these takes away along them."""
+        """Return vectors at queries or keys without the component that the norm of queries or keys removes.
+
+        Args:
+            rows: the rows.
+            directions: normalized queries or keys.
+        """
         if self.patterns.sizes is None:
             return rows
         along = np.linalg.diagonal(rows @ directions.mT)[..., None] / self.stack.key_width
@@ -148,38 +179,38 @@ class TiedRandomAttention(RandomAttention):
         return rows - along * directions
 
     def coordinates(self) -> tuple[Array, Array]:
-        """Queries and keys as their matrices make them, (heads, N, r) each."""
+        """Return queries and keys at the outputs of their matrices, (heads, N, r) each."""
         both = zip(self.rotated_coordinates(), self.sizes(), strict=True)
         queries, keys = (self.unrotated(rows) * size for rows, size in both)
         return queries, keys
 
     def unrotated(self, rows: Array) -> Array:
-        """Queries or keys without positions' rotation."""
+        """Return queries or keys with the rotation of rotary positions undone."""
         return rotated(self.stack, rows, -1) if self.stack.rotary else rows
 
     def sum_over_groups(self, of_heads: Array) -> Array:
-        """The sum over heads, in which heads that share keys and values count once."""
+        """Return the sum over heads, in which heads that share keys and values count once."""
         return np.asarray(of_heads.sum(-3) * self.stack.key_heads / self.stack.heads)
 
     def whole_gram(self, role: str, gradients: Gradients) -> Array:
-        """The Gram matrix of gradients at what comes out of a whole matrix."""
+        """Return the Gram matrix of the gradients at a matrix's output over all heads."""
         gram = gradients[role].gram
         return gram if role == "WO" else gram.sum(-3) if role == "WQ" else self.sum_over_groups(gram)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadGradients:
-    """Gradients at what heads return, (..., heads or 1, N, N).
+    """The gradients at the outputs of all heads, (..., heads or 1, N, N).
 
     Attributes:
-        gram: of every head, with all of it.
-        part: coefficients on what heads return.
-        outputs: products of what they return over d_k.
-        back: coefficients of gradients at values on these, summed over the heads that share them.
-        at_values: the Gram matrix of gradients at values, likewise.
-        certain: the mean of r.
-        at_queries: the gradients at queries that it makes.
-        at_keys: and those at keys, summed over the heads that share them.
+        gram: Gram matrix of every head's whole gradient.
+        part: coefficients on the heads' outputs.
+        outputs: products of the heads' outputs divided by d_k.
+        back: coefficients of the gradients at values on the values, summed over the heads that share them.
+        at_values: Gram matrix of the gradients at values, summed over the heads that share them.
+        certain: mean of r.
+        at_queries: gradients at queries due to the mean of r.
+        at_keys: gradients at keys due to the mean of r, summed over the heads that share them.
     """
 
     gram: Array
@@ -193,7 +224,7 @@ class HeadGradients:
 
     @classmethod
     def of(cls, branch: TiedRandomAttention, noise: Array, part: Array) -> "HeadGradients":
-        """From noise and coefficients at what all heads return, (..., N, N) each."""
+        """Create the heads' gradients from noise and coefficients at the outputs of all heads, (..., N, N) each."""
         stack, weights, values = branch.stack, branch.patterns.weights[0], branch.values
         share, noise, part = stack.key_width / stack.width, noise[..., None, :, :] / stack.heads, part[..., None, :, :]
         outputs, back = weights @ values @ weights.mT, branch.group_sums(weights.mT @ part @ weights)
@@ -203,12 +234,15 @@ class HeadGradients:
         return cls(gram, part, outputs, back, at_values, certain, *branch.unrotated_gradients(certain))
 
     def grams(self, branch: TiedRandomAttention) -> dict[str, Array]:
-        """At queries, keys and values of every head, the latter two of all heads that share them."""
+        """Return the Gram matrices of gradients at queries, keys and values of every head.
+
+        Those at keys and values are sums over the heads that share them.
+        """
         random = branch.gradients_below_heads(self.gram)
         keys = branch.group_sums(random["WK"]) + self.at_keys @ self.at_keys.mT
         return {"WQ": random["WQ"] + self.at_queries @ self.at_queries.mT, "WK": keys, "WV": self.at_values}
 
     def sample_products(self, branch: TiedRandomAttention) -> Array:
-        """One sample of r, with its mean taken off."""
+        """Return one sample of the products r_ij of gradients and values, without their mean."""
         normal = np.random.default_rng((branch.seed, 1)).standard_normal(self.gram.shape)
         return np.asarray(root(self.gram) @ normal @ root(branch.values).mT)

@@ -1,4 +1,4 @@
-"""The step of networks whose inputs are rows of the output matrix, given their logits and labels."""
+"""The first step of networks with tied embeddings, given their logits and labels."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -18,13 +18,23 @@ from theory.stack.optimizers import LINEAR, Optimizer
 _CHUNK = 32
 
 Parts = dict[str, Array]
-"""Each matrix's part of g·u or of u'Gu, by role: (L,), and of "Wemb" ()."""
+"""The parts of g·u or u'Gu that belong to each matrix, by role: (L,), and for "Wemb" ()."""
 
 
 def tied_statistics(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
 ) -> tuple[dict[str, Array], tuple[Parts, Parts], tuple[Parts, Parts]]:
-    """`step_statistics` of every network; and of the first ones parts of g·u and u'Gu, and E|u_W|² and |W|²."""
+    """Return g·u, u'Gu and logit changes of every network; and parts by matrix and squared updates of the first ones.
+
+    Args:
+        solution: the network's forward and backward pass.
+        optimizer: name of the optimizer.
+        chosen: roles of the matrices that are stepped.
+        drawn: softmax and gradients at the logits.
+
+    Returns:
+        `step_statistics` of every network; parts of g·u and of u'Gu; and E|u_W|² and |W|².
+    """
     each, first = list[dict[str, Array]](), list[tuple[Parts, Parts]]()
     for _, part in drawn.pieces(_CHUNK):
         step = TiedStep.of(solution, optimizer, chosen, part)
@@ -37,7 +47,14 @@ def tied_statistics(
 def sampled_tied_outputs(
     solution: TwoPassSolution, generator: np.random.Generator, patterns: int, counted: NDArray[np.bool_]
 ) -> Outputs:
-    """As `sampled_outputs`, with each position's own word, of which it holds a part, in the class of its number."""
+    """Return samples of the softmax and of gradients at the logits; the first classes are the positions' own words.
+
+    Args:
+        solution: the network's forward and backward pass.
+        generator: random generator of logits and labels.
+        patterns: number of attention samples, among which the samples are divided.
+        counted: mask of the positions that count, (N,).
+    """
     stack = solution.stack
     of_words = stack.output_scale * stack.width**0.5 * solution.held[-1][0]
     count = sample_count(stack, linear=False, patterns=patterns)
@@ -46,15 +63,15 @@ def sampled_tied_outputs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TiedStep:
-    """A step of networks.
+    """An optimizer step of networks with tied embeddings.
 
     Attributes:
-        down: gradients.
-        steps: of the matrices of every sub-layer.
-        left: Gram matrix of the rows L = (x_L, g_0), of which the output matrix has the gradient LᵀR, (M, 2N, 2N). R is
-            the gradient r at the logits and, in the columns of the words, x_0 over such a column.
-        embedding: the step of that matrix, Lᵀ times this and what is across L, or 0, (M, 2N, V).
-        remainder: products of what is across L in the columns of the words, (M, N, N).
+        down: gradients of the backward pass.
+        steps: steps of the matrices of every sub-layer.
+        left: Gram matrix of the rows L = (x_L, g_0), (M, 2N, 2N). The gradient of the output matrix is LᵀR, with R
+            the gradient r at the logits and, in the columns of the words, the ratio of x_0 to such a column.
+        embedding: coefficients of the output matrix's step on L, or 0, (M, 2N, V).
+        remainder: products of the step's part orthogonal to L in the columns of the words, (M, N, N).
     """
 
     down: Down
@@ -65,7 +82,14 @@ class TiedStep:
 
     @classmethod
     def of(cls, solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs) -> "TiedStep":
-        """The step of an optimizer in the matrices of some roles."""
+        """Compute the step of an optimizer in the matrices of some roles.
+
+        Args:
+            solution: the network's forward and backward pass.
+            optimizer: name of the optimizer.
+            chosen: roles of the matrices that are stepped.
+            drawn: softmax and gradients at the logits.
+        """
         stack, n = solution.stack, solution.stack.rows
         down = _down(solution, drawn.r)
         words = np.broadcast_to(_input_scale(solution) * np.eye(n, stack.vocab), drawn.r.shape)
@@ -82,7 +106,7 @@ class TiedStep:
         return cls(down, solution.steps(RULES[optimizer], down, chosen), left, embedding, remainder)
 
     def logits(self, solution: TwoPassSolution, drawn: Outputs) -> tuple[Array, Array]:
-        """What logits move by, (M, N, V), and the variance of what they move by at random, (M, P)."""
+        """Return the change of the logits, (M, N, V), and the variance of their random change, (M, P)."""
         stack, n, d = solution.stack, solution.stack.rows, solution.stack.width
         kappa = _input_scale(solution)
         of_outputs, of_inputs = (kappa * rows.mT for rows in (self.embedding[:, :n, :n], self.embedding[:, n:, :n]))
@@ -96,10 +120,15 @@ class TiedStep:
         return w, np.broadcast_to(speeds, drawn.r.shape[:2])[:, drawn.counted]
 
     def inner_products_by_matrix(self, solution: TwoPassSolution, drawn: Outputs, w: Array) -> tuple[Parts, Parts]:
-        """Each matrix's part of g·u, and of u'Gu.
+        """Return each matrix's part of g·u, and of u'Gu, by role.
 
-        The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
-        All of it is quadratic in gradients at the logits, so that differences give products of two of them.
+        The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i
+        w_i/P. All of it is quadratic in gradients at the logits, so that differences give products of two of them.
+
+        Args:
+            solution: the network's forward and backward pass.
+            drawn: softmax and gradients at the logits.
+            w: change of the logits, (M, N, V).
         """
         both = []
         for other in (drawn.r, curved_gradients(drawn, w)):
@@ -119,7 +148,7 @@ class TiedStep:
         return both[0], both[1]
 
     def squared_updates(self, solution: TwoPassSolution, optimizer: Optimizer) -> tuple[Parts, Parts]:
-        """As `TwoPassSolution.squared_updates`, with the output matrix."""
+        """Return the mean squared norms of steps and weights, E|u_W|² and |W|², by role, with the output matrix."""
         squares, sizes = solution.squared_updates(optimizer, self.steps, self.down)
         if self.embedding.any():
             stack, signs = solution.stack, float(solution.stack.vocab * solution.stack.width)
@@ -130,18 +159,25 @@ class TiedStep:
 
 
 def _input_scale(solution: TwoPassSolution) -> float:
-    """What x_0 is of a column of the output matrix."""
+    """Return the ratio of an input x_0 to its column of the output matrix."""
     return solution.stack.embedding_scale * solution.stack.width**0.5 / solution.stack.output_scale
 
 
 def _down(solution: TwoPassSolution, r: Array) -> Down:
-    """The way down from gradients at the logits, whose first classes are the words of the inputs."""
+    """Return the backward pass from gradients at the logits, whose first classes are the words of the inputs."""
     n, scale = solution.stack.rows, solution.stack.output_scale
     return solution.down(scale**2 * (r[..., n:] @ r[..., n:].mT), scale * r[..., :n])
 
 
 def _embedding_step(solution: TwoPassSolution, optimizer: Optimizer, left: Array, right: Array) -> tuple[Array, Array]:
-    """`embedding` and `remainder` of `TiedStep`, from products of L and from R, (M, 2N, V)."""
+    """Return `embedding` and `remainder` of `TiedStep`.
+
+    Args:
+        solution: the network's forward and backward pass.
+        optimizer: name of the optimizer.
+        left: Gram matrix of L, (M, 2N, 2N).
+        right: R, (M, 2N, V).
+    """
     stack, n = solution.stack, solution.stack.rows
     if optimizer == "adam":
         # Coordinates of all rows are Gaussian, and so is a column's gradient: what a sign is of it is closed.

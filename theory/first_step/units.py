@@ -1,8 +1,8 @@
-"""Units on the way down and up of one step: those of a feed-forward branch, and of a transform before the output.
+"""Hidden units in one optimizer step: those of an MLP, and of a transform before the output matrix.
 
-A unit's gradients reach what comes out of a matrix before it through slopes f, φ'(u) or what a gate multiplies. A step
-moves u by C Δ, and units by f ∘ C (f ∘ Δ): the mean of f f' takes coefficients through, and what fluctuates about it is
-random to all above.
+A unit's gradients reach the output of the matrix before it through slopes f, φ'(u) or the other factor of a gate. A
+step moves u by C Δ, and units by f ∘ C (f ∘ Δ): the mean of f f' passes on coefficients, and the fluctuation about it
+is random to all layers above.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,18 +33,23 @@ from theory.stack.weights import gain, transform_gain, weight_shapes
 
 @dataclass(slots=True, eq=False)
 class Units(Branch):
-    """φ(x W) or, gated, φ(x WG) ∘ x W.
+    """The hidden units φ(x W) or, gated, φ(x WG) ∘ x W.
 
     Attributes:
-        gains: of the matrices before the units, by role; of the gate first.
+        stack: the network.
+        tokens: layout of its tokens.
+        given: kernel of the input x, (1, N, N).
+        seed: random seed of the samples.
+        gains: gains of the matrices before the units, by role, the gate's first.
         shape: (d, units).
-        uses: those matrices.
+        samples: largest number of samples.
+        uses: the matrices before the units.
         before: samples of the pre-activations, by role, (samples, N).
-        slope: φ' of them.
-        active: φ of them.
-        factors: samples of what gradients of each are multiplied by, (samples, N).
+        slope: φ' of the samples.
+        active: φ of the samples.
+        factors: samples of the factors on the gradients of each matrix, (samples, N).
         drawn: samples of the units, (samples, N).
-        kernel: E of a unit of two tokens, (1, N, N).
+        kernel: expected product of a unit for two tokens, (1, N, N).
     """
 
     stack: Stack
@@ -86,13 +91,23 @@ class Units(Branch):
         ]
 
     def down(self, gradient: Array) -> tuple[Array, Gradients]:
-        """As `FixedAttention.down`, from the Gram matrix of gradients at the units, without overlaps."""
+        """Return the gradient kernel at the units' input, and the gradients at their matrices.
+
+        Args:
+            gradient: Gram matrix of the gradients at the units.
+        """
         grams = {use.role: use.below(gradient) for use in self.uses}
         below = sum((grams[role] * role_gain for role, role_gain in self.gains.items()), np.zeros(1))
         return below, {role: MatrixGradient.without_overlaps(gram) for role, gram in grams.items()}
 
     def up(self, moved: TokenMotion, gradient: Array, steps: Steps) -> TokenMotion:
-        """The motion of units whose gradients have this Gram matrix."""
+        """Return the motion of the hidden units when their input and their matrices move along the step.
+
+        Args:
+            moved: motion of the input tokens.
+            gradient: Gram matrix of the gradients at the units.
+            steps: steps of the matrices.
+        """
         widths = self.shape[1] / self.shape[0]
         c, energy, before = np.zeros(1), np.zeros(1), {}
         for use in self.uses:
@@ -104,20 +119,20 @@ class Units(Branch):
         return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
     def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
-        """Samples of the steps by signs less C Δ, over all matrices that move: "beyond", (samples, N)."""
+        """Return samples of the difference between sign steps and C Δ, over all matrices, as "beyond", (samples, N)."""
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
         return {"beyond": np.sum(moved, axis=0)} if moved else {}
 
     def _unit_gradients(self, gradient: Array) -> Array:
-        """Samples of gradients at a unit of the Gram matrix of all, (samples, N)."""
+        """Return samples of the gradients at one unit from the Gram matrix of all units, (samples, N)."""
         generator = np.random.default_rng([2, self.seed])
         return gaussian_samples(mean_kernel(gradient) / self.shape[1], generator, self.samples)
 
     def _energy_along_gradients(self, coefficients: dict[str, Array], gradient: Array, steps: Steps) -> Array:
-        """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K.
+        """Return the energy along gradients after φ: the mean over slopes of (f c f) K (f c f)ᵀ, for mean c and K.
 
-        What signs make of a unit's gradients beyond c goes with the same slopes f, so that it is sampled with them.
+        The effect of signs on a unit beyond c has the same slopes f, so that it is sampled with them.
         """
         c = {role: mean_kernel(coefficient) for role, coefficient in coefficients.items()}
         turned = sum((f[:, :, None] * c[role] * f[:, None, :] for role, f in self.factors.items()), np.zeros((1, 1, 1)))
@@ -131,10 +146,15 @@ class Units(Branch):
 
 @dataclass(slots=True, eq=False)
 class FeedForward(Branch):
-    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
+    """The MLP in one optimizer step, φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
 
     Attributes:
-        units: what W2 is given.
+        stack: the network.
+        tokens: layout of its tokens.
+        given: kernel of the branch's input, (1, N, N).
+        seed: random seed of the samples.
+        samples: largest number of samples.
+        units: hidden units, the input of W2.
         uses: its matrices; the last is W2.
     """
 
@@ -154,25 +174,36 @@ class FeedForward(Branch):
         self.uses = [*self.units.uses, second]
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """As `FixedAttention.down`, of gradients without overlaps."""
+        """Return the gradients at the branch's input and its matrices, without overlaps with the stream.
+
+        Args:
+            noise: kernel of the gradient at the output, (..., N, N).
+            part: coefficients on the output, passed through unchanged.
+        """
         below, gradients = self.units.down(noise * gain(self.stack, "W2"))
         return below, part, gradients | {"W2": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """As `FixedAttention.up`."""
+        """Return the motion of the branch's output when its input and its matrices move along the step.
+
+        Args:
+            moved: motion of the input tokens.
+            gradients: gradients at the matrices.
+            steps: steps of the matrices.
+        """
         role_gain, widths = gain(self.stack, "W2"), self.stack.width / self.stack.ffn_width
         of_units = self.units.up(moved, gradients["W2"].gram * role_gain, steps)
         return of_units.through(role_gain, widths, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `Branch.steps`; of signs "beyond" of `Units.sign_deviations`."""
+        """Return the coefficients C of each chosen matrix's step; for signs also samples "beyond" C Δ."""
         steps = Branch.steps(self, rule, gradients, matrices)
         at_units = gradients["W2"].gram * gain(self.stack, "W2")
         return steps | (self.units.sign_deviations(at_units, steps) if rule is sign_rule else {})
 
 
 class TiedFeedForward(FeedForward):
-    """φ(x W1) W2 or (φ(x WG) ∘ x W1) W2, where gradients have overlaps with what units return.
+    """The MLP φ(x W1) W2 or (φ(x WG) ∘ x W1) W2 in a step where gradients overlap with its output (tied embeddings).
 
     Gradients at the units h = φ(u) are P h/√d and noise ν, those at the pre-activations f ∘ (P h/√d + ν) with the
     factors f. The part of u̇ that is random to all else is Gaussian with a known covariance with u, so that it is a
@@ -187,7 +218,12 @@ class TiedFeedForward(FeedForward):
         self.uses.append(MatrixUse("W2", second.shape, rows, self.units.drawn))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """As `FixedAttention.down`."""
+        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
+
+        Args:
+            noise: kernel of the gradient's noise, (..., N, N).
+            part: coefficients of the gradient on the branch's output, (..., N, N).
+        """
         stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
         along = part @ (size * self.uses[-1].rows / stack.ffn_width)
         gradients = {"W2": MatrixGradient(noise + along @ part.mT, part, along)}
@@ -207,7 +243,13 @@ class TiedFeedForward(FeedForward):
         return below, of_tokens, gradients
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """As `FixedAttention.up`."""
+        """Return the motion of the branch's output when its input and its matrices move along the step.
+
+        Args:
+            moved: motion of the input tokens.
+            gradients: gradients at the matrices.
+            steps: steps of the matrices.
+        """
         stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
         noise, certain = self._noise_kernel(gradients), self._overlap_samples(gradients)
         follows = moved.overlaps @ inverse(self.given)
@@ -234,14 +276,18 @@ class TiedFeedForward(FeedForward):
         return of_units.through(size, 1.0 / ratio, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `FixedAttention.steps`; but of signs before an activation "ROLE signs", which are no multiples of Δ."""
+        """Return the coefficients C of each chosen matrix's step.
+
+        For signs, W2 has a remainder, and matrices before the activation have "ROLE signs" instead of coefficients on
+        Δ.
+        """
         if rule is not sign_rule:
             return Branch.steps(self, rule, gradients, matrices)
         steps = sign_steps(self.uses[-1:] if "W2" in matrices else (), gradients)
         return steps | {f"{role} signs": np.ones(1) for role in self.units.factors if role in matrices}
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """As `Branch.inner_products_by_matrix`."""
+        """Return the inner product of the step with gradients, by matrix, as `Branch.inner_products_by_matrix`."""
         parts = Branch.inner_products_by_matrix(self, steps, gradients, others)
         ratio = self.stack.ffn_width / self.stack.width
         for role, moves in self._sign_steps(gradients, steps).items():
@@ -251,22 +297,22 @@ class TiedFeedForward(FeedForward):
         return parts
 
     def _noise_kernel(self, gradients: Gradients) -> Array:
-        """The kernel of ν."""
+        """Return the kernel of the noise ν at the units."""
         return np.asarray(gain(self.stack, "W2") * gradients["W2"].gram)
 
     def _overlap_samples(self, gradients: Gradients) -> Array:
-        """Samples of P h, (..., samples, N)."""
+        """Return samples of P h, the gradient's part along the units, (..., samples, N)."""
         part = gain(self.stack, "W2") * self.stack.width / self.stack.ffn_width * gradients["W2"].part
         return np.asarray(self.units.drawn @ part.mT)
 
     def _noise_samples(self, gradients: Gradients) -> Array:
-        """Samples of √d ν."""
+        """Return samples of √d ν, the gradient's noise at the units."""
         noise = self._noise_kernel(gradients) * self.stack.width / self.stack.ffn_width
         normal = np.random.default_rng((self.seed, 1)).standard_normal((len(noise), *self.units.drawn.shape))
         return np.asarray(normal @ root(noise).mT)
 
     def _sign_steps(self, gradients: Gradients, steps: Steps) -> dict[str, Array]:
-        """√d H sign(HᵀΔ) of samples of Δ, for Gaussian H, of the matrices that move so."""
+        """Return √d H sign(HᵀΔ) for samples of Δ and Gaussian H, by role, for the matrices with sign steps."""
         signs = dict[str, Array]()
         for role in (role for role in self.units.factors if f"{role} signs" in steps):
             gradient = self.units.factors[role] * (self._overlap_samples(gradients) + self._noise_samples(gradients))
@@ -277,19 +323,24 @@ class TiedFeedForward(FeedForward):
         return signs
 
     def _noise_coefficients(self, role: str, moves: Array, gradients: Gradients) -> Array:
-        """Coefficients on ν of what signs make of the units, by Stein's lemma."""
+        """Return the coefficients on ν of the units' motion by signs, by Stein's lemma."""
         moved = sample_mean(self.units.factors[role] * moves, self._noise_samples(gradients))
         return np.asarray(self.stack.ffn_width / self.stack.width * moved @ inverse(self._noise_kernel(gradients)))
 
 
 @dataclass(slots=True, eq=False)
 class OutputTransform(Branch):
-    """z = N(φ(x W^H)), what the output matrix is given of the layers' output x.
+    """The output transform z = N(φ(x W^H)) of the layers' output x, the input of the output matrix.
 
     Attributes:
+        stack: the network.
+        tokens: layout of its tokens.
+        given: kernel of x, (1, N, N).
+        seed: random seed of the samples.
+        samples: largest number of samples.
         units: φ(x W^H).
-        uses: its matrix.
-        scales: what the norm divides their kernel by.
+        uses: its matrix W^H.
+        scales: divisors of the units' kernel in the norm.
         rows: samples of a coordinate of z, (samples, N).
     """
 
@@ -314,17 +365,17 @@ class OutputTransform(Branch):
         self.rows = drawn / np.sqrt(np.linalg.diagonal(self.scales[0]))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """As `FeedForward.down`; "total" is the gradient at z."""
+        """Return the gradient at the transform's input and at W^H, and at z as "total"."""
         below, gradients = self.units.down(noise / self.scales)
         return below, part, gradients | {"total": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """As `FixedAttention.up`."""
+        """Return the motion of the transform's output z when x and W^H move along the step."""
         of_units = self.units.up(moved, gradients["total"].gram / self.scales, steps)
         return of_units.scaled(1.0 / self.scales)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """As `FeedForward.steps`."""
+        """Return the coefficients C of W^H's step, if it is stepped; for signs also samples "beyond" C Δ."""
         steps = Branch.steps(self, rule, gradients, matrices)
         return steps | (
             self.units.sign_deviations(gradients["total"].gram / self.scales, steps) if rule is sign_rule else {}

@@ -1,1 +1,1 @@
-"""The exact large-width recursion of forward and backward pass, and the laws beside it."""
+"""The exact large-width recursion of the forward and the backward pass, finite-width corrections, and laws of text."""

@@ -1,4 +1,4 @@
-"""Kernels of activations: E[φ(u_i) φ(u_j)] and E[φ'(u_i) φ'(u_j)] of Gaussian pre-activations u with a kernel K."""
+"""Kernels of activations: E[φ(u_i) φ(u_j)] and E[φ'(u_i) φ'(u_j)] for Gaussian pre-activations u with kernel K."""
 
 import math
 from collections.abc import Callable
@@ -34,21 +34,29 @@ class Activation(Protocol):
     """The interface of an activation φ in the recursion."""
 
     def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        """E[φ(u_i) φ(u_j)] for u ~ N(0, K)."""
+        """Return the kernel E[φ(u_i) φ(u_j)] over tokens for u ~ N(0, K)."""
 
     def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        """E[φ'(u_i) φ'(u_j)] for u ~ N(0, K)."""
+        """Return the kernel of slopes E[φ'(u_i) φ'(u_j)] over tokens for u ~ N(0, K)."""
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """φ(u)."""
+        """Return φ(u) for every entry of an array."""
 
     def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """φ'(u)."""
+        """Return the derivative φ'(u) for every entry of an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Homogeneous:
-    """φ(u) = u, or a multiple of it where u < 0: kernels are functions of the correlation, given at unit variance."""
+    """An activation with φ(u) = u for u > 0 and φ(u) = leak u for u < 0, such as ReLU and the identity.
+
+    Its kernels are functions of the correlation at unit variance, times the scales of the pre-activations.
+
+    Attributes:
+        at_unit: E[φ(u) φ(v)] at unit variances as a function of the correlation.
+        slope_at_unit: E[φ'(u) φ'(v)] as a function of the correlation.
+        leak: slope for u < 0.
+    """
 
     at_unit: Callable[[Any], Any]
     slope_at_unit: Callable[[Any], Any]
@@ -69,7 +77,7 @@ class Homogeneous:
 
 @dataclass(frozen=True, slots=True)
 class ReluSquared:
-    """φ(u) = ReLU(u)²: degree two of the arc-cosine kernels, and its slope's 4 times degree one.
+    """The activation φ(u) = ReLU(u)², with arc-cosine kernels: degree 2 for φ, and 4 times degree 1 for its slope.
 
     Source: Cho and Saul (2009), equation 6.
     """
@@ -90,12 +98,21 @@ class ReluSquared:
 
 @dataclass(frozen=True, slots=True)
 class GaussianMoment:
-    """E[f(u) f(v)] as a function of Var u, Var v and Cov(u, v), by quadrature; f is analytic near the real line."""
+    """The Gaussian moment E[f(u) f(v)] by quadrature, for a function f that is analytic near the real line.
+
+    Attributes:
+        function: f, for arrays of any shape.
+    """
 
     function: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
     def __call__(self, first: float, second: float, covariance: float) -> float:
-        """The moment.
+        """Return the moment E[f(u) f(v)] for given variances and covariance.
+
+        Args:
+            first: Var u.
+            second: Var v.
+            covariance: Cov(u, v).
 
         Raises:
             ValueError: the variances are so large that the quadrature would not fit into memory.
@@ -106,22 +123,38 @@ class GaussianMoment:
 
 @dataclass(frozen=True, slots=True)
 class PolarMoment:
-    """E[f(u) f(v)] as a function of Var u, Var v and Cov(u, v), by quadrature; f may have a kink or a jump at 0."""
+    """The Gaussian moment E[f(u) f(v)] by quadrature, for a function f that may have a kink or a jump at 0.
+
+    Attributes:
+        function: f, for arrays of any shape.
+    """
 
     function: Function
 
     def __call__(self, first: float, second: float, covariance: float) -> float:
-        """The moment.
+        """Return the moment E[f(u) f(v)] for given variances and covariance.
+
+        Args:
+            first: Var u.
+            second: Var v.
+            covariance: Cov(u, v).
 
         Raises:
-            ValueError: the quadrature does not settle, or the moment is infinite.
+            ValueError: the quadrature does not converge, or the moment is infinite.
         """
         return _polar_moment(self.function, min(first, second), max(first, second), covariance)
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An activation and its derivative as functions of arrays, and the moments of both."""
+    """An activation given by functions of arrays and the Gaussian moments of the function and its derivative.
+
+    Attributes:
+        function: φ.
+        derivative: φ'.
+        moment: E[φ(u) φ(v)] as a function of Var u, Var v and Cov(u, v).
+        slope_moment: E[φ'(u) φ'(v)] as a function of Var u, Var v and Cov(u, v).
+    """
 
     function: Function
     derivative: Function
@@ -143,10 +176,16 @@ class Given:
 
 @lru_cache(maxsize=4096)
 def _moments(function: Callable[[Any], Any], first: float, second: float, covariance: float) -> tuple[float, float]:
-    """The moment at a covariance of at least 0, and at its negative, which takes no more.
+    """Return E[f(u) f(v)] at a covariance of at least 0, and at the negative covariance, which costs nothing more.
+
+    Args:
+        function: f.
+        first: Var u.
+        second: Var v, at least Var u.
+        covariance: the covariance of at least 0.
 
     Raises:
-        ValueError: as `GaussianMoment`.
+        ValueError: the variances are so large that the quadrature would not fit into memory.
     """
     scales = math.sqrt(first), math.sqrt(second)
     if scales[1] > _LARGEST:
@@ -168,7 +207,7 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
 def _given_shared(
     function: Callable[[Any], Any], scale: float, correlation: float, density: float
 ) -> NDArray[np.float64]:
-    """E f(u) at every node w of u = scale (√ρ w + √(1 − ρ) z), z a standard normal."""
+    """Return E f(u) at every node w, for u = scale (√ρ w + √(1 − ρ) z) with z a standard normal."""
     nodes, weights = normal_rule(density)
     points = math.sqrt(correlation) * nodes[:, None] + math.sqrt(1.0 - correlation) * nodes
     return function(scale * points) @ weights
@@ -176,10 +215,18 @@ def _given_shared(
 
 @lru_cache(maxsize=4096)
 def _polar_moment(function: Function, first: float, second: float, covariance: float) -> float:
-    """With u = √q r cos t and v = √q' r cos(t − θ), cos θ = ρ, signs change at four angles, and nowhere in between.
+    """Return the moment E[f(u) f(v)] by quadrature in polar coordinates.
+
+    With u = √q r cos t and v = √q' r cos(t − θ), cos θ = ρ, the signs of u and v change at four angles t only.
+
+    Args:
+        function: f.
+        first: q = Var u.
+        second: q' = Var v.
+        covariance: Cov(u, v).
 
     Raises:
-        ValueError: see `PolarMoment`.
+        ValueError: the quadrature does not converge, or the moment is infinite.
     """
     a, b = math.sqrt(first), math.sqrt(second)
     theta = math.acos(min(1.0, max(-1.0, covariance / (a * b))))
@@ -219,7 +266,12 @@ def _name(function: Function) -> str:
 
 
 def activation_of(name: str, leak: float = LEAK) -> Activation:
-    """The rules of a built-in or a registered activation; `leak` is leaky ReLU's slope left of 0."""
+    """Return the kernels of a built-in or registered activation.
+
+    Args:
+        name: value of `Stack.activation`.
+        leak: slope of leaky ReLU for negative inputs.
+    """
     rule = NAMES[name]
     if name == "leaky_relu":
         return _leaky_relu(leak)
@@ -230,7 +282,10 @@ def activation_of(name: str, leak: float = LEAK) -> Activation:
 
 
 def _leaky_relu(leak: float) -> Homogeneous:
-    """φ(u) = ReLU(u) − a ReLU(−u) and its slope, of slope a left of 0: bilinear in the kernels of ReLU at ±ρ."""
+    """Return leaky ReLU with slope a = `leak` for negative inputs, φ(u) = ReLU(u) − a ReLU(−u).
+
+    Its kernels are sums of ReLU's kernels at the correlations ρ and −ρ.
+    """
 
     def kernel(rho: Any) -> Any:
         return (1 + leak**2) * relu_kernel(rho) - 2 * leak * relu_kernel(-rho)
@@ -280,7 +335,7 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _smooth(function: Function, derivative: Function) -> Given:
-    """An analytic activation, whose moments are quadratures."""
+    """Return an analytic activation, whose Gaussian moments are computed by quadrature."""
     return Given(function, derivative, GaussianMoment(function), GaussianMoment(derivative))
 
 
@@ -294,4 +349,4 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": _smooth(_silu, _silu_slope),
     "tanh": _smooth(np.tanh, _tanh_slope),
 }
-"""By the value of `Stack.activation`."""
+"""The built-in activations by the value of `Stack.activation`."""

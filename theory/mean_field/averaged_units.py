@@ -1,13 +1,14 @@
-"""Feed-forward units averaged over the products of two tokens, which vary by chance and over texts (`text_counts`).
+"""The MLP for groups of tokens, averaged over the random products of two tokens, by chance and over texts.
 
-A product Q_ij of two different tokens has a variance of order 1/d. Units are not linear in it. Gated units with the
-kernel c k(c) add k'(0) Var c to the mean, and the mean of c is of order 1/n: a relative n/d. A squared norm sums Q_ij
-times a function of Q_ij over all pairs. In a text there are 1/κ pairs of two words to each pair of one word, so that
-the variance adds 1/(κ d) to the gradient that two sequences share: a tenth for κ = 0.01 and d = 1000.
+A product Q_ij of two different tokens has a variance of order 1/d, by chance in the weights. It also varies over
+texts (`text_counts`). MLPs are not linear in Q_ij. A gated MLP with the kernel c k(c) adds k'(0) Var c to the mean,
+and the mean of c is of order 1/n: a relative n/d. A squared norm sums Q_ij times a function of Q_ij over all pairs. A
+text has 1/κ pairs of different token ids for each pair of equal ids, so that the variance adds 1/(κ d) to the
+gradient that two sequences share: a tenth for κ = 0.01 and d = 1000.
 
-On the way back texts are at both `ends` of how often they hold the same words. Gradients also vary with the products
-by chance, and that is left out: 1.3% of the part of W_emb that sequences share, and 0.6% of units' matrices, at d = 128
-and κ = 0.035; and 4% of W^Q and W^K.
+The backward pass evaluates two texts, which share more and fewer token ids than the mean (`repeat_extremes`).
+Gradients also vary with the products by chance. This is left out: 1.3% of the part of W_emb that sequences share and
+0.6% of the MLP's matrices at d = 128 and κ = 0.035, and 4% of W^Q and W^K.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -23,13 +24,14 @@ from theory.stack import Stack
 
 
 def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
-    """Return the variance of Q_ij by chance, ρ (q_i q_j − Q_ij²)²/(q_i q_j d), (batch, r, r).
+    """Return the variance by chance of the product Q_ij of two tokens, ρ (q_i q_j − Q_ij²)²/(q_i q_j d), (batch, r, r).
 
-    It is the variance of a correlation, times both energies: norms leave no other.
+    It is the variance of the correlation times both mean squared activations, because norms remove all other
+    variation.
 
     Args:
         stack: the network.
-        kernel: Q_ij = x_i·x_j/d, likewise; q_i = Q_ii.
+        kernel: Q_ij = x_i·x_j/d of the residual stream, (batch, r, r), with q_i = Q_ii.
         ratio: ρ of `overlap_variance`, (batch,) or (1,).
     """
     energies = np.linalg.diagonal(kernel)
@@ -39,12 +41,14 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
 
 
 def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
-    """Feed-forward units in the mean over products of tokens, at one deviation above and below: a branch's rule.
+    """Return the MLP branch for groups of tokens, averaged over the random products of two tokens.
+
+    Each average is the mean of the kernels at one standard deviation above and below.
 
     Args:
         stack: the network.
-        ratio: ρ, as in `chance_variance`.
-        of_words: variance of the products over texts, divided by q_i q_j, (batch, r, r); 0 where no word repeats.
+        ratio: ρ of `overlap_variance`, (batch,) or (1,).
+        of_words: variance of the products over texts, divided by q_i q_j, (batch, r, r); 0 if no token id repeats.
     """
     rule = cast(Branch[Array], feed_forward(stack))
 

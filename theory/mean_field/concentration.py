@@ -1,6 +1,7 @@
-"""Definition 1 in numbers: the law of ‖x5‖² in Post-LN, exact at every width, and of ‖x‖² in Pre-LN, approximate.
+"""The probability that a token's squared norm exceeds its mean by a relative ε (Definition 1 of the paper).
 
-A variable Z ≥ 0 is (ε, δ)-bounded if P[(Z − EZ)/EZ ≤ ε] ≥ 1 − δ. Source: Xiong et al. (2020), Definition 1, App. G.
+A variable Z ≥ 0 is (ε, δ)-bounded if P[(Z − EZ)/EZ ≤ ε] ≥ 1 − δ. The law of ‖x5‖² in Post-LN is exact at every width,
+that of ‖x‖² in Pre-LN is approximate. Source: Xiong et al. (2020), Definition 1 and appendix G.
 """
 
 from dataclasses import dataclass
@@ -27,11 +28,12 @@ _LARGEST_NONCENTRALITY = 1e6
 
 @dataclass(frozen=True, slots=True)
 class PostEnergy:
-    """‖x5_{l,i}‖² of one token in Post-LN: the same law in every layer, for every n and every input.
+    """The law of one token's squared norm ‖x5_{l,i}‖² in Post-LN, the same in every layer, for every n and every input.
 
-    LN gives ‖x3‖² = d exactly, so the pre-activations x3 W1 are d independent N(0, 1), h = ReLU(x3 W1) has
-    ‖h‖² = chi-square with K degrees of freedom, K ~ Binomial(d, 1/2), and given h the entries of x5 = x3 + h W2 are
-    independent N(x3, S), S = ‖h‖²/d: ‖x5‖²/S is noncentral chi-square with d degrees of freedom and noncentrality d/S.
+    LN gives ‖x3‖² = d exactly, so the pre-activations x3 W1 are d independent N(0, 1), h = ReLU(x3 W1) has ‖h‖² =
+    chi-square with K degrees of freedom, K ~ Binomial(d, 1/2), and given h the entries of x5 = x3 + h W2 are
+    independent N(x3, S), S = ‖h‖²/d: ‖x5‖²/S is noncentral chi-square with d degrees of freedom and noncentrality
+    d/S.
 
     Attributes:
         width: d, at least 2.
@@ -41,24 +43,27 @@ class PostEnergy:
 
     @property
     def mean(self) -> float:
-        """3d/2 (Lemma 2)."""
+        """The mean E‖x5‖² = 3d/2 (Lemma 2)."""
         return 1.5 * self.width
 
     @property
     def variance(self) -> float:
-        """Var ‖x5‖² = 15 d/4 + 5/2, from E[4 d S + 2 d S²] given S and d² Var S, with Var S = 5/(4 d)."""
+        """The variance Var ‖x5‖² = 15 d/4 + 5/2.
+
+        It is E[4 d S + 2 d S²] for the variance given S, plus d² Var S, with Var S = 5/(4 d).
+        """
         return 3.75 * self.width + 2.5
 
     def cdf(self, energy: ArrayLike) -> Array:
-        """P[‖x5‖² ≤ energy], entry by entry."""
+        """Return P[‖x5‖² ≤ energy] for every entry."""
         return self._mixture(energy, "cdf", np.greater_equal)
 
     def sf(self, energy: ArrayLike) -> Array:
-        """P[‖x5‖² > energy]; relative accuracy down to about 1e-80."""
+        """Return P[‖x5‖² > energy] for every entry; the relative accuracy holds down to about 1e-80."""
         return self._mixture(energy, "sf", np.less)
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
-        """δ(ε) of Definition 1: P[‖x5‖² > (1 + ε) E‖x5‖²]."""
+        """Return δ(ε) of Definition 1, P[‖x5‖² > (1 + ε) E‖x5‖²], for every entry."""
         return self.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean)
 
     def _mixture(self, energy: ArrayLike, tail: Literal["cdf", "sf"], nothing: np.ufunc) -> Array:
@@ -79,7 +84,13 @@ class PostEnergy:
 
 @lru_cache(maxsize=16)
 def hidden_energy_law(width: int) -> tuple[Array, Array]:
-    """Nodes S and weights of the law of ‖h‖²/d, without its atom at 0: a binomial mixture of chi-squares."""
+    """Return quadrature nodes S and weights for the law of ‖h‖²/d without its atom at 0.
+
+    The law is a binomial mixture of chi-squares.
+
+    Args:
+        width: d.
+    """
     active = np.arange(1, width + 1)
     probability = stats.binom.pmf(active, width, 0.5)
     low, high = (active[probability > least] for least in (_NEGLIGIBLE, _NEGLIGIBLE_ABOVE))
@@ -93,23 +104,23 @@ def hidden_energy_law(width: int) -> tuple[Array, Array]:
 
 
 def gaussian_tail_bound(width: int, epsilon: ArrayLike) -> Array:
-    """exp(−d ε²/8), the paper's example: an upper bound on P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d), 0 < ε < 1.
+    """Return exp(−d ε²/8), the paper's upper bound on P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d) and 0 < ε < 1.
 
-    Source: appendix G.
+    Source: Xiong et al. (2020), appendix G.
     """
     return np.exp(-width * np.asarray(epsilon, dtype=float) ** 2 / 8)
 
 
 def gaussian_excess_probability(width: int, epsilon: ArrayLike) -> Array:
-    """δ(ε) of ‖N(0, I_d)‖², exact: a chi-square tail."""
+    """Return the exact P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d), a chi-square tail."""
     return np.asarray(stats.chi2.sf((1 + np.asarray(epsilon, dtype=float)) * width, width))
 
 
 def pre_energy_variance(stack: Stack) -> Array:
-    """Var ‖x‖²/d after every Pre-LN layer, one token's, to leading order in 1/d, (L,).
+    """Return (Var ‖x‖²)/d of one token after every Pre-LN layer, to leading order in 1/d, (L,).
 
     Raises:
-        ValueError: the stack is not Pre-LN with one token; with more, the mean token's energy fluctuates as much.
+        ValueError: the stack is not Pre-LN with one token; with more tokens, their mean fluctuates as much.
     """
     if stack.placement != "pre" or stack.tokens != 1 or stack.relaxed:
         raise ValueError(f"stack must be Pre-LN with tokens 1 in the paper's setting, got {stack.non_default()}.")
@@ -118,7 +129,7 @@ def pre_energy_variance(stack: Stack) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PreEnergy:
-    """‖x‖² of one token after the last Pre-LN layer, by a gamma law of its mean and variance.
+    """The approximate law of one token's ‖x‖² after the last Pre-LN layer: a gamma law with its mean and variance.
 
     Attributes:
         stack: a Pre-LN Stack with one token.
@@ -128,11 +139,11 @@ class PreEnergy:
 
     @property
     def mean(self) -> float:
-        """q_L d."""
+        """The mean of one token's ‖x‖² after the last layer, q_L d."""
         return float(predict(self.stack)["hidden_energy"][-1]) * self.stack.width
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
-        """δ(ε) of Definition 1, approximately."""
+        """Return δ(ε) of Definition 1, P[‖x‖² > (1 + ε) E‖x‖²], for every entry, approximately."""
         variance = float(pre_energy_variance(self.stack)[-1]) * self.stack.width
         shape = self.mean**2 / variance
         return np.asarray(
@@ -141,7 +152,11 @@ class PreEnergy:
 
 
 def excess_probability(stack: Stack, epsilon: ArrayLike) -> Array:
-    """δ(ε) of Definition 1 for one token before the last LayerNorm: exact for Post-LN, approximate for Pre-LN.
+    """Return δ(ε) of Definition 1 for one token before the last LayerNorm: exact for Post-LN, approximate for Pre-LN.
+
+    Args:
+        stack: the network.
+        epsilon: the relative excess ε, of any shape.
 
     Raises:
         ValueError: the stack is neither Post-LN nor Pre-LN with one token.

@@ -1,7 +1,7 @@
-"""How much a prediction samples, and at once, by the sizes of a network; about what it takes, and what it takes here.
+"""Estimates of the time and memory of a prediction, and the number of samples that it takes, from the network's sizes.
 
-Counts are functions of the sizes alone, so that a command prints the same numbers on every machine. The clock only says
-how long they take.
+Numbers of samples depend only on the sizes, so that a command prints the same numbers on every machine. The clock is
+only used to tell how long they take.
 """
 
 import time
@@ -40,46 +40,46 @@ _QUICK_SECONDS, _LONG_SECONDS = 6.0, 10.0
 _QUICK = 2.0**22
 
 _NUMBER = 8
-"""Bytes."""
+"""The size of a float64 in bytes."""
 
 _TABLES = 9.6e5
-"""Bytes of the quadratures of a loss, which every prediction holds."""
+"""The bytes of the quadrature tables of a loss, which every prediction keeps in memory."""
 
 # Activations whose kernels are formulas.
 _FORMULAS = ("relu", "leaky_relu", "relu_squared", "identity")
 
 MEASURED = 0.75
-"""Seconds of an estimate beyond which a least batch is clocked, which takes at most so long by the same estimate."""
+"""The estimated seconds above which a smaller network is timed; its own estimate is at most as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An estimate of what one prediction takes, by leading terms of its sizes.
+    """An estimate of the time and memory of one prediction, from leading terms in the network's sizes.
 
     Attributes:
-        seconds: on one core of an AMD EPYC with AVX-512; `measured_seconds` has those of this machine.
-        bytes: held at once, beyond what a process holds when it has loaded the libraries.
+        seconds: time on one core of an AMD EPYC with AVX-512; `measured_seconds` measures this machine.
+        bytes: memory held at once, in addition to that of a process with the libraries loaded.
     """
 
     seconds: float = 0.0
     bytes: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
-        """Add seconds; of memory the larger remains."""
+        """Return the cost of two steps one after the other: the sum of seconds, and the larger of the bytes."""
         return Cost(self.seconds + other.seconds, max(self.bytes, other.bytes))
 
 
 def prediction_cost(
     stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: bool = False
 ) -> Cost:
-    """An estimate of what `theory.predict` takes for a network: the same on every machine.
+    """Return the estimated cost of `theory.predict` for a network, the same on every machine.
 
     Args:
         stack: the network.
-        windows: of text; 0 without one.
-        patterns: as in `predict`.
-        grouped: as in `predict`; whether, and not None.
-        text: whether words follow a law of text, by groups of tokens.
+        windows: number of windows of token ids; 0 without windows.
+        patterns: number of attention samples, as in `predict`.
+        grouped: whether tokens are grouped, as in `predict`, but not None.
+        text: whether token ids follow a law of text, which requires groups of tokens.
     """
     patterns = patterns or quick_patterns(stack, grouped=grouped, text=text)
     if grouped:
@@ -104,16 +104,16 @@ def measured_seconds(
     stack: Stack, whole: float, estimate: Callable[[Stack], float], run: Callable[[Stack], object],
     fields: Sequence[str] = ("depth", "tokens"),
 ) -> float:  # fmt: skip
-    """Processor seconds of this machine for a network, by those of a least batch of one like it.
+    """Return the processor seconds that this machine needs for a network, from timing a smaller one of its kind.
 
-    The estimate answers where it is below `MEASURED`, and where no network like it can be made so small and run.
+    The estimate itself is returned if it is at most `MEASURED`, and if no such smaller network can be run.
 
     Args:
         stack: the network.
-        whole: the estimate of what is asked for.
-        estimate: the same for the least batch of a network.
-        run: what predicts that batch.
-        fields: that are made smaller.
+        whole: the estimate for the network, in seconds.
+        estimate: function that returns the estimate for the smallest batch of a network, in seconds.
+        run: function that predicts that batch.
+        fields: names of the fields that are made smaller.
     """
     if whole <= MEASURED:
         return whole
@@ -137,16 +137,16 @@ def measured_seconds(
 
 
 def least_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
-    """Patterns of a least batch."""
+    """Return the number of attention samples in a smallest batch."""
     text = text or (grouped and holds_words(stack))
     return 4 if text and stack.sequences != 2 else 2 * (1 + (not grouped and is_mirrored(stack)))
 
 
 def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
-    """The number of attention samples, 4 to 4096, with which a prediction takes a few seconds, the same everywhere.
+    """Return the number of attention samples, 4 to 4096, with which a prediction takes a few seconds.
 
-    One token has one pattern, which is taken twice. By groups of tokens there are at most 64, and of several sequences
-    at least 2.
+    It is the same on every machine. One token has one attention matrix, which is taken twice. With groups of tokens
+    there are at most 64 samples, and at least 2 for several sequences.
     """
     if grouped:
         once, each, _ = _of_groups(stack, text=text)
@@ -162,28 +162,37 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
 
 
 def is_mirrored(stack: Stack) -> bool:
-    """Whether patterns come in pairs whose logits are each other's negatives, alike in law, where a pair fits.
+    """Return whether attention samples come in pairs with logits of opposite sign, which have the same law.
 
-    Tied queries and keys have no such pairs; and tied embeddings scatter by the logits of words. Products of the
-    queries of narrow heads, which a pair has in common, scatter more than what is odd in the logits.
+    A pair must fit into memory. Networks with tied queries and keys have no such pairs. With tied embeddings, the
+    logits of the vocabulary cause most of the scatter. In narrow heads, the products of queries that a pair has in
+    common scatter more than the odd functions of the logits that cancel.
     """
     alike = stack.query_key_scale > 0.0 and stack.query_key != "tied" and not holds_words(stack)
     return alike and stack.key_width >= _NARROWEST and 2 * _numbers(stack) <= _MOST_ENTRIES
 
 
 def _numbers(stack: Stack) -> int:
-    """Weights of a pattern, of all layers and heads, and of experts with their slopes."""
+    """Return the number of stored weights of one attention sample: all layers and heads, and experts with slopes."""
     return stack.rows * stack.depth * (stack.rows * stack.heads + 4 * stack.experts)
 
 
 def repeats(stack: Stack, patterns: int, entries: int) -> int:
-    """How often each entry of a batch is predicted for so many patterns: two samples at least, for an error."""
+    """Return how often each batch entry is predicted to reach a number of attention samples.
+
+    It is at least twice, so that there is a standard error.
+
+    Args:
+        stack: the network.
+        patterns: number of attention samples.
+        entries: number of batch entries.
+    """
     each = 1 + is_mirrored(stack)
     return each * max(2, -(-patterns // (each * entries)))
 
 
 def is_grouped(stack: Stack) -> bool:
-    """Whether groups of tokens are predicted where nothing is asked for: all tokens would take long."""
+    """Return whether `predict` groups tokens by default, because all tokens would take long."""
     if not has_cheaper_groups(stack):
         return False
     seconds = prediction_cost(stack).seconds
@@ -191,12 +200,12 @@ def is_grouped(stack: Stack) -> bool:
 
 
 def has_cheaper_groups(stack: Stack) -> bool:
-    """Whether groups of tokens may be predicted with less than all tokens take."""
+    """Return whether a prediction by groups of tokens is possible and has fewer tokens."""
     return not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
 
 
 def representatives(stack: Stack) -> GroupLayout:
-    """Tokens of all sequences that stand for groups of their neighbours."""
+    """Return the layout of the representatives that replace groups of neighbouring tokens, for all sequences."""
     of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window)
     if has_experts(stack):
         of_one = MemberLayout.of(of_one)
@@ -204,13 +213,18 @@ def representatives(stack: Stack) -> GroupLayout:
 
 
 def _representatives(stack: Stack, members: int = 1) -> int:
-    """How many these are, had at once for any number of tokens; or with so many tokens for each."""
+    """Return the number of representatives of all sequences, computed without their layout.
+
+    Args:
+        stack: the network.
+        members: number of followed tokens for each representative, at most.
+    """
     of_one = representative_count(stack.tokens, causal=stack.mask == "causal", window=stack.window, members=members)
     return stack.sequences * of_one
 
 
 def chunk(stack: Stack) -> int:
-    """Kernels that are predicted at once: a stack keeps some per layer and head for its backward pass."""
+    """Return the number of kernels that are predicted at once, limited by what a stack stores for its backward pass."""
     each, numbers = 1 + is_mirrored(stack), _numbers(stack)
     # Of less than four there is no half whose control variate the other half knows.
     wanted = _CONTROLLED if is_mirrored(stack) and _CONTROLLED * numbers <= _MOST_ENTRIES else 1
@@ -218,29 +232,45 @@ def chunk(stack: Stack) -> int:
 
 
 def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
-    """The same where representatives stand for groups; of one text both ends of how often words repeat at once."""
+    """Return the number of batch entries that are predicted at once with groups of tokens.
+
+    For one text it is even, so that entries with more and with fewer repeated token ids are predicted together.
+    """
     return _at_once(stack, _of_groups(stack, text=text)[2], text=text or holds_words(stack))
 
 
 def _at_once(stack: Stack, each: float, *, text: bool) -> int:
-    """Entries of so many bytes that are predicted at once: of one text an even number, of two each has both ends."""
+    """Return the number of batch entries of a given size in bytes that are predicted at once.
+
+    For one text it is even; for two sequences each entry already has more and fewer repeated token ids.
+    """
     entries = max(1, int(CHUNK_BYTES / each))
     return max(2, entries // 2 * 2) if text and stack.sequences != 2 else entries
 
 
 def own_chunk(stack: Stack) -> int:
-    """The same of tied embeddings, where every sample of the logits has patterns of its own."""
+    """Return how many kernels are predicted at once with tied embeddings and random attention or experts.
+
+    Each sample of the logits then has its own attention sample.
+    """
     return max(1, CHUNK_NUMBERS // own_numbers(stack))
 
 
 def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
-    """Kernels, and samples of the logits of each, that are predicted at once with tied embeddings and fixed weights."""
+    """Return how many kernels, and logit samples of each, are predicted at once with tied embeddings.
+
+    This is for fixed attention weights.
+
+    Args:
+        stack: the network.
+        entries: number of kernels.
+    """
     at_once = min(entries, max(1, TIED_ENTRIES // stack.rows**2))
     return at_once, max(1, TIED_CUBES // (at_once * stack.rows**3))
 
 
 def _of_groups(stack: Stack, *, text: bool) -> tuple[float, float, float]:
-    """Seconds of groups of tokens whatever is sampled, those of a pattern, and the bytes it holds."""
+    """Return the cost of groups of tokens: seconds without samples, seconds of one sample, and bytes of one sample."""
     text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack) * (1 + text))  # a text has a probe beside every representative
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
@@ -259,7 +289,7 @@ def _of_groups(stack: Stack, *, text: bool) -> tuple[float, float, float]:
 
 
 def _of_tokens(stack: Stack) -> tuple[float, float]:
-    """Seconds of one kernel of all tokens, and the bytes it holds."""
+    """Return the seconds and the bytes of one kernel over all tokens."""
     seconds = kept = passing = 0.0
     tied = holds_words(stack)
     for part in stack.parts:
@@ -280,7 +310,10 @@ def _of_tokens(stack: Stack) -> tuple[float, float]:
 
 
 def _of_words(stack: Stack, entries: int, samples: int) -> Cost:
-    """Tied embeddings with fixed attention weights: points of the activation, which all samples of an entry share."""
+    """Return the cost for tied embeddings with fixed attention weights.
+
+    The activation's quadrature points are shared by all samples of a batch entry.
+    """
     n, words = float(stack.rows), float(stack.rows * stack.vocab)
     at_once, size = word_chunks(stack, entries)
     chunks, gated = -(-entries // at_once) * -(-samples // size), 1 + (stack.ffn == "gated")

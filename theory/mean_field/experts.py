@@ -1,11 +1,11 @@
-"""Experts in the place of a layer's feed-forward units: the router's choice for every token, and both ways through it.
+"""Experts, which replace a layer's MLP: the router's choice for every token, and the forward and backward rules.
 
 A token u_i has the logits r_ie = w_e·u_i of its router, Gaussian with Cov(r_ie, r_jf) = s² Q_ij δ_ef at any number of
-experts, which the recursion samples like attention patterns. They give the weights p_ie of the k experts of the largest
-scores, and 0 of the others, all independent of the experts' matrices. So f(u_i) = Σ_e p_ie F_e(u_i) has the kernel
-S ∘ K, with S_ij = Σ_e p_ie p_je and K that of one expert's units; and a gradient kernel G at the output is S ∘ G for
-the units, whose squared gradients are sums over experts. The router is given t_ie = g_i·F_e(u_i) and hands on
-a_if = Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/report.md.
+experts, which the recursion samples like attention weights. They give the weights p_ie of the k experts of the
+largest scores, and 0 of the others, all independent of the experts' matrices. So f(u_i) = Σ_e p_ie F_e(u_i) has the
+kernel S ∘ K, with S_ij = Σ_e p_ie p_je and K that of one expert's MLP. A gradient kernel G at the output is S ∘ G for
+the MLPs, whose squared gradients are sums over experts. The router receives t_ie = g_i·F_e(u_i) and passes on a_if =
+Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/report.md.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -22,7 +22,7 @@ from theory.stack import Stack
 from theory.stack.weights import gain
 
 COUNTED = 1024
-"""Tokens of a representative whose experts are counted, at most."""
+"""The largest number of tokens of a representative whose experts are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +31,8 @@ class Routing:
 
     Attributes:
         weights: p, (batch, N, E).
-        slopes: D, likewise.
-        shares: π, likewise.
+        slopes: D, (batch, N, E).
+        shares: π, (batch, N, E).
     """
 
     weights: Array
@@ -41,20 +41,20 @@ class Routing:
 
     @property
     def overlap(self) -> Array:
-        """S_ij = Σ_e p_ie p_je."""
+        """The overlap S_ij = Σ_e p_ie p_je of two tokens' expert weights, (batch, N, N)."""
         return np.asarray(self.weights @ self.weights.mT)
 
     def at_logits(self, output: Array, gradient: Array, overlaps: Overlaps[Array]) -> Array:
-        """E Σ_f a_if a_jf, the gradient kernel at the router's logits.
+        """Return the gradient kernel at the router's logits, E Σ_f a_if a_jf, (batch, N, N).
 
-        Where a norm above removed the gradient's component along the stream, which holds Σ_e p_ie F_e, t varies less:
-        Cov(t_ie, t_jf) = δ_ef K_ij G_ij − E1_ij p_ie K_ii p_if K_ij − E1_ji p_je K_ij p_jf K_jj + E2_ij p_ie K_ii p_jf
-        K_jj, with E1 and E2 the overlaps.
+        Where a norm above removed the gradient's component along the residual stream, which contains Σ_e p_ie F_e, t
+        varies less: Cov(t_ie, t_jf) = δ_ef K_ij G_ij − E1_ij p_ie K_ii p_if K_ij − E1_ji p_je K_ij p_jf K_jj + E2_ij
+        p_ie K_ii p_jf K_jj, with E1 and E2 the overlaps.
 
         Args:
-            output: K, of one expert's output.
-            gradient: G, at the output of all.
-            overlaps: as in `theory.mean_field.sublayers`.
+            output: K, kernel of one expert's output.
+            gradient: G, gradient kernel at the sum of all experts' outputs.
+            overlaps: overlaps with the removed component, as in `theory.mean_field.sublayers`.
         """
         p, slopes, shares, overlap = self.weights, self.slopes, self.shares, self.overlap
         crossed = slopes @ (p * shares).mT
@@ -70,13 +70,13 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routed:
-    """Experts that were given the same tokens, or the shared one.
+    """A set of experts that were applied to the same tokens, or the shared expert.
 
     Attributes:
-        kind: W, or S for the shared one.
-        route: of all tokens.
-        logits: (batch, N, E), of their router or gate; None without one.
-        output: K, of one expert's output.
+        kind: "W" for experts, "S" for the shared one.
+        route: expert weights of all tokens.
+        logits: logits of the router or gate, (batch, N, E); None without one.
+        output: K, kernel of one expert's output.
     """
 
     kind: str
@@ -86,7 +86,12 @@ class Routed:
 
 
 def routing(stack: Stack, logits: Array) -> Routing:
-    """The k experts of the largest logits of every token, and their weights."""
+    """Return the weights of the k experts with the largest logits of every token, and their slopes.
+
+    Args:
+        stack: the network.
+        logits: logits of the router, (batch, N, E).
+    """
     scores = softmax(logits, axis=-1) if stack.router_scores == "softmax" else expit(logits)
     others = logits.shape[-1] - stack.experts_per_token
     chosen = np.zeros(logits.shape)
@@ -104,7 +109,13 @@ def routing(stack: Stack, logits: Array) -> Routing:
 
 
 def _shared(stack: Stack, logits: Array | None, like: Array) -> Routing:
-    """The one expert that all tokens have, with its gate's logits, (batch, N, 1), or without a gate."""
+    """Return the weights of the shared expert, which all tokens use, from its gate's logits or without a gate.
+
+    Args:
+        stack: the network.
+        logits: logits of the gate, (batch, N, 1); None without a gate.
+        like: kernel of the tokens, for the shape.
+    """
     if logits is None:
         ones = np.ones((*like.shape[:-1], 1))
         return Routing(ones, 0.0 * ones, 0.0 * ones)
@@ -113,11 +124,11 @@ def _shared(stack: Stack, logits: Array | None, like: Array) -> Routing:
 
 
 def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
-    """Σ_e p_ie F_e(u_i) over the chosen experts, and a shared one with or without a gate.
+    """Return the branch Σ_e p_ie F_e(u_i) over the chosen experts, plus a shared expert if the network has one.
 
     Args:
         stack: the network.
-        generator: of the routers' logits, of every entry of the batch.
+        generator: random generator of the routers' logits for every batch entry.
     """
     routed: Branch[Array] = feed_forward(stack)
     shared: Branch[Array] | None = feed_forward(stack, "S") if stack.shared_ratio else None
@@ -161,9 +172,13 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
 
 
 def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
-    """The fullest expert's share of the tokens, and the standard deviation of loads over their mean, by entry.
+    """Return the largest expert's share of the tokens, and the standard deviation of loads divided by their mean.
 
-    Of tokens that stand for several their sizes are given, (N,).
+    Both have one value for each entry of the batch.
+
+    Args:
+        weights: expert weights, (batch, N, E).
+        sizes: number of tokens that each row represents, (N,); None for 1.
     """
     sizes = np.ones(weights.shape[-2]) if sizes is None else sizes
     loads = ((weights > 0.0) * sizes[:, None]).sum(-2)
@@ -171,7 +186,7 @@ def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
 
 
 def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generator: np.random.Generator) -> Recorded:
-    """Loads of all tokens, or of at most `COUNTED` for each representative, by logits of their own."""
+    """Return the loads of experts over all tokens, or over at most `COUNTED` of each representative."""
     smooth, alone = tokens.groups.smooth_and_own(tokens.pooled(kernel))
     # Whole tokens: of two groups of 5.5 one has 6 and one has 5, since loads of shares 5.5 / 6 would vary too little.
     sizes = np.diff(np.rint(tokens.groups.sizes.cumsum()), prepend=0.0)

@@ -1,4 +1,4 @@
-"""Expectations under Gaussians: ReLU kernels, softmax overlaps and the cross-entropy of Gaussian logits."""
+"""Expectations over Gaussians: ReLU kernels, overlaps of softmax outputs, and the cross-entropy of Gaussian logits."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _SMALL, _FEW = 0.2, 10
 _FINEST = 0.02
 
 LARGEST_SCALE = 2000.0
-"""Largest scale of logits that the quadratures reach; √d at four million."""
+"""The largest standard deviation of logits that the quadratures support: √d for a width of four million."""
 # Density in ln t below which what is left out is less than 1/V by many digits.
 _UNLIKELY = 1e-30
 _PER_TURN = 0.5 / math.pi
@@ -34,9 +34,9 @@ _BELOW_ONE = np.nextafter(1.0, 0.0)
 
 
 def relu_kernel(correlation: Entry) -> Entry:
-    """E[ReLU(u) ReLU(v)] for standard normals u, v of the given correlation (a float, or arrays entrywise).
+    """Return E[ReLU(u) ReLU(v)] for standard normals u, v with a given correlation (a float, or arrays entrywise).
 
-    (√(1 − ρ²) + ρ (π − arccos ρ)) / (2π): 1/2 at ρ = 1 (Lemma 1 per entry), 1/(2π) at ρ = 0.
+    It is (√(1 − ρ²) + ρ (π − arccos ρ)) / (2π): 1/2 at ρ = 1 (Lemma 1 per entry), 1/(2π) at ρ = 0.
     Source: Cho and Saul (2009), the arc-cosine kernel of degree 1, halved.
 
     >>> relu_kernel(1.0)
@@ -48,7 +48,7 @@ def relu_kernel(correlation: Entry) -> Entry:
 
 
 def relu_slope_kernel(correlation: Entry) -> Entry:
-    """E[ReLU'(u) ReLU'(v)] for standard normals u, v of the given correlation: (π − arccos ρ)/(2π).
+    """Return E[ReLU'(u) ReLU'(v)] for standard normals u, v with a given correlation, (π − arccos ρ)/(2π).
 
     Source: Cho and Saul (2009), the arc-cosine kernel of degree 0, halved.
     """
@@ -57,9 +57,9 @@ def relu_slope_kernel(correlation: Entry) -> Entry:
 
 
 def relu_squared_kernel(correlation: Entry) -> Entry:
-    """E[ReLU(u)² ReLU(v)²] for standard normals u, v of the given correlation: 3/2 at ρ = 1, 1/4 at ρ = 0.
+    """Return E[ReLU(u)² ReLU(v)²] for standard normals u, v with a given correlation: 3/2 at ρ = 1, 1/4 at ρ = 0.
 
-    (3 ρ √(1 − ρ²) + (π − arccos ρ)(1 + 2 ρ²)) / (2π).
+    It is (3 ρ √(1 − ρ²) + (π − arccos ρ)(1 + 2 ρ²)) / (2π).
     Source: Cho and Saul (2009), the arc-cosine kernel of degree 2, halved.
     """
     sqrt, arccos = (math.sqrt, math.acos) if isinstance(correlation, float) else (np.sqrt, np.arccos)
@@ -69,12 +69,18 @@ def relu_squared_kernel(correlation: Entry) -> Entry:
 
 @lru_cache(maxsize=4096)
 def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: float | None = None) -> float:
-    """E[p·p'] for p = softmax(a), p' = softmax(a'), exact for any V and scale by quadrature.
+    """Return E[p·p'] for softmax vectors p and p' of correlated Gaussian logits a and a', exact by quadrature.
 
     (a_v, a'_v) are independent over the V classes, each pair Gaussian with standard deviations scale and other_scale
     (the same, if None) and the given correlation. From 1/S = ∫ exp(−tS) dt for both sums, with t = e^τ and u = e^υ,
     E[p·p'] = V ∫∫ N(τ, υ) M(τ, υ)^(V−1) dτ dυ, where M = E[exp(−e^(τ+a) − e^(υ+a'))] and
     N = E[e^(τ+a) e^(υ+a') exp(−e^(τ+a) − e^(υ+a'))] over one pair. Given the part w that a and a' share, both factor.
+
+    Args:
+        correlation: correlation of a_v and a'_v.
+        scale: standard deviation of a_v.
+        vocab: number of classes V.
+        other_scale: standard deviation of a'_v; None for the same as that of a_v.
 
     Raises:
         ValueError: scale is so large, at a correlation so near 1, that the quadrature would not fit into memory.
@@ -108,7 +114,13 @@ def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: f
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two softmaxes: its logits' shared and own standard deviations, and the number of classes."""
+    """One of the two softmax vectors in an overlap.
+
+    Attributes:
+        shared: standard deviation of the part of its logits that both have in common.
+        own: standard deviation of its own part.
+        vocab: number of classes.
+    """
 
     shared: float
     own: float
@@ -116,15 +128,19 @@ class _Side:
 
     @property
     def step(self) -> float:
-        """The largest in ln t."""
+        """The largest step of the grid in ln t."""
         return _step(self.own, self.vocab)
 
     def log_t(self, step: float) -> Array:
-        """The grid in ln t."""
+        """Return the grid in ln t with a given step."""
         return _log_t_grid(math.hypot(self.shared, self.own), self.vocab, step)
 
     def table(self, w: Array) -> tuple[float, Array, Array]:
-        """A step in ln t, and the factors of 1 − M and N at every ln t, given every w of a rule."""
+        """Return a step in ln t, and the factors of 1 − M and N for every ln t and every node w.
+
+        Args:
+            w: nodes of a rule for the shared part.
+        """
         spacing = self.shared * float(w[1] - w[0])
         if len(w) == _FEW or spacing < _FINEST:
             log_t = self.log_t(self.step)
@@ -140,10 +156,10 @@ class _Side:
 
 
 def _where_likely(step: float, miss: Array, hit: Array, weights: Array, vocab: int) -> tuple[float, Array, Array]:
-    """A side's table where it matters: large scales have most of their grid in ln t where an integrand vanishes.
+    """Return a side's table restricted to the part of the grid in ln t where the integrand is not negligible.
 
-    Integrated over the other side's ln t the integrand is at most f = E[hit] (1 − E[miss])^(V−1), and V ∫ f is the sum
-    of a softmax, 1.
+    For large scales this is a small part. Integrated over the other side's ln t, the integrand is at most
+    f = E[hit] (1 − E[miss])^(V−1), and V ∫ f is the sum of a softmax, 1.
     """
     bound = vocab * (hit @ weights) * _power(miss @ weights, vocab - 1)
     (likely,) = np.nonzero(bound > _UNLIKELY)
@@ -152,7 +168,7 @@ def _where_likely(step: float, miss: Array, hit: Array, weights: Array, vocab: i
 
 
 def _softmax_concentration(scale: float, vocab: int) -> float:
-    """`softmax_overlap` of a row with itself: E[p·p] = V ∫ E[e^(2(τ+a)) exp(−e^(τ+a))] M(τ)^(V−1) dτ."""
+    """Return E[p·p] for one softmax p, V ∫ E[e^(2(τ+a)) exp(−e^(τ+a))] M(τ)^(V−1) dτ."""
     z, weights = normal_rule(scale / _STEP)
     step = _step(scale, vocab)
     log_t = _log_t_grid(scale, vocab, step)
@@ -163,18 +179,31 @@ def _softmax_concentration(scale: float, vocab: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxOverlap:
-    """`softmax_overlap` of logits σ_e √q z as a function of the two tokens' energies and their covariance."""
+    """The overlap E[p·p'] of two tokens' softmax outputs, as a function of their squared activations and covariance.
+
+    The logits are σ_e √q z with z a standard normal.
+
+    Attributes:
+        output_scale: σ_e.
+        vocab: number of classes.
+    """
 
     output_scale: float
     vocab: int
 
     @property
     def degree(self) -> int:
-        """The degree of an interpolant in arccos of the correlation, for mean squares up to 1."""
+        """The degree of an interpolating polynomial in arccos of the correlation, for mean squares up to 1."""
         return 24 + int(4 * self.output_scale)
 
     def __call__(self, first: float, second: float, covariance: float) -> float:
-        """The overlap."""
+        """Return E[p·p'] for given mean squared activations and covariance.
+
+        Args:
+            first: mean squared activation of the first token.
+            second: mean squared activation of the second token.
+            covariance: mean product of their coordinates.
+        """
         if first == second:
             return softmax_overlap(_bounded(covariance / first), self.output_scale * math.sqrt(first), self.vocab)
         scales = math.sqrt(first), math.sqrt(second)
@@ -188,10 +217,15 @@ def _bounded(correlation: float) -> float:
 
 @lru_cache(maxsize=256)
 def cross_entropy(scale: float, vocab: int) -> float:
-    """E[log Σ_v e^(a_v)] − E[a_y] in nats for V independent N(0, scale²) logits and a label drawn independently.
+    """Return the expected cross-entropy in nats for V independent N(0, scale²) logits and an independent label.
 
-    E[log S] = ∫ (e^(−t) − E[e^(−tS)]) dt/t (Frullani). In ln t the first term is a step that no large scale smooths;
-    a Gaussian step of the same centre takes its place, at the price of Euler's constant γ.
+    The expectation is E[log Σ_v e^(a_v)] − E[a_y]. By Frullani's integral, E[log S] = ∫ (e^(−t) − E[e^(−tS)]) dt/t.
+    In ln t the first term is a step that no large scale smooths. A Gaussian step of the same centre replaces it,
+    which adds Euler's constant γ.
+
+    Args:
+        scale: standard deviation of the logits.
+        vocab: number of classes V.
 
     Raises:
         ValueError: scale is beyond `LARGEST_SCALE`.
@@ -204,17 +238,20 @@ def cross_entropy(scale: float, vocab: int) -> float:
 
 
 def _power(complement: Array, exponent: int) -> Array:
-    """(1 − complement)^exponent, accurate for a small complement and a large exponent."""
+    """Return (1 − complement)^exponent, accurate for a small complement and a large exponent."""
     return np.exp(exponent * np.log1p(-np.minimum(complement, _BELOW_ONE)))
 
 
 def _step(smoothing: float, vocab: int) -> float:
-    """Step in ln t for factors smoothed by a Gaussian and raised to V − 1, which narrows them to a maximum's width."""
+    """Return a step in ln t for factors smoothed by a Gaussian and raised to V − 1.
+
+    The power narrows the factors to the width of a maximum's distribution.
+    """
     return _STEP * max(1.0, 2.0 * smoothing / (1.0 + math.sqrt(2.0 * math.log(vocab))))
 
 
 def _log_t_grid(scale: float, vocab: int, step: float) -> Array:
-    """Where ln t matters: from 1/t beyond any likely sum of exponentials to 1/t below any likely term."""
+    """Return the grid in ln t, from 1/t beyond any likely sum of exponentials to 1/t below any likely term."""
     _check_scale(scale)
     low = -np.log(vocab) - scale * (np.sqrt(2.0 * np.log(vocab)) + _TAIL) - 25.0
     high = max(1.0, scale) * _TAIL + 4.0
@@ -222,10 +259,13 @@ def _log_t_grid(scale: float, vocab: int, step: float) -> Array:
 
 
 def normal_rule(density: float) -> tuple[Array, Array]:
-    """Symmetric trapezoidal nodes and weights of N(0, 1), at least so many nodes per standard deviation, and 2.
+    """Return symmetric trapezoidal nodes and weights for N(0, 1).
+
+    Args:
+        density: number of nodes per standard deviation; at least 2 are used.
 
     Raises:
-        ValueError: more nodes than `LARGEST_SCALE` takes.
+        ValueError: the rule would have more nodes than `LARGEST_SCALE` needs.
     """
     _check_scale(density * _STEP)
     step = 1.0 / max(2.0, density)
@@ -235,10 +275,10 @@ def normal_rule(density: float) -> tuple[Array, Array]:
 
 
 def _check_scale(scale: float) -> None:
-    """Refuse logits whose quadrature would take too many nodes, or that overflowed.
+    """Check that the standard deviation of logits is in the range of the quadratures.
 
     Raises:
-        ValueError: the scale is more than `LARGEST_SCALE`, or no number.
+        ValueError: the scale is more than `LARGEST_SCALE`, or not a number.
     """
     if not scale <= LARGEST_SCALE:
         raise ValueError(
@@ -248,16 +288,16 @@ def _check_scale(scale: float) -> None:
 
 
 def _smooth_rule(scale: float, density: float) -> tuple[Array, Array]:
-    """Nodes and weights of N(0, 1) for functions of s + scale · z that vary in s as the integrands here do.
+    """Return nodes and weights of N(0, 1) for functions of s + scale · z that vary in s as the integrands here do.
 
-    Few where the scale is small, of Gauss's rule, and else `normal_rule` of a density.
+    A small scale has a few nodes of Gauss's rule, others `normal_rule` with a given density.
     """
     return normal_rule(density) if scale >= _SMALL else _few_nodes()
 
 
 @lru_cache(maxsize=1)
 def _few_nodes() -> tuple[Array, Array]:
-    """Nodes and weights of Gauss's rule for N(0, 1), an eigenvalue problem that is solved once."""
+    """Return nodes and weights of Gauss's rule for N(0, 1), an eigenvalue problem that is solved once."""
     nodes, weights = hermegauss(_FEW)
     weights /= math.sqrt(2.0 * math.pi)
     for numbers in (nodes, weights):
@@ -266,18 +306,18 @@ def _few_nodes() -> tuple[Array, Array]:
 
 
 def _conditional_factors(scale: float, s: Array) -> tuple[Array, Array]:
-    """E[1 − exp(−e^(s+a))] and E[e^(s+a) exp(−e^(s+a))] for a ~ N(0, scale²), at every s."""
+    """Return E[1 − exp(−e^(s+a))] and E[e^(s+a) exp(−e^(s+a))] for a ~ N(0, scale²), at every s."""
     z, weights = _smooth_rule(scale, scale / _STEP)
     points = s[:, None] + scale * z
     return _miss(points) @ weights, _hit(points) @ weights
 
 
 def _miss(s: Array) -> Array:
-    """1 − exp(−e^s); beyond 700 e^s would overflow, and the value is 1."""
+    """Return 1 − exp(−e^s), which is 1 for s above 700, where e^s would overflow."""
     return -np.expm1(-np.exp(np.minimum(s, 700.0)))
 
 
 def _hit(s: Array) -> Array:
-    """e^s exp(−e^s)."""
+    """Return e^s exp(−e^s)."""
     s = np.minimum(s, 700.0)
     return np.exp(s - np.exp(s))

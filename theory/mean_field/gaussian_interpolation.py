@@ -1,4 +1,4 @@
-"""Expectations over a pair of Gaussians at many variances and correlations, from a few by Chebyshev interpolation."""
+"""Expectations over a pair of Gaussians for many variances and correlations, by Chebyshev interpolation."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 PairFunction = Callable[[float, float, float], float]
-"""Of two variances and a covariance; equal functions of equal arguments should be equal objects, for the cache."""
+"""A function of two variances and a covariance; equal functions should be equal objects, for the cache."""
 
 # Degree of an interpolant in the angle.
 _DEGREE = 32
@@ -23,9 +23,13 @@ _AT_ONCE = 200_000
 
 @lru_cache(maxsize=256)
 def correlation_curve(function: PairFunction, variance: float) -> Callable[[Array], Array]:
-    """A pair function at one variance, as a function of arrays of correlations ρ.
+    """Return a pair function at one variance as a function of arrays of correlations ρ.
 
     In θ = arccos ρ an expectation over a Gaussian pair is smooth up to ρ = ±1.
+
+    Args:
+        function: the pair function.
+        variance: the variance of both Gaussians.
     """
     curve = Chebyshev.interpolate(
         lambda theta: np.array([function(variance, variance, variance * float(np.cos(t))) for t in theta]),
@@ -36,10 +40,15 @@ def correlation_curve(function: PairFunction, variance: float) -> Callable[[Arra
 
 
 def pair_values(function: PairFunction, variances: Array, correlation: Array) -> Array:
-    """A pair function at (v_i, v_j, √(v_i v_j) ρ_ij), of variances (..., n) and correlations (..., n, n).
+    """Return a pair function at (v_i, v_j, √(v_i v_j) ρ_ij) for all i and j, (..., n, n).
 
-    One by one where few are distinct, and otherwise interpolated in (ln v_i, ln v_j, arccos ρ); in the angle alone
-    where variances agree to 7 digits, as a norm's epsilon leaves them.
+    Few distinct arguments are computed one by one. Otherwise the function is interpolated in (ln v_i, ln v_j, arccos
+    ρ), or only in the angle if variances agree to 7 digits, as a norm's epsilon leaves them.
+
+    Args:
+        function: the pair function.
+        variances: v, (..., n).
+        correlation: ρ, (..., n, n).
     """
     smallest, largest = _range(variances)
     if largest - smallest < _ALIKE:
@@ -62,7 +71,7 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
 
 
 def values_at(function: Callable[[float], float], variances: Array) -> Array:
-    """A function of one variance at an array of them, interpolated in ln v where many are distinct."""
+    """Return a function of one variance for an array of variances, interpolated in ln v if many are distinct."""
     distinct, where = np.unique(np.round(variances, 12), return_inverse=True)
     count = _nodes(variances)
     if len(distinct) <= count:
@@ -73,7 +82,7 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 
 
 def _interpolated(function: PairFunction, entries: tuple[Array, Array, Array], count: int, angles: int) -> Array:
-    """A pair function at entries (v, w, ρ), from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
+    """Return a pair function at entries (v, w, ρ), from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
     low, high = _range(entries[0], entries[1])
     points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
     nodes = np.exp(low + (high - low) * (points + 1) / 2)
@@ -102,7 +111,7 @@ def _angles(function: PairFunction) -> int:
 
 
 def _nodes(variances: Array) -> int:
-    """How many variances give a pair function to six digits between the smallest and the largest."""
+    """Return how many variances between the smallest and the largest determine a pair function to six digits."""
     low, high = _range(variances)
     half = (high - low) / 2
     return 2 if half < 1e-3 else 3 + math.ceil(7 * half)

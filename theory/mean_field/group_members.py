@@ -1,9 +1,9 @@
-"""Several tokens of every group, where what a token is by itself matters to every pair that it is in.
+"""Layouts that follow several tokens of every group, for networks where the choice of single tokens matters.
 
 A router sends every token to experts of its own, so that products of two tokens of a group differ from pair to pair,
-and gradients with them. So some tokens of every group are followed, each with its own choice. Their pairs have the law
-of all pairs. Attention asks for what the tokens of a group have in common instead: for the mean of their products, and
-for how these vary (docs/report.md).
+and gradients with them. So some tokens of every group are followed, each with its own choice. Their pairs have the
+law of all pairs. Attention needs the common part of the tokens of a group instead: the mean of their products, and
+the variance of these (docs/report.md).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Record
 from theory.mean_field.token_groups import GroupLayout
 
 MEMBERS = 4
-"""Tokens that are followed for each of the two representatives of a group, at most."""
+"""The largest number of tokens that are followed for each of the two representatives of a group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MemberLayout(GroupLayout):
-    """Kernels of several tokens for each representative of another layout, which stand for equal parts of its own.
+    """The layout of several followed tokens for each representative of another layout, each standing for an equal part.
 
     Attributes:
-        groups: the other layout, of r representatives.
-        group: the representative that each token is of, (members,).
+        groups: the other layout, with r representatives.
+        group: index of the representative of each token, (members,).
     """
 
     groups: GroupLayout
@@ -37,7 +37,7 @@ class MemberLayout(GroupLayout):
 
     @classmethod
     def of(cls, groups: GroupLayout) -> MemberLayout:
-        """The layout of one sequence: no more tokens of a representative than it stands for."""
+        """Return the layout of one sequence, with at most as many followed tokens as a representative stands for."""
         copies = np.clip(groups.sizes.astype(int), 1, MEMBERS)
         group = np.repeat(np.arange(len(copies)), copies)
         rows, sizes, starts = np.arange(len(group)), (groups.sizes / copies)[group], np.cumsum(copies) - copies
@@ -60,13 +60,16 @@ class MemberLayout(GroupLayout):
 
     @property
     def first(self) -> NDArray[np.intp]:
-        """The first token of every representative, (r,)."""
+        """The index of the first followed token of every representative, (r,)."""
         return np.searchsorted(self.group, np.arange(len(self.groups.sizes)))
 
     def pooled(self, kernel: Array) -> Array:
-        """The kernel of the groups, (..., r, r): means over pairs of tokens.
+        """Return the kernel of the groups, (..., r, r), as means over pairs of followed tokens.
 
-        Two tokens of one representative are as one of its own and one of its twin's.
+        Two tokens of one representative count as one token of it and one of its twin.
+
+        Args:
+            kernel: kernel of the followed tokens, (..., members, members).
         """
         twins, members = self.groups.twins, self._members()
         same, places = _alike(self, len(self.group)), _alike(self, len(twins))
@@ -80,17 +83,21 @@ class MemberLayout(GroupLayout):
         return summed(kernel * self.pairs) / summed(self.pairs)
 
     def spread(self, kernel: Array) -> Array:
-        """The kernel of tokens that are all as a kernel of the groups has them."""
+        """Return the kernel of followed tokens that all equal their groups' kernel, (..., members, members)."""
         twins, pairs = self.groups.twins, (..., self.group[:, None], self.group)
         of_two = (kernel[..., twins] + kernel[..., twins, :]) / 2.0 - kernel
         of_two = kernel + _alike(self, len(twins)) * of_two
         return np.where(_alike(self, len(self.group)) > 0.0, kernel[pairs], of_two[pairs])
 
     def unlike(self, kernel: Array) -> Array:
-        """The standard deviation over pairs of different tokens of a group, beside their rows' and columns', (..., r).
+        """Return the standard deviation of products over pairs of different tokens of a group, (..., r).
 
-        A row's weights change by differences of values, so that what a token has with all others does not enter. Over
-        the number of pairs, not of degrees of freedom: what is left is in the means over pairs.
+        Row and column means are subtracted: a row's weights change by differences of values, so that what a token has
+        in common with all others does not enter. The divisor is the number of pairs, not of degrees of freedom,
+        because the rest is in the means over pairs.
+
+        Args:
+            kernel: kernel of the followed tokens, (..., members, members).
         """
         members, group, twins = self._members(), self.group, self.groups.twins
         counts = members.sum(0)
@@ -101,36 +108,49 @@ class MemberLayout(GroupLayout):
         return np.asarray(np.sqrt(squares[..., np.arange(len(twins)), twins] / (counts * counts[twins])))
 
     def _members(self) -> Array:
-        """Whether a token is of a representative, (members, r)."""
+        """Return the indicator matrix of tokens and their representatives, (members, r)."""
         return np.equal(self.group[:, None], np.arange(len(self.groups.sizes))).astype(float)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AttendingMembers(GroupLayout):
-    """The groups, to which followed tokens attend: rows of `seen` are these tokens, (members, r)."""
+    """The layout of groups to which followed tokens attend; the rows of `seen` are these tokens, (members, r).
+
+    Attributes:
+        attending: positions of the followed tokens.
+    """
 
     attending: Array
 
     @property
     def row_places(self) -> Array:
-        """Places of the tokens that attend."""
+        """The positions of the tokens that attend."""
         return self.attending
 
 
 @lru_cache(maxsize=8)
 def attending_members(tokens: MemberLayout) -> AttendingMembers:
-    """The layout of followed tokens that attend to groups."""
+    """Return the layout of the groups with the followed tokens as rows that attend to them."""
     given = {part.name: getattr(tokens.groups, part.name) for part in fields(GroupLayout)}
     return AttendingMembers(**given | {"seen": tokens.groups.seen[tokens.group]}, attending=tokens.places)
 
 
 def _alike(tokens: MemberLayout, count: int) -> Array:
-    """1 for a token, or a representative, and itself or the same one of another sequence, of so many."""
+    """Return a matrix that is 1 where two indices are the same token or representative, in one sequence or in two.
+
+    Args:
+        tokens: layout of the followed tokens.
+        count: number of rows.
+    """
     return np.tile(np.eye(count // tokens.sequences), (tokens.sequences, tokens.sequences))
 
 
 def of_groups(branch: Branch[Any]) -> Branch[Any]:
-    """A branch that is given what tokens of a group have in common, and makes the same of each of them."""
+    """Return a branch for followed tokens that applies a branch of groups and gives all tokens of a group its output.
+
+    Args:
+        branch: the branch of the groups.
+    """
 
     def of_members(tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups

@@ -1,9 +1,10 @@
-"""Finite width inside branches: what few or heavy-tailed coordinates there add to the corrections of order 1/d.
+"""Finite-width corrections from the inside of branches: few or heavy-tailed inner coordinates add to the order 1/d.
 
-A branch's energy |f|²/d is a mean over the coordinates inside, the r d units of the feed-forward branch or the k d_k
-values of attention. If these have E y⁴/(E y²)² = κ, the mean of m of them varies by (κ − 1)/m, relatively, which is an
-excess of (κ − 1) d/m, times 1/d, over that of the matrix. Dropped entries of a branch have E y⁴/(E y²)² = 3/(1 − p) in
-place of 3, an excess of 3 p/(1 − p). Derived in docs/finite_width.md, where b² (κ − 1) d/m is called ω.
+A branch's mean squared activation |f|²/d is a mean over its inner coordinates: the r d hidden units of the MLP or the
+k d_k values of attention. If these have E y⁴/(E y²)² = κ, the mean over m of them has the relative variance (κ −
+1)/m, which is an excess of (κ − 1) d/m, times 1/d, in addition to that of the matrix. Dropped entries of a branch
+have E y⁴/(E y²)² = 3/(1 − p) instead of 3, an excess of 3 p/(1 − p). Derived in docs/finite_width.md, where b² (κ −
+1) d/m is called ω.
 """
 
 import math
@@ -22,11 +23,11 @@ _NODES, _RADIUS = 256, 14.0
 _STEP = 1e-3
 
 GAUSSIAN = 3.0
-"""E u⁴/(E u²)² of what a gate multiplies, and of values."""
+"""The value E u⁴/(E u²)² = 3 for Gaussian factors of a gate, and for values."""
 
 
 class UnitMoments(NamedTuple):
-    """Moments of a hidden unit y = φ(u), or y = φ(u) u' with an independent u' if there is a gate.
+    """The moments of a hidden unit y = φ(u), or y = φ(u) u' with an independent u' if there is a gate.
 
     In the backward pass, φ' replaces φ.
 
@@ -49,11 +50,11 @@ _WITHOUT_END = UnitMoments(energy=1.0, kurtosis=1e15, shared=0.0, power=10.0)
 
 @lru_cache(maxsize=256)
 def activation_moments(activation: str, leak: float, variance: float) -> UnitMoments:
-    """Moments of φ(u), u ~ N(0, q), by quadrature.
+    """Return the moments of φ(u) for u ~ N(0, q), by quadrature.
 
     Args:
         activation: a value of `Stack.activation`, registered ones included.
-        leak: leaky ReLU's slope left of 0.
+        leak: leaky ReLU's slope for negative inputs.
         variance: q.
 
     >>> [round(one, 6) for one in activation_moments("relu", 0.0, 1.0)]
@@ -90,7 +91,7 @@ def activation_moments(activation: str, leak: float, variance: float) -> UnitMom
 
 
 def unit_moments(stack: Stack) -> UnitMoments:
-    """Moments of a hidden unit of the first layer, its gate included, given an input of energy 1 per coordinate."""
+    """Return the moments of a first-layer hidden unit, with its gate, for an input of mean squared activation 1."""
     if stack.branches == "attention":
         return UnitMoments(0.0, 1.0, 0.0, 0.0)
     stack = stack.of_layer(1)
@@ -104,14 +105,14 @@ def unit_moments(stack: Stack) -> UnitMoments:
 
 @dataclass(frozen=True, slots=True)
 class InnerWidths:
-    """One kind of branch: its share of a residual sum, and what d coordinates of a Gaussian would not add.
+    """The finite-width excess of one kind of branch, compared with d Gaussian inner coordinates.
 
     Attributes:
-        share: w, the branch's part of the energy of the residual sum, in the first layer.
+        share: w, the branch's part of the squared activation of the residual sum, in the first layer.
         inside: (κ - 1) d/m of its m inner coordinates; 0 if there are none between its matrices.
-        dropped: 3 p/(1 - p).
-        normalized: whether a norm of its own divides it by its energy.
-        shared: of `inside`, what the gradient below the inner coordinates shares.
+        dropped: 3 p/(1 - p) for the dropout probability p.
+        normalized: whether the branch's output has its own norm.
+        shared: the part of `inside` that the gradient below the inner coordinates shares.
     """
 
     share: float
@@ -124,9 +125,9 @@ class InnerWidths:
     def correction(self) -> float:
         """The inner coordinates' part of d times a sub-layer's relative corrections, to first order.
 
-        1/|y|^2 of the residual sum y has w^2 times the excess in its mean, and |h|^2/|y|^2, which the gradient of the
-        matrix behind h has, (w^2 - w) times it. A norm of the branch's own divides the gradient below by the branch's
-        whole energy, less what they share.
+        1/|y|^2 of the residual sum y has w^2 times the excess in its mean. |h|^2/|y|^2, which is part of the gradient
+        of the matrix after h, has (w^2 - w) times the excess. A norm of the branch's output divides the gradient
+        below by the branch's whole energy, less what they share.
         """
         if self.normalized:
             return self.inside - self.shared
@@ -134,12 +135,12 @@ class InnerWidths:
 
     @property
     def dropout_correction(self) -> float:
-        """The same of dropped entries, which a norm inside the branch does not see."""
+        """The dropped entries' part of d times a sub-layer's corrections, unchanged by a norm inside the branch."""
         return self.dropped * self.share**2
 
     @property
     def fluctuation(self) -> float:
-        """Relative variance of the residual sum's energy, times d: 4 w (1 - w) + w^2 (2 + excesses)."""
+        """The relative variance of the residual sum's squared activation, times d: 4 w (1 - w) + w^2 (2 + excesses)."""
         return 4 * self.share * (1 - self.share) + self.share**2 * (2 + self.inside + self.dropped)
 
 
@@ -147,10 +148,11 @@ _NONE = InnerWidths(share=0.0, inside=0.0, dropped=0.0, normalized=False)
 
 
 def attention_widths(stack: Stack) -> InnerWidths:
-    """Return the inner widths of attention, whose inner coordinates are the k d_k different values.
+    """Return the finite-width excess of attention, whose inner coordinates are the k d_k different values.
 
-    With W^O = 1 values are the branch, and d of them are what its matrix adds anyway. Shared ones stand in the stream
-    as copies: the norm's projector then takes as much again from the gradient of W^V.
+    Without W^O the values are the branch's output, and d of them vary as much as its matrix already does. Values
+    shared by heads are copied into the stream; the norm's projector then takes as much again from the gradient of
+    W^V.
     """
     if stack.branches == "feed_forward":
         return _NONE
@@ -161,7 +163,7 @@ def attention_widths(stack: Stack) -> InnerWidths:
 
 
 def feed_forward_widths(stack: Stack) -> InnerWidths:
-    """Return the inner widths of the feed-forward branch, which has r d hidden units."""
+    """Return the finite-width excess of the MLP, which has r d hidden units."""
     if stack.branches == "attention":
         return _NONE
     stack, of = stack.of_layer(1), unit_moments(stack)
@@ -171,7 +173,15 @@ def feed_forward_widths(stack: Stack) -> InnerWidths:
 
 
 def _widths(stack: Stack, factor: float, energy: float, inside: float, shared: float = 0.0) -> InnerWidths:
-    """From the branch's factor on τ, the energy that it makes of an input of energy 1, and the excess inside."""
+    """Return the finite-width excess of a branch.
+
+    Args:
+        stack: the network.
+        factor: the branch's factor on τ.
+        energy: squared activation of its output for an input of squared activation 1.
+        inside: excess of its inner coordinates.
+        shared: the part of the excess that the gradient below shares.
+    """
     composition, kept = stack.composition, 1.0 - stack.dropout
     energy = (factor * composition.branch(stack.depth)) ** 2 * (1.0 if composition.output_norm else energy) / kept
     # Streams without a norm grow: a branch has its largest share where the stream is still the least of the inputs.

@@ -1,4 +1,4 @@
-"""Second moments of what enters a stack: inputs, positions, labels, and which tokens attend to which."""
+"""The second moments of the inputs of a stack: embeddings, positions, labels, and which tokens attend to which."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ class Source(Generic[Kernel]):
     """An encoder's inputs, and the layout of its tokens for the layers that attend to them.
 
     Attributes:
-        tokens: their layout.
+        tokens: layout of the encoder's tokens.
         kernel: x_i·x_j/d.
-        means: of each token's coordinates, as in `Inputs`.
-        attention: weights of every token of the stack on them with zero queries and keys, (N, M); None for exchangeable
-            tokens.
+        means: mean of each token's coordinates, as in `Inputs`.
+        attention: attention weights of every token of the stack on the encoder's tokens with zero queries and keys,
+            (N, M); None for exchangeable tokens.
     """
 
     tokens: KernelLayout[Kernel]
@@ -34,16 +34,16 @@ class Source(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs(Generic[Kernel]):
-    """The inputs of a stack, for each entry of a batch.
+    """The second moments of a stack's inputs and labels, for each entry of a batch.
 
     Attributes:
         kernel: x_i·x_j/d.
         same_label: the probability that two labels agree.
-        words: word ids, integers (batch, N); only tied embeddings ask for them.
-        labels: of a text, integers (batch, N), or None where they are independent of the words.
-        samples: how many samples of its logits every entry has, with tied embeddings.
-        means: the mean of each token's coordinates, (N,), where a LayerNorm removes one that does not vanish.
-        source: what enters the encoder, if there is one.
+        words: token ids, integers (batch, N), which only tied embeddings need.
+        labels: labels of a text, integers (batch, N), or None if they are independent of the token ids.
+        samples: number of samples of the logits for every entry, with tied embeddings.
+        means: mean of each token's coordinates, (N,), if a LayerNorm removes a mean that does not vanish.
+        source: inputs of the encoder, if there is one.
     """
 
     kernel: Kernel
@@ -55,15 +55,23 @@ class Inputs(Generic[Kernel]):
     source: Source[Kernel] | None = None
 
     def repeated(self, times: int) -> "Inputs[Kernel]":
-        """Every entry so many times, one after another."""
+        """Return a batch with every entry repeated, one copy after another.
+
+        Args:
+            times: number of copies.
+        """
         return self._each(lambda array: np.repeat(array, times, axis=0))
 
     def part(self, entries: slice) -> "Inputs[Kernel]":
-        """Some of the entries."""
+        """Return a batch of some of the entries."""
         return self._each(lambda array: array[entries])
 
     def sampled(self, samples: int) -> "Inputs[Kernel]":
-        """Every entry with so many samples of its logits, which are along an axis of their own."""
+        """Return a batch in which every entry has several samples of its logits, along an axis of their own.
+
+        Args:
+            samples: number of samples.
+        """
         return self._each(lambda array: array[:, None], samples)
 
     def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs[Kernel]":
@@ -73,14 +81,14 @@ class Inputs(Generic[Kernel]):
 
 
 def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]:
-    """Layout and kernels of exchangeable tokens."""
+    """Return the layout and the kernels of exchangeable input tokens."""
     kernel = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
     source = Source(PairLayout(stack.source_tokens), kernel) if stack.source_tokens else None
     return PairLayout(stack.tokens), Inputs(kernel, Pair(1.0, label_coincidence(stack)), source=source)
 
 
 def gaussian_inputs(stack: Stack) -> Inputs[Array]:
-    """Return Gaussian inputs with different token ids and independent labels, one entry with N = sequences * tokens."""
+    """Return Gaussian inputs with different token ids and independent labels, one entry with all sequences' rows."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     groups = np.arange(stack.rows) if not stack.label_groups else label_groups(stack)
     same[groups[:, None] == groups] = 1.0
@@ -91,7 +99,12 @@ def gaussian_inputs(stack: Stack) -> Inputs[Array]:
 
 
 def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
-    """A batch of one for representatives of tokens: Gaussian inputs, words and labels of each."""
+    """Return Gaussian inputs for the representatives of token groups, a batch of one.
+
+    Args:
+        stack: the network.
+        tokens: layout of the representatives.
+    """
     alike, sequences = np.eye(len(tokens.sizes)), tokens.sequences
     of_one = np.kron(np.eye(sequences), np.ones((len(alike) // sequences,) * 2))
     kernel = (stack.input_correlation * of_one + (1.0 - stack.input_correlation) * alike) * stack.embedding_scale**2
@@ -104,7 +117,15 @@ def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
 
 
 def text_inputs(stack: Stack, tokens: TextLayout, law: TextLaw) -> Inputs[Array]:
-    """A batch of one for representatives of text: words are Gaussian, other words independent, and labels the law's."""
+    """Return inputs for the representatives of a text, a batch of one.
+
+    Every word has a Gaussian embedding, embeddings of different words are independent, and labels follow the law.
+
+    Args:
+        stack: the network.
+        tokens: layout of the representatives.
+        law: law of the text.
+    """
     one_word = tokens.one_word
     kernel = one_word * stack.embedding_scale**2
     if stack.positions != "none":  # learned
@@ -115,7 +136,7 @@ def text_inputs(stack: Stack, tokens: TextLayout, law: TextLaw) -> Inputs[Array]
 
 
 def _source(stack: Stack, batch: int) -> Source[Array] | None:
-    """Gaussian tokens of the encoder, the same for every entry of a batch; None without one."""
+    """Return the Gaussian inputs of the encoder, the same for every entry of a batch; None without an encoder."""
     encoder = stack.encoder
     if encoder is None:
         return None
@@ -135,10 +156,14 @@ def _gaussian_kernel(stack: Stack) -> Array:
 
 
 def checked_windows(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
-    """The windows that make whole batches of sequences.
+    """Return the windows of token ids that fill whole batches of sequences, after a check.
+
+    Args:
+        stack: the network.
+        windows: token ids, (windows, n + 1).
 
     Raises:
-        ValueError: they are not integers of n + 1 columns and at least 0, or too few.
+        ValueError: the windows are not integers of at least 0 with n + 1 columns, or are too few.
     """
     ids = np.asarray(windows)
     least = stack.sequences
@@ -167,9 +192,9 @@ def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs[Array]:
 
 
 def position_kernel(stack: Stack) -> Any:
-    """p_i·p_j/d of the position vectors, (N, N), or 0; every sequence has the same.
+    """Return the kernel p_i·p_j/d of the position vectors, (N, N), which all sequences share; 0 without positions.
 
-    Sinusoidal ones have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
+    Sinusoidal positions have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
     cos((i − j) ω_k). Learned ones are independent N(0, I_d), times the embeddings' scale; a segment's vector is one
     more, the same for all tokens.
 
@@ -187,9 +212,10 @@ def position_kernel(stack: Stack) -> Any:
 
 
 def position_means(stack: Stack) -> Array | None:
-    """The mean of each token's coordinates, (N,), where it does not vanish with the width and a LayerNorm removes it.
+    """Return the mean of each token's coordinates, (N,), if positions have one and a LayerNorm removes it; else None.
 
-    Most frequencies are low, so that most cosines are near 1: sinusoidal positions point along (1, ..., 1).
+    Sinusoidal positions have a mean that does not vanish with the width: most frequencies are low, so that most
+    cosines are near 1, and positions point along (1, ..., 1).
     """
     added = "added" in (stack.final_norm, stack.embedding_norm)
     centres = stack.normalization == "layer" or (stack.normalization == "none" and added)
@@ -204,26 +230,29 @@ def _frequencies(stack: Stack) -> Array:
 
 
 def label_coincidence(stack: Stack) -> float:
-    """The probability that two independent labels agree: Σ_k p_k²."""
+    """Return the probability that two independent labels agree, Σ_k p_k²."""
     if stack.labels == "uniform":
         return 1.0 / stack.vocab
     return float((label_law(stack) ** 2).sum())
 
 
 def label_groups(stack: Stack) -> NDArray[np.integer]:
-    """Which label every row has, (N,): of the k groups of a sequence position i is in group i k // n."""
+    """Return the group of every row, (N,), within which labels are equal.
+
+    With k groups in a sequence, position i is in group i k // n.
+    """
     groups = np.arange(stack.tokens) * stack.label_groups // stack.tokens
     return np.concatenate([groups + sequence * stack.label_groups for sequence in range(stack.sequences)])
 
 
 def sampled_labels(stack: Stack, batch: int, generator: np.random.Generator) -> NDArray[np.integer]:
-    """Independent labels, (batch, N)."""
+    """Return independent random labels, (batch, N)."""
     law = None if stack.labels == "uniform" else label_law(stack)
     return generator.choice(stack.vocab, size=(batch, stack.rows), p=law)
 
 
 def label_law(stack: Stack) -> Array:
-    """The probability of every word as a label, (V,)."""
+    """Return the probability of every token id as a label, (V,)."""
     if stack.labels == "uniform":
         return np.full(stack.vocab, 1.0 / stack.vocab)
     weights = 1.0 / np.arange(1, stack.vocab + 1)
@@ -231,21 +260,27 @@ def label_law(stack: Stack) -> Array:
 
 
 def loss_positions(stack: Stack) -> Array:
-    """1 for every row whose cross-entropy counts, (N,)."""
+    """Return 1 for every row whose cross-entropy can count in the loss, and 0 for the others, (N,)."""
     counted = np.zeros(stack.rows)
     counted[stack.counted] = 1.0
     return counted
 
 
 def loss_count(stack: Stack) -> int:
-    """The number P of positions whose cross-entropies are averaged."""
+    """Return the number P of positions whose cross-entropies are averaged in the loss."""
     return max(1, round(stack.loss_share * float(loss_positions(stack).sum())))
 
 
 def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-    """K_ij times the chance that both positions count, of positions' own gradients.
+    """Return K_ij times the probability that both positions count in the loss.
 
-    So many positions count, or, where sequences are told apart, each by itself: in a batch of any size as likely.
+    A fixed number of positions counts. If the layout is `apart`, every position counts independently, so that the
+    probability does not depend on the size of the batch.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        kernel: K, gradient kernel of the positions' own losses.
     """
     counted, count, rows = loss_positions(stack), loss_count(stack), stack.rows
     if stack.loss_share == 1.0:
@@ -258,7 +293,7 @@ def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Ke
 
 
 def attention_pattern(stack: Stack) -> Array | None:
-    """Attention weights of all sequences with zero queries and keys, (N, N); None if all tokens attend to all.
+    """Return the attention weights of all sequences with zero queries and keys, (N, N); None if all attend to all.
 
     Token i attends equally to the tokens of its sequence that it sees.
     """
@@ -268,9 +303,14 @@ def attention_pattern(stack: Stack) -> Array | None:
 
 
 def equal_weights(stack: Stack, length: int) -> Array:
-    """Equal attention of every token of a sequence to what its mask lets it see, (length, length).
+    """Return equal attention weights of every token of a sequence over the tokens that it sees, (length, length).
 
-    Token i sees all, or, under a causal mask, the first i, of which a window leaves the last; or what is given.
+    Token i sees all tokens; under a causal mask the first i, of which a window keeps the last; or those of a given
+    mask.
+
+    Args:
+        stack: the network.
+        length: number of tokens of the sequence.
     """
     seen = np.ones((length, length)) if stack.mask != "given" else stack.given_mask
     if stack.mask == "causal":

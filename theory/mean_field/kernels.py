@@ -1,8 +1,8 @@
-"""Second moments between tokens: n x n matrices or, for exchangeable tokens, their two distinct entries.
+"""Kernels, the second moments between tokens: n x n matrices or, for exchangeable tokens, their two distinct entries.
 
-The rules of the recursion are written once, with +, * and / on kernels and the few operations named by `KernelLayout`.
-Matrices may carry leading axes, which batch over windows of text; a pair holds plain floats, which makes a
-thousand layers a matter of milliseconds.
+The rules of the recursion are written once, with +, * and / on kernels and the few operations of `KernelLayout`.
+Matrices may have leading axes, which batch over windows of text. A pair consists of plain floats, so that a thousand
+layers take milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,12 @@ from theory.mean_field.gaussian_interpolation import PairFunction, correlation_c
 
 @dataclass(slots=True, eq=False)  # frozen would double the cost of each of the many made
 class Pair:
-    """A kernel of exchangeable tokens: K_ii and, for i ≠ j, K_ij. Arithmetic is entrywise; numbers broadcast."""
+    """A kernel of exchangeable tokens: K_ii and, for i ≠ j, K_ij. Arithmetic is entrywise; numbers broadcast.
+
+    Attributes:
+        diagonal: K_ii.
+        off: K_ij for i ≠ j.
+    """
 
     diagonal: float
     off: float
@@ -63,85 +68,112 @@ Kernel = TypeVar("Kernel", bound=Entrywise)
 
 
 class KernelLayout(Protocol[Kernel]):
-    """How a kernel K_ij over n tokens is laid out. Results broadcast against kernels or are one per batch entry."""
+    """The layout of kernels K_ij over n tokens. Results broadcast against kernels or are one number per batch entry."""
 
     @property
     def count(self) -> int:
-        """The number of tokens n."""
+        """The number of tokens n in all sequences."""
 
     @property
     def attention(self) -> Array | None:
-        """Fixed weights A of attention, (n, n), or None for uniform attention over all tokens."""
+        """The fixed attention weights A, (n, n), or None for uniform attention over all tokens."""
 
     @property
     def mirrored(self) -> bool:
-        """Whether entries of a batch come in pairs whose sampled logits are each other's negatives."""
+        """Whether entries of a batch come in pairs whose sampled logits have opposite signs."""
 
     @property
     def apart(self) -> bool:
-        """Whether sums over pairs of tokens tell those within a sequence from those of two sequences."""
+        """Whether sums over pairs of tokens are split into pairs within a sequence and pairs of two sequences."""
 
     def same_word(self, words: Any) -> Kernel:
-        """1 where two positions hold one word, by the words' ids (..., n); where these are None all words differ."""
+        """Return a kernel that is 1 where two positions have equal token ids, and 0 elsewhere.
+
+        Args:
+            words: token ids, (..., n); None if all differ.
+        """
 
     def scales(self, kernel: Kernel, epsilon: float = 0.0) -> Number:
-        """√((K_ii + ε)(K_jj + ε)): what a norm divides by."""
+        """Return √((K_ii + ε)(K_jj + ε)), by which a norm divides a kernel."""
 
     def correlation(self, kernel: Kernel) -> Kernel:
-        """K_ij / √(K_ii K_jj), kept inside [−1, 1] against rounding."""
+        """Return the correlations K_ij / √(K_ii K_jj), clipped to [−1, 1] against rounding."""
 
     def entrywise(self, function: Callable[..., Any], kernel: Kernel) -> Kernel:
-        """A function of one entry (float or array) applied to every entry."""
+        """Apply a function of one entry (float or array) to every entry of a kernel."""
 
     def gaussian(self, function: PairFunction, kernel: Kernel) -> Kernel:
-        """A function of two variances and a covariance applied to (K_ii, K_jj, K_ij) for all i and j."""
+        """Apply a function of two variances and a covariance to (K_ii, K_jj, K_ij) for all i and j."""
 
     def plus(self, kernel: Kernel, added: Kernel, coordinates: int, means: Array | None = None) -> Kernel:
-        """The kernel of x + y, where y has so many independent Gaussian coordinates: at large width the sum of both.
+        """Return the kernel of x + y for an independent y; at large width it is the sum of both kernels.
 
-        `means` are those of x's coordinates, where they do not vanish.
+        Args:
+            kernel: kernel of x.
+            added: kernel of y.
+            coordinates: number of independent Gaussian coordinates of y.
+            means: mean of each token's coordinates in x; None if the means vanish.
         """
 
     def images(self, kernel: Kernel, coordinates: int, copies: int = 0) -> Kernel:
-        """The kernel of x W with as many columns: at large width x's. Of several W along an axis before the tokens'."""
+        """Return the kernel of x W for a random matrix W; at large width it is the kernel of x.
+
+        Args:
+            kernel: kernel of x.
+            coordinates: number of columns of W.
+            copies: number of different matrices W, along an axis before the tokens' axes; 0 for one without an axis.
+        """
 
     def features(self, kernel: Kernel, function: Callable[..., Array], given: Sequence[Kernel], units: int) -> Kernel:
-        """The kernel of a function of Gaussian rows of given kernels, with so many coordinates.
+        """Return the kernel of hidden units as functions of Gaussian rows; at large width it is their mean, `kernel`.
 
-        At large width it is the mean, `kernel`.
+        Args:
+            kernel: expected kernel of the function.
+            function: function of the Gaussian rows.
+            given: kernels of the rows.
+            units: number of coordinates of the rows.
         """
 
     def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
-        """K with K_ii times a factor."""
+        """Return a kernel with its diagonal entries K_ii multiplied by a factor."""
 
     def attend(self, kernel: Kernel) -> Kernel:
-        """A K Aᵀ with the attention weights A."""
+        """Return A K Aᵀ, the kernel of the attended tokens for attention weights A."""
 
     def attended_at_ends(self, kernel: Kernel, attended: Kernel) -> Kernel:
-        """A K Aᵀ as gradients go along with it: for a text more than its mean (`TextLayout.ends`)."""
+        """Return A K Aᵀ for texts that share more or fewer token ids than the mean, as the backward pass needs it.
+
+        Args:
+            kernel: K.
+            attended: A K Aᵀ for the mean text; the result, unless the layout is that of a text.
+        """
 
     def attend_back(self, kernel: Kernel) -> Kernel:
-        """Aᵀ K A."""
+        """Return Aᵀ K A, the gradient kernel below attention with weights A."""
 
     def total(self, kernel: Kernel) -> Number:
-        """Σ_ij K_ij; where sequences are told apart, (2, ...): over pairs within a sequence, and over all others."""
+        """Return Σ_ij K_ij; if the layout is `apart`, (2, ...) sums over pairs in one sequence and over all others."""
 
     def positive_total(self, kernel: Kernel) -> Number:
-        """The same of a squared norm, which rounding must not make negative; products of two sequences may be."""
+        """Return `total` for a squared norm, at least 0 despite rounding; sums over two sequences may be negative."""
 
     def diagonal(self, kernel: Kernel) -> Number:
-        """The mean of K_ii."""
+        """Return the mean of K_ii over tokens."""
 
     def diagonal_mean(self, function: Callable[..., Any], kernel: Kernel) -> Number:
-        """The mean of a function (float or array) of K_ii."""
+        """Return the mean over tokens of a function (of floats or arrays) of K_ii."""
 
     def off_diagonal(self, kernel: Kernel) -> Number:
-        """The mean of K_ij over i ≠ j of one sequence; NaN for one token."""
+        """Return the mean of K_ij over pairs i ≠ j of one sequence; NaN for one token."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """Kernels of exchangeable tokens, as pairs."""
+    """The layout of exchangeable tokens, whose kernels are pairs.
+
+    Attributes:
+        count: the number of tokens n.
+    """
 
     count: int
     attention: ClassVar[None] = None
@@ -203,15 +235,15 @@ class PairLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixLayout:
-    """Kernels of tokens that differ from one another (repeated words, a mask, ...), as arrays (..., n, n).
+    """The layout of tokens that differ from one another (repeated words, a mask), with kernels of shape (..., n, n).
 
     Attributes:
-        count: the number of tokens n, of all sequences.
-        attention: the weights A, (n, n), or None for uniform attention over all tokens.
-        sequences: into how many sequences of equal length the tokens fall, one after another.
-        mirrored: whether entries of a batch come in pairs, one after another, whose sampled logits are each other's
-            negatives.
-        apart: whether sums over pairs of tokens tell those within a sequence from those of two sequences.
+        count: number of tokens n in all sequences.
+        attention: attention weights A, (n, n), or None for uniform attention over all tokens.
+        sequences: number of sequences of equal length into which the tokens are divided, one after another.
+        mirrored: whether entries of a batch come in pairs, one after another, whose sampled logits have opposite
+            signs.
+        apart: whether sums over pairs of tokens are split into pairs within a sequence and pairs of two sequences.
     """
 
     count: int
@@ -222,7 +254,7 @@ class MatrixLayout:
 
     @property
     def entries_together(self) -> int:
-        """Entries of a batch that are one sample: of sampled logits those of both signs."""
+        """The number of batch entries that form one independent sample: 2 if logits come with both signs, else 1."""
         return 1 + self.mirrored
 
     def same_word(self, words: Any) -> Array:
@@ -280,7 +312,7 @@ class MatrixLayout:
         return np.concatenate([np.maximum(total[:1], 0.0), total[1:]]) if self.apart else np.maximum(total, 0.0)
 
     def of_sequences(self, kernel: Array) -> Array:
-        """Σ_ij K_ij over pairs within a sequence, and over pairs of two, (2, ...)."""
+        """Return Σ_ij K_ij over pairs within a sequence, and over pairs of two sequences, (2, ...)."""
         rows = kernel.shape[-1] // self.sequences
         blocks = kernel.reshape(*kernel.shape[:-2], self.sequences, rows, self.sequences, rows).sum((-3, -1))
         within = np.trace(blocks, axis1=-2, axis2=-1)
@@ -302,12 +334,12 @@ class MatrixLayout:
 
 
 def cholesky(kernel: Array) -> Array:
-    """The factor of a kernel; tokens that have aligned make it singular, and its root needs no inverse."""
+    """Return the Cholesky factor of a kernel, with a small jitter because tokens that have aligned make it singular."""
     size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
     return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))
 
 
 def eigen_root(kernel: Array) -> Array:
-    """A square root of a kernel, which having one entry for a group may have made slightly indefinite."""
+    """Return a square root of a kernel by eigenvectors; negative eigenvalues, which groups may cause, are set to 0."""
     values, vectors = np.linalg.eigh(kernel)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])

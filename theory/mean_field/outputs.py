@@ -1,4 +1,4 @@
-"""The network above the layers: the transform before the output matrix, the loss, and the gradient sent down."""
+"""The network above the layers: the transform before the output matrix, the loss, and its gradient."""
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
@@ -17,13 +17,22 @@ from theory.stack import Stack
 from theory.stack.weights import transform_gain
 
 OutputPullback = Callable[[Kernel], tuple[Kernel, SquaredNorms]]
-"""From the gradient kernel at what the output matrix is given to that at the layers' output; E‖∂L/∂W^H‖²/d by role."""
+"""A function from the gradient kernel at the output matrix's input to that at the layers' output.
+
+It also returns E‖∂L/∂W^H‖²/d by role.
+"""
 
 
 def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> tuple[Kernel, OutputPullback[Kernel]]:
     """Return the output matrix's input, x or N(φ(x W^H)) for the layers' output x, and the backward rule.
 
-    N centres φ's coordinates, whose mean E φ does not vanish. What it removes of the gradient along φ is O(1/d).
+    N centres φ's coordinates, whose mean E φ does not vanish. The component of the gradient along φ that it removes
+    is O(1/d).
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        output: kernel of the layers' output.
     """
     if stack.output_transform == "none":
         return output, lambda gradient: (gradient, {})
@@ -39,14 +48,14 @@ def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> t
 
 
 def units_to_be_normed(stack: Stack, tokens: KernelLayout[Kernel], before: Kernel) -> Kernel:
-    """E φ(u_i) φ(u_j) of the transform's u ~ N(0, K), without what the norm takes off where it centres."""
+    """Return E φ(u_i) φ(u_j) for the transform's u ~ N(0, K), without the part that a centring norm removes."""
     activation = activation_of(stack.activation, stack.leaky_slope)
     units = activation.kernel(tokens, before)
     return units if stack.normalization == "rms" else units + _products_of_means(tokens, activation, before) * -1.0
 
 
 def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, kernel: Kernel) -> Kernel:
-    """E φ(u_i) E φ(u_j) of u ~ N(0, K): the activation's kernel between tokens and independent copies of them."""
+    """Return E φ(u_i) E φ(u_j) for u ~ N(0, K), the activation's kernel between tokens and independent copies."""
     if isinstance(kernel, Pair):
         independent = activation.kernel(tokens, cast(Any, Pair(kernel.diagonal, 0.0)))
         return cast(Any, Pair(independent.off, independent.off))
@@ -59,13 +68,14 @@ def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, ker
 def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gradient: Any) -> Number:
     """Return the inputs' part of E‖∂L/∂W_emb‖²/d for tied embeddings, where logits do not depend on the input's ids.
 
-    Behind a transform the output has no overlap of order √d with the words, and neither have the two uses' gradients.
+    After a transform, the output has no overlap of order √d with the embeddings, and the gradients of the two uses of
+    W_emb have none with each other.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        inputs: with the words of every row; None where all differ.
-        gradient: its kernel at x_0.
+        inputs: inputs, with the token ids of every row; None if all differ.
+        gradient: gradient kernel at the inputs x_0.
     """
     if stack.embeddings == "untied":
         return 0.0
@@ -73,11 +83,17 @@ def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gr
 
 
 def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, same_label: Kernel) -> Kernel:
-    """Gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
+    """Return the gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
 
     G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
     share ε is spread over all classes. Labels are independent of W_emb, so E p_i·t_j = 1/V, and E t_i·t_j is
     (1 − ε)² times the probability that the labels agree, plus ε (2 − ε)/V.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        output: Q, kernel of the output matrix's input.
+        same_label: probability that two labels agree.
 
     Raises:
         ValueError: tokens have grown so large that their logits are beyond every quadrature.
@@ -97,7 +113,10 @@ def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, 
 
 
 def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> Number:
-    """E of the cross-entropy, averaged over the positions that count; smoothing does not change it."""
+    """Return the expected cross-entropy in nats, averaged over the positions that count.
+
+    Label smoothing does not change it.
+    """
 
     def at(energies: Any) -> Any:
         if isinstance(energies, float):
@@ -110,10 +129,16 @@ def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) ->
 
 
 def loss_variance(stack: Stack, tokens: KernelLayout[Array], output: Array, same_label: Array) -> Number:
-    """Var of the cross-entropy averaged over all positions, over networks, labels and texts, for many classes.
+    """Return the variance of the cross-entropy averaged over all positions, over networks, labels and texts.
 
-    A logit of a label has σ_e² Q_ik in common with another where the labels agree, and 1/V of that with ln Σ_v e^z_v,
-    two of which have (e^(σ_e² Q_ik) − 1)/V in common.
+    It holds for many classes. The logit of a label has σ_e² Q_ik in common with another one where the labels agree,
+    and 1/V of that with ln Σ_v e^z_v. Two such logarithms have (e^(σ_e² Q_ik) − 1)/V in common.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        output: Q, kernel of the output matrix's input.
+        same_label: probability that two labels agree.
     """
     variance = output * stack.output_scale**2
     smoothing, vocab = stack.label_smoothing, stack.vocab

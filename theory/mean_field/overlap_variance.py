@@ -1,9 +1,9 @@
-"""How much products of two different tokens vary over pairs, at a width that is not large beside their number.
+"""The variance over pairs of the product of two different tokens, for networks with about as many tokens as width.
 
-Given the network, independent tokens x_j are independent vectors of a covariance Σ, and what x_j·x_l/d has beside its
-mean is of variance tr Σ²/d² = ρ δ²/d, with δ = tr Σ/d and ρ = d tr Σ²/(tr Σ)² of at least 1. For one pair that is
-small. Gradients of queries and keys have a product of two such products summed over n² pairs, beside n of a token with
-itself, so that ρ n/d enters where n is of the order of d.
+Given the network, independent tokens x_j are independent vectors with a covariance Σ. The deviation of x_j·x_l/d from
+its mean has the variance tr Σ²/d² = ρ δ²/d, with δ = tr Σ/d and ρ = d tr Σ²/(tr Σ)² of at least 1. For one pair that
+is small. Gradients of queries and keys sum a product of two such products over n² pairs, in addition to n products of
+a token with itself, so that ρ n/d matters where n is of the order of d.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _DENSITY = 8.0
 
 
 def propagate_overlap_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
-    """Return ρ of the residual stream after a sub-layer from ρ before it, (batch,).
+    """Return ρ, which scales the variance of token products, after a sub-layer from its value before, (batch,).
 
     Products of the stream pass with their slope ∂K_jl/∂Q_jl. Each random matrix adds the variance of independent
-    vectors, and m feed-forward units d/m times what units vary that differ in what tokens have in common.
+    vectors. The m hidden units of an MLP add d/m times the variance of single units' variances over tokens, given
+    what tokens have in common.
 
     Args:
-        ratio: ρ before.
+        ratio: ρ before, (batch,) or (1,).
         step: the sub-layer.
         tokens: layout of its tokens.
-        passed: what it did; of several branches at once nothing is known, and ρ stays.
+        passed: record of the sub-layer; for several branches at once there is no rule, and ρ stays.
     """
     if len(passed.insides) != 1:
         return ratio
@@ -60,19 +61,24 @@ def propagate_overlap_variance(ratio: Array, step: Step, tokens: GroupLayout, pa
 
 
 def _between(tokens: GroupLayout, kernel: Array) -> Array:
-    """The mean entry of two different tokens, or of one where there are no two."""
+    """Return the mean kernel entry of two different tokens, or of a token with itself if there is only one."""
     return np.asarray(tokens.off_diagonal(kernel) if tokens.count > 1 else tokens.diagonal(kernel))
 
 
 def _differing(tokens: GroupLayout, kernel: Array) -> Array:
-    """δ = K_ii − K_ij, means over tokens."""
+    """Return δ = K_ii − K_ij, with both entries averaged over tokens."""
     return np.asarray(np.maximum(tokens.diagonal(kernel) - _between(tokens, kernel), 0.0))
 
 
 def _excess(stack: Stack, tokens: GroupLayout, given: Array) -> Array:
-    """E v²/(E v)² of v, the variance of a unit over tokens given what they have in common.
+    """Return E v²/(E v)², where v is the variance of a hidden unit over tokens given what they have in common.
 
-    Of u = √c u_0 + √δ u_1 with φ(u), or φ(u) times an independent such factor, v depends on u_0 alone.
+    For φ(u) with u = √c u_0 + √δ u_1, or φ(u) times an independent factor of the same form, v depends only on u_0.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        given: kernel of the MLP's input.
     """
     activation = activation_of(stack.activation, stack.leaky_slope)
     nodes, weights = normal_rule(_DENSITY)

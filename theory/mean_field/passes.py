@@ -1,4 +1,4 @@
-"""The results of the recursion's passes: the forward pass's for the backward pass, the backward's for predictions."""
+"""The results of the recursion's forward pass, for the backward pass, and of the backward pass, for predictions."""
 
 from dataclasses import dataclass, field
 from typing import Generic
@@ -11,20 +11,20 @@ from theory.mean_field.sublayers import Pullback, SquaredNorms, SublayerState, T
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward(Generic[Kernel]):
-    """The way up.
+    """The result of the forward pass: kernels, quantities of every layer, and the rules for the backward pass.
 
     Attributes:
         layers: quantities of every layer, by name.
-        pullbacks: of the norm of the inputs, every sub-layer and what is read out, from below.
-        insides: kernels in every sub-layer, from below, by its branches; none with two streams.
+        pullbacks: backward rules of the inputs' norm, every sub-layer, and the final norm, from below.
+        insides: kernels in every sub-layer by branch, from below; empty with two streams.
         total: the last residual sum.
-        total_scales: what the norms above it divide a kernel by; 1 if there is none.
-        hidden: kernel of the last feed-forward units.
-        stream: after the last sub-layer.
-        output: kernel of the tokens that the output matrix is given.
-        transform: from the gradient kernel there to that at the layers' output, which a transform may stand above.
-        output_scales: what the final norm of the layers divides a kernel by; 1 if there is none.
-        encoded: the encoder's way up, and the memory it leaves; None without an encoder.
+        total_scales: divisors of the norms above it; 1 if there is none.
+        hidden: kernel of the last MLP's hidden units.
+        stream: residual stream after the last sub-layer.
+        output: kernel of the output matrix's input tokens.
+        transform: map from the gradient kernel at the output matrix's input to that at the layers' output.
+        output_scales: divisors of the layers' final norm; 1 if there is none.
+        encoded: the encoder's forward pass, and its output; None without an encoder.
     """
 
     layers: dict[str, list[Number]]
@@ -42,17 +42,17 @@ class Forward(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward(Generic[Kernel]):
-    """The way down.
+    """The result of the backward pass: the loss and the gradients.
 
     Attributes:
-        loss: E of the cross-entropy.
+        loss: expected cross-entropy in nats.
         output: gradient kernel at the layers' output.
         total: gradient kernel at the last residual sum.
         inputs: gradient kernel at x_0.
         embedding: E‖∂L/∂W_emb‖²/d.
         energies: E‖∂L/∂W‖²/d of the matrices of every sub-layer, from above.
-        transform: the same of the matrix before the output matrix, if there is one.
-        loss_variance: of the loss, within a sequence and between two, where sequences are told apart; else None.
+        transform: E‖∂L/∂W‖²/d of the matrix before the output matrix, if there is one.
+        loss_variance: variance of the loss, within a sequence and between two, if the layout is `apart`; else None.
     """
 
     loss: Number

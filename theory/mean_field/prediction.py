@@ -1,4 +1,4 @@
-"""Predictions: the recursion on the inputs of a stack, averaged over windows of text and over attention patterns."""
+"""Predictions of all quantities: the recursion, averaged over windows of text and over attention samples."""
 
 import math
 import os
@@ -61,7 +61,7 @@ _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction(NamedArrays):
-    """Predicted means by quantity name: shape () or, per layer, (L,) with layer l at index l - 1.
+    """The predicted means of all quantities by name: shape () or, per layer, (L,) with layer l at index l - 1.
 
     Attributes:
         stack: the network.
@@ -77,7 +77,7 @@ class Prediction(NamedArrays):
         return f"<Prediction of {self.stack!r}: {len(self)} quantities>"
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per layer, one column per quantity; row 0 holds the quantities of the whole network."""
+        """Return a table with one row per layer and one column per quantity; row 0 has those of the whole network."""
         import pandas as pd  # late: predictions need none of it
 
         columns, layers = {}, self.stack.most_layers
@@ -111,31 +111,31 @@ def predict(
         windows: token ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
             Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
-        finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
-            order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8, and for Pre-LN with one token
-            (docs/finite_width.md).
-        patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, with a fixed seed;
-            without random queries and keys, dropped attention weights or tied embeddings there are none. None for as
-            many as take some seconds, from 4 to 4096, or 4096 if there is a target.
-        target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
-            met, or until there are 2^18.
+        finite_width: correct the gradients of W1, W2 and WV for a width that is not large compared with the depth, to
+            first order in 1/d at fixed L/d. The error is at most 5% up to L/d = 1/8 for Post-LN; Pre-LN is corrected
+            with one token (docs/finite_width.md).
+        patterns: minimum number of attention samples, or of samples of the logits with tied embeddings, with a fixed
+            seed. Nothing is sampled without random queries and keys, dropped attention weights, experts or tied
+            embeddings. None for as many as take a few seconds, from 4 to 4096, or 4096 if there is a target.
+        target: largest relative standard error of a gradient or squared activation if something is sampled; samples
+            are added until it is met, or until there are 2^18.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
-            some seconds at any n and holds the terms of order n/d (docs/attention.md). None for that where the patterns
-            of all tokens would take longer than that. With tied embeddings, where a position's own word has a mean
-            probability of at most 1/4 (`theory.mean_field.tied.text_output`).
-        text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
-            labels agree as the law says. Always by groups of tokens.
-        max_time: most seconds it may take, as a least batch that is clocked beforehand has them; None for
-            a minute if neither patterns nor a target say that more is wanted, and then for any number, with a warning.
-        memory: most bytes it may hold, as estimated from its sizes; None for what the machine has.
+            a few seconds at any n and includes the terms of order n/d (docs/attention.md). None to do so if the
+            attention samples of all tokens would take longer. With tied embeddings, this requires that a position's
+            own token id has a mean probability of at most 1/4 (`theory.mean_field.tied.text_output`).
+        text: law of random text, over which the prediction is averaged: repeated token ids share an embedding, and
+            labels agree as often as the law says. This always uses groups of tokens.
+        max_time: longest time in seconds, as estimated by timing a smaller network beforehand. None for a minute,
+            unless patterns or a target are given, and then for no limit, with a warning.
+        memory: largest memory in bytes, as estimated from the sizes; None for the machine's memory.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of words' ids, or stand with `grouped`;
-            `finite_width` without Post-LN or one token of Pre-LN; patterns, target, max_time or
-            memory are not positive; or the prediction would take more time or memory than it may.
+        ValueError: windows are not token ids in n + 1 columns, or are combined with `grouped`; `finite_width` without
+            Post-LN or one token of Pre-LN; patterns, target, max_time or memory are not positive; or the prediction
+            would take more time or memory than it may.
         NoRuleError: there is no rule for the network (`theory.coverage`).
 
-    Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
+    Source: derived in docs/theory.md; the mean squared activations of the paper (Lemma 2) are its diagonal.
 
     >>> energy = predict(Stack(placement="post", depth=3))["hidden_energy"]
     >>> energy.round(12).tolist()  # Lemma 2: 3/2 in every layer
@@ -197,15 +197,16 @@ def predict_sequences(
     grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
     memory: float | None = None,
 ) -> Prediction:  # fmt: skip
-    """The prediction of two sequences, where sums over pairs of tokens tell those within a sequence from all others.
+    """Predict squared gradient norms for two sequences, split into a part within sequences and a shared part.
 
     Arguments are those of `predict`.
 
     Returns:
-        Every E‖∂L/∂W‖² in two parts along a last axis: of each sequence by itself, and of products of the two.
+        A prediction in which every E‖∂L/∂W‖² has two parts along a last axis: the sum over pairs of tokens within a
+        sequence, and over pairs of tokens of both sequences.
 
     Raises:
-        ValueError: as in `predict`.
+        ValueError: an argument is not allowed, or the prediction would take more time or memory than it may.
     """
     check_stack(stack)
     require(stack, "noise_scale")
@@ -234,7 +235,7 @@ def predict_sequences(
 
 
 def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
-    """The layout whose sums tell pairs within a sequence from all others."""
+    """Return the layout whose sums are split into pairs within a sequence and pairs of two sequences."""
     return replace(cast(MatrixLayout, tokens), apart=True)
 
 
@@ -260,10 +261,16 @@ def _averaged(
     tokens: MatrixLayout,
     wanted: tuple[int, float | None, float | None],
 ) -> Prediction:
-    """The prediction over a batch of kernels, and over so many patterns of each, until the target is met.
+    """Return the prediction averaged over a batch of kernels and attention samples, with more until a target is met.
+
+    Args:
+        stack: the network.
+        inputs: inputs of the network.
+        tokens: layout of the tokens.
+        wanted: number of attention samples, target, and longest time, as in `predict`.
 
     Raises:
-        ValueError: it is not met within the time.
+        ValueError: the target is not met within the time.
     """
     patterns, target, max_time = wanted
     generator = np.random.default_rng(0)
@@ -304,9 +311,11 @@ def _averaged(
 
 
 def _error(values: NDArray[np.float64], each: int) -> NDArray[np.float64]:
-    """The standard error of a mean over (..., windows, patterns): windows are all there are, patterns are sampled.
+    """Return the standard error of a mean over (..., windows, samples): windows are complete, attention is sampled.
 
-    So many patterns in a row are one sample.
+    Args:
+        values: values of a quantity.
+        each: number of consecutive attention samples that form one independent sample.
     """
     samples = values.reshape(*values.shape[:-1], -1, each).mean(-1)
     return np.sqrt(samples.var(-1, ddof=1).mean(-1) / (samples.shape[-2] * samples.shape[-1]))
@@ -315,7 +324,7 @@ def _error(values: NDArray[np.float64], each: int) -> NDArray[np.float64]:
 def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
-    """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
+    """Return every quantity for every kernel of a batch, along the last axis, in chunks that fit into memory."""
     of_text = isinstance(tokens, TextLayout)
     size = grouped_chunk(stack, text=of_text) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
@@ -327,7 +336,10 @@ def _tied_batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, samples: int,
     generator: np.random.Generator,
 ) -> Arrays:  # fmt: skip
-    """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
+    """Return every quantity for every kernel of a batch and samples of its logits, along the last two axes.
+
+    It is computed in chunks that fit into memory.
+    """
     count = len(inputs.kernel)
     if is_fluctuating(stack):
         # Every sample of the logits has patterns of its own.
@@ -347,14 +359,22 @@ def _tied_batch(
 
 
 def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
-    """A quantity of every sample, also where all samples share it."""
+    """Return a quantity for every sample, also if all samples share it."""
     return np.broadcast_to(arrays[name], (*arrays[name].shape[:-1], arrays["loss"].shape[-1]))
 
 
 def predicted_seconds(
     stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: TextLaw | None = None
 ) -> float:
-    """Processor seconds that `predict` takes on this machine, as a least batch of a network like it is clocked."""
+    """Return the estimated processor seconds of `predict` on this machine, from timing a smaller network.
+
+    Args:
+        stack: the network.
+        windows: number of windows of token ids; 0 without windows.
+        patterns: number of attention samples, as in `predict`.
+        grouped: whether tokens are grouped.
+        text: law of random text, as in `predict`.
+    """
     how: dict[str, Any] = {
         "grouped": grouped,
         "patterns": least_patterns(stack, grouped=grouped, text=text is not None),
@@ -374,12 +394,17 @@ def predicted_seconds(
 def _check_cost(
     cost: Cost, clock: Callable[[], float], max_time: float | None, memory: float | None, *, stacklevel: int = 3
 ) -> None:
-    """Refuse what would take too long, or not fit; and warn of what takes more than a minute.
+    """Raise an error for a prediction that would exceed a limit, and warn of one that takes more than a minute.
 
-    The clock is asked where the estimate is not far below the limit.
+    Args:
+        cost: the estimated cost.
+        clock: function that measures the seconds, called if the estimate is not far below the limit.
+        max_time: limit in seconds, as in `predict`.
+        memory: limit in bytes, as in `predict`.
+        stacklevel: stack level of the warning.
 
     Raises:
-        ValueError: it would, or a limit is not positive.
+        ValueError: the prediction would take too long or too much memory, or a limit is not positive.
     """
     for name, value in (("max_time", max_time), ("memory", memory)):
         if value is not None and (isinstance(value, bool) or not value > 0):
@@ -402,7 +427,7 @@ def _check_cost(
 
 
 def _machine_memory() -> float:
-    """Bytes of the machine, or infinity where it does not say."""
+    """Return the machine's memory in bytes, or infinity if it is not known."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):  # not a Unix, or one without these names
@@ -410,10 +435,10 @@ def _machine_memory() -> float:
 
 
 def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool | None) -> None:
-    """Refuse a law of text that is none, or for a network that has no rule for it.
+    """Check that a law of text is a `TextLaw`, and that the network has a rule for it.
 
     Raises:
-        ValueError: it is.
+        ValueError: the law or the network is not allowed.
     """
     if not isinstance(text, TextLaw):
         raise ValueError(f"text must be a TextLaw or None, got {text!r}.")
@@ -437,10 +462,10 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
 
 
 def _check_sampling(patterns: int | None, target: float | None) -> None:
-    """Refuse a number of patterns or a target that is none.
+    """Check that the number of attention samples and the target are positive.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: one of them is not.
     """
     whole = isinstance(patterns, int | np.integer) and not isinstance(patterns, bool)
     if patterns is not None and (not whole or patterns < 1):

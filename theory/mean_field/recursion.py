@@ -61,13 +61,20 @@ from theory.stack.quantities import QUANTITIES, STREAM
 from theory.stack.weights import weight_shapes
 
 Quantities = dict[str, Number | list[Number]]
-"""By name; of every layer a list."""
+"""The predicted quantities by name; quantities of every layer are lists."""
 
 
 def recursion(
     stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
-    """Every predicted quantity, with the batch of the inputs along the last axis."""
+    """Return every predicted quantity by name, with the batch of the inputs along the last axis.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        inputs: its inputs.
+        generator: random generator of everything that is sampled.
+    """
     return quantities_of(stack, tokens, inputs, forward_pass(stack, tokens, inputs, generator), generator)
 
 
@@ -79,10 +86,17 @@ def quantities_of(
     generator: np.random.Generator,
     share: Kernel | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the quantities of `recursion` after one forward pass, which may have several backward passes.
+    """Return the quantities of `recursion` after a forward pass, which can be used for several backward passes.
 
-    `share` multiplies the gradient kernel at the output, in which squared norms are linear: with 1 inside of the parts
-    of a mini-batch and 0 between them these are sums over the parts. Tied embeddings have no such kernel.
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        inputs: its inputs.
+        forward: the forward pass.
+        generator: random generator of everything that is sampled.
+        share: factor on the gradient kernel at the output, in which squared norms are linear; None for 1. If it is 1
+            within the parts of a mini-batch and 0 between them, squared norms are sums over the parts. Tied
+            embeddings do not allow it.
     """
     if not holds_words(stack):
         return _quantities(stack, tokens, inputs, forward, _backward(stack, tokens, forward, inputs, share))
@@ -115,7 +129,7 @@ def _quantities(
     forward: Forward[Kernel],
     backward: Backward[Kernel],
 ) -> dict[str, NDArray[np.float64]]:
-    """Every predicted quantity of a way up and one down."""
+    """Return every predicted quantity from one forward and one backward pass."""
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
     positions = float(loss_count(stack))
     through = backward.output * positions / (forward.total_scales if stack.normalized_output else 1.0)
@@ -156,15 +170,15 @@ def gradients_from(
     generator: np.random.Generator,
     output: Callable[[Kernel], Kernel],
 ) -> Quantities:
-    """E‖∂L/∂W‖² of every matrix, by `grad_sq_` and role, for another loss than the cross-entropy.
+    """Return E‖∂L/∂W‖² of every matrix, by `grad_sq_` and role, for a loss other than the cross-entropy.
 
     Args:
-        stack: with embeddings of its own.
+        stack: the network, with untied embeddings.
         tokens: layout of its tokens.
-        inputs: what enters it.
-        generator: of attention patterns, where they are random.
-        output: from the kernel of what the output matrix is given to that of the loss's gradient there. Everything is
-            linear in the latter.
+        inputs: its inputs.
+        generator: random generator of attention samples.
+        output: function from the kernel of the output matrix's input to the kernel of the loss's gradient there. The
+            result is linear in the latter.
     """
     forward = forward_pass(stack, tokens, inputs, generator)
     gradient = output(forward.output)
@@ -179,7 +193,7 @@ def gradients_from(
 
 
 def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
-    """E‖∂L/∂W‖² by role and layer, from the energies of every sub-layer from above."""
+    """Return E‖∂L/∂W‖² by role and layer, from the squared norms of every sub-layer, ordered from above."""
     roles = {role: [part[role] for part in reversed(energies) if role in part] for role in weight_shapes(stack)}
     if stack.has_scalars:  # one of a layer, for all its sub-layers
         slopes = [part["scalar"] for part in reversed(energies) if "scalar" in part]
@@ -196,16 +210,17 @@ def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
 
 
 def _above_dense(stack: Stack, values: list[Number]) -> list[Number]:
-    """One value a layer of what layers with experts alone have: NaN in the dense ones below them."""
+    """Return one value per layer for a quantity of layers with experts: NaN in the dense layers below them."""
     return [values[0] * np.nan] * (stack.dense_layers if len(values) < stack.depth else 0) + values
 
 
 def _vector_gradients(
     stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], backward: Backward[Any]
 ) -> Quantities:
-    """E‖∂L/∂b‖² of vectors that are 0 or 1 at initialization, and of tables of inputs, in both parts.
+    """Return E‖∂L/∂b‖² of biases, norm parameters and embedding tables, split within and between sequences.
 
-    Biases are by the layer, norms' gains and biases by the norm, or by the sub-layer that has two, from below.
+    Biases are listed by layer, and gains and biases of norms by norm, or by sub-layer if it has two norms, from
+    below.
     """
     every = list(reversed(backward.energies))
     names = sorted({name for part in every for name in part if name.startswith("bias_") or name in ("gain", "shift")})
@@ -222,7 +237,7 @@ def _vector_gradients(
 
 
 def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]) -> Quantities:
-    """The encoder's quantities, once all layers that attend to it are passed back."""
+    """Return the encoder's quantities, after all layers that attend to it have passed their gradients back."""
     tokens, gradient, memory.gradient = memory.tokens, memory.gradient, None  # the next way down has its own
     assert gradient is not None, "a layer attends to it"
     inputs, energies = _pulled_back(forward, gradient)
@@ -237,7 +252,17 @@ def _branch(
     kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
     variance: Array | None, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
-    """The rule of one branch; groups of tokens have a variance of products of tokens."""
+    """Return the rule of one branch of a sub-layer.
+
+    Args:
+        kind: kind of the branch.
+        stack: the network.
+        tokens: layout of its tokens.
+        memory: the encoder's output; None without an encoder.
+        generator: random generator of attention samples and experts.
+        variance: ρ of `overlap_variance` for groups of tokens; None for all tokens.
+        of_words: relative variance of token products over texts; 0 without a law of text.
+    """
     if kind == "units":
         if has_experts(stack):
             return cast(Branch[Any], experts(stack, generator))
@@ -263,10 +288,16 @@ def _branch(
 def forward_pass(
     stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> Forward[Kernel]:
-    """The way up of `recursion`, with what the way down needs.
+    """Run the forward pass of the recursion, and keep everything that the backward pass needs.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        inputs: its inputs.
+        generator: random generator of attention samples and experts.
 
     Raises:
-        ValueError: the energy of tokens overflows.
+        ValueError: the squared activation of tokens overflows.
     """
     layers: dict[str, list[Number]] = {
         q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and "grad_sq_" not in q.name
@@ -314,7 +345,7 @@ def forward_pass(
 
 
 def _recording(step: Step, tokens: KernelLayout[Any], pullback: Pullback[Any]) -> Pullback[Any]:
-    """The pullback of a layer's last sub-layer, which also records the gradient of the stream after that layer."""
+    """Return the backward rule of a layer's last sub-layer, which also records the stream's gradient above it."""
     if step.stack.composition.second_stream:
         return pullback
 
@@ -326,10 +357,10 @@ def _recording(step: Step, tokens: KernelLayout[Any], pullback: Pullback[Any]) -
 
 
 def _record(layers: dict[str, list[Number]], step: Step, tokens: KernelLayout[Kernel], passed: Passed[Kernel]) -> None:
-    """Add what is predicted of a sub-layer to the quantities of layers.
+    """Add the predicted quantities of a sub-layer to those of its layer.
 
     Raises:
-        ValueError: the energy of tokens overflows.
+        ValueError: the squared activation of tokens overflows.
     """
     energy = tokens.diagonal(passed.total.kernel)
     if not np.isfinite(energy).all():
@@ -351,14 +382,17 @@ def _record(layers: dict[str, list[Number]], step: Step, tokens: KernelLayout[Ke
 def _passed(
     step: Step, tokens: KernelLayout[Any], stream: TokenMoments[Any], branches: list[Branch[Any]]
 ) -> Passed[Any]:
-    """One sub-layer of one stream, or of two, whose kernels are arrays."""
+    """Apply one sub-layer to one residual stream, or to two, whose kernels are arrays."""
     if step.stack.composition.second_stream:
         return two_streams(step, tokens, stream, *branches)
     return sublayer(step, tokens, stream, branches)
 
 
 def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple[TokenMoments, Pullback[Any]]:
-    """The inputs, normalized if the stack says so. Both streams of two start there, and add up on the way down."""
+    """Return the inputs after their norm, if there is one, and the backward rule.
+
+    With two streams both start at the inputs, and their gradients add up there.
+    """
     after, scales = normed(stack, tokens, inputs, stack.embedding_norm == "added")
 
     def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
@@ -373,7 +407,10 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
 
 
 def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]) -> tuple[Any, Number, Pullback[Any]]:
-    """The layers' output: the stream, normalized if it is not yet; of two streams p + N(u)."""
+    """Return the kernel of the layers' output after the final norm, its divisors, and the backward rule.
+
+    With two streams the output is p + N(u).
+    """
     if stack.composition.second_stream:
         return read_out(stack, tokens, stream)
     final_norm = stack.composition.final_norm
@@ -417,7 +454,7 @@ def _backward(
 
 
 def _pulled_back(forward: Forward[Kernel], gradient: Kernel) -> tuple[Kernel, list[SquaredNorms]]:
-    """From the gradient kernel at what the stack hands on: that at its inputs, and every sub-layer's energies."""
+    """Return the gradient kernel at the inputs, and every sub-layer's squared norms, from that at the output."""
     above: Above[Kernel] = None
     collected: list[SquaredNorms] = []
     for pullback in reversed(forward.pullbacks):

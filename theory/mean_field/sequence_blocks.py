@@ -1,6 +1,7 @@
 """Diagonal blocks of arrays over the tokens of several sequences; no sequence attends to another one.
 
-Weights of S sequences of r rows each are blocks (..., S, r, r), of which the whole (..., S r, S r) has zeros between.
+Weights of S sequences with r rows each are blocks (..., S, r, r). In the whole matrix (..., S r, S r), all entries
+between sequences are 0.
 """
 
 import numpy as np
@@ -19,12 +20,18 @@ def rows(array: Array, sequences: int) -> Array:
 
 
 def joined(blocks: Array) -> Array:
-    """All rows again, (..., S r, columns), of (..., S, r, columns)."""
+    """Return all sequences' rows in one axis, (..., S r, columns), from (..., S, r, columns)."""
     return blocks.reshape(*blocks.shape[:-3], -1, blocks.shape[-1])
 
 
 def within(array: Array, sequences: int, shift: int = 0) -> Array:
-    """Blocks (..., S, r, c) of (..., S r, S c): of a sequence with itself, or with the one so many after it."""
+    """Return the blocks (..., S, r, c) of a matrix (..., S r, S c) that lie on its diagonal or a cyclic diagonal.
+
+    Args:
+        array: the matrix.
+        sequences: number of sequences S.
+        shift: by how many sequences the columns' sequence follows that of the rows; 0 for the same one.
+    """
     if sequences == 1:
         return array[..., None, :, :]
     at, (height, width) = np.arange(sequences), array.shape[-2:]
@@ -33,7 +40,12 @@ def within(array: Array, sequences: int, shift: int = 0) -> Array:
 
 
 def whole(blocks: Array, shift: int = 0) -> Array:
-    """The matrix with these blocks, and zeros beside them, (..., S r, S c)."""
+    """Return the matrix (..., S r, S c) with given blocks, and zeros elsewhere.
+
+    Args:
+        blocks: the blocks, (..., S, r, c).
+        shift: by how many sequences the columns' sequence follows that of the rows.
+    """
     *batch, sequences, height, width = blocks.shape
     out = np.zeros_like(blocks, shape=(*batch, sequences, height, sequences, width))
     at = np.arange(sequences)
@@ -42,20 +54,24 @@ def whole(blocks: Array, shift: int = 0) -> Array:
 
 
 def before(blocks: Array, matrix: Array) -> Array:
-    """A M, of blocks A."""
+    """Return the product A M of diagonal blocks A, (..., S, r, r), with a matrix M over all sequences."""
     return joined(blocks @ rows(matrix, blocks.shape[-3]))
 
 
 def after(matrix: Array, blocks: Array) -> Array:
-    """M A, of blocks A."""
+    """Return the product M A of a matrix M over all sequences with diagonal blocks A, (..., S, r, r)."""
     product = _by_columns(matrix, blocks.shape[-3]) @ blocks
     return _beside(product)
 
 
 def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = False) -> Array:
-    """The mean of A M Bᵀ over heads and samples, (batch, S r, S r), of blocks A and B and all of M.
+    """Return A M Bᵀ averaged over heads and samples, (batch, S r, S r), for blocks A and B and a full matrix M.
 
-    Or of each sequence with itself alone, and zeros beside it.
+    Args:
+        first: blocks A.
+        middle: M.
+        other: blocks B.
+        inside: whether only the blocks of a sequence with itself are computed, with zeros elsewhere.
     """
     if inside:
         return whole((first @ within(middle, first.shape[-3]) @ other.mT).mean((1, 2)))
@@ -69,6 +85,6 @@ def _by_columns(matrix: Array, sequences: int) -> Array:
 
 
 def _beside(blocks: Array) -> Array:
-    """All columns again, (..., rows, S c), of (..., S, rows, c)."""
+    """Return all columns in one axis, (..., rows, S c), from blocks (..., S, rows, c)."""
     matrix = blocks.swapaxes(-2, -3)
     return matrix.reshape(*matrix.shape[:-2], -1)

@@ -1,7 +1,7 @@
-"""The rules of one sub-layer: what it does to the kernel of its tokens, and to the gradient's on the way back.
+"""The rules of one sub-layer: its effect on the kernel of its tokens, and on the gradient kernel in the backward pass.
 
-Every rule returns its output kernel and its pullback, which maps the gradient kernel at the output to the one at the
-input and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of the weights it passes, with Q the kernel of their inputs.
+Every rule returns its output kernel and its pullback. The pullback maps the gradient kernel at the output to the one
+at the input, and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of its weights, with Q the kernel of their inputs.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -41,7 +41,11 @@ class NormOverlaps(Generic[Kernel]):
 
 @dataclass(slots=True, eq=False)
 class LastNorm:
-    """The kernel of u at the last norm, (..., N, N), which the sub-layers of two streams need."""
+    """The kernel of the second stream u at the last norm, which the sub-layers of two streams need.
+
+    Attributes:
+        kernel: the kernel, (..., N, N).
+    """
 
     kernel: Array
 
@@ -60,16 +64,19 @@ class PathGradients(Generic[Kernel]):
 
 
 Overlaps = NormOverlaps[Kernel] | None
-"""None where nothing asks for them."""
+"""The part that norms removed, for a branch; None if nothing needs it."""
 Above = NormOverlaps[Kernel] | LastNorm | PathGradients[Kernel] | None
-"""What a sub-layer hands to the one below it, beside the gradient."""
+"""The information that a sub-layer passes to the one below it in the backward pass, in addition to the gradient."""
 Recorded = dict[str, Any]
-"""Numbers of the inside of a branch, by name; of feed-forward units their kernel, "hidden"; of sampled attention its
-patterns, and what dropping left of them, "attended"."""
+"""Statistics of the inside of a branch, by name.
+
+"hidden" is the kernel of the MLP's hidden units; "attended" has the sampled attention weights and those after
+dropout.
+"""
 Pullback = Callable[[Kernel, Above[Kernel]], tuple[Kernel, SquaredNorms, Above[Kernel]]]
 BranchPullback = Callable[[Kernel, Overlaps[Kernel]], tuple[Kernel, SquaredNorms]]
 Branch = Callable[[KernelLayout[Kernel], Kernel], tuple[Kernel, BranchPullback[Kernel], Recorded]]
-"""From the kernel that the branch is given to its output, its pullback, and what it records of its inside."""
+"""A function from a branch's layout and input kernel to its output kernel, its pullback, and recorded statistics."""
 
 
 def bias_gradients(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) -> SquaredNorms:
@@ -95,7 +102,13 @@ def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: 
 
 
 def of_stream(tokens: KernelLayout[Any], gradient: Any, width: int) -> SquaredNorms:
-    """E‖∂L/∂x‖²/d of the stream x after a layer, by its gradient kernel."""
+    """Return E‖∂L/∂x‖²/d for the residual stream x after a layer, from its gradient kernel.
+
+    Args:
+        tokens: layout of the tokens.
+        gradient: gradient kernel of the stream.
+        width: d.
+    """
     return {"stream": tokens.count * tokens.diagonal(gradient) / width}
 
 
@@ -105,7 +118,10 @@ def add_energies(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
 
 
 def uniform_attention(stack: Stack) -> Branch[Kernel]:
-    """Attention with zero queries and keys: A x W^V W^O with fixed weights A, the mean token if there is no mask."""
+    """Return the branch of attention with zero queries and keys: A x W^V W^O with fixed weights A.
+
+    Without a mask, A x is the mean token.
+    """
     projected = "WO" in weight_shapes(stack)
     value_gain, projection_gain = gain(stack, "WV"), gain(stack, "WO") if projected else 1.0
 
@@ -133,7 +149,12 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
 
 
 def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
-    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; of the kind S the shared expert's."""
+    """Return the MLP branch φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
+
+    Args:
+        stack: the network.
+        kind: "W" for the layer's MLP, "S" for that of the shared expert.
+    """
     units, _ = weight_shapes(stack)[kind + "2"]
     activation, ratio, gated = (
         activation_of(stack.activation, stack.leaky_slope),
@@ -177,16 +198,21 @@ class TokenMoments(Generic[Kernel]):
     """The state of the tokens between two sub-layers of the recursion.
 
     Attributes:
-        kernel: x_i·x_j/d; of a placement with two streams that of 2N tokens, first those of the normalized stream.
-        means: the mean of each token's coordinates, (N,) or (2N,), which sinusoidal positions have and a LayerNorm
-            removes; None where it vanishes like d^(−1/2), as after every random matrix, or nothing removes it.
+        kernel: x_i·x_j/d. With two streams it has 2N tokens, of which the first N belong to the normalized stream.
+        means: mean of each token's coordinates, (N,) or (2N,), if a LayerNorm removes a mean that does not vanish, as
+            with sinusoidal positions. None if it vanishes like d^(−1/2), as after every random matrix, or nothing
+            removes it.
     """
 
     kernel: Kernel
     means: Array | None = None
 
     def centred(self, part: slice = slice(None)) -> TokenMoments[Kernel]:
-        """The stream with the means of some of its tokens removed."""
+        """Return the moments with the coordinate means of some tokens removed.
+
+        Args:
+            part: slice of these tokens.
+        """
         if self.means is None:
             return self
         kept = self.means.copy()
@@ -196,14 +222,14 @@ class TokenMoments(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed(Generic[Kernel]):
-    """The record of one sub-layer.
+    """The record of one sub-layer's forward pass.
 
     Attributes:
-        stream: after it.
-        total: the residual sum; of two streams the normalized one's.
-        pullback: from the gradient kernel of the stream after it to that before it.
-        recorded: what the branches say of their inside.
-        insides: its kernels, of every branch; none with two streams.
+        stream: residual stream after it.
+        total: the residual sum before its norm; with two streams, that of the normalized one.
+        pullback: map from the gradient kernel of the stream after it to that before it.
+        recorded: statistics of the inside of its branches.
+        insides: kernels inside the sub-layer, one record for every branch; empty with two streams.
     """
 
     stream: TokenMoments[Kernel]
@@ -215,10 +241,22 @@ class Passed(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SublayerState(Generic[Kernel]):
-    """A sub-layer of one stream by one of its branches: x, κ N(x), f of it, N of that, the sum; what norms divide by.
+    """The kernels inside a sub-layer of one residual stream, for one of its branches.
 
-    And the way back through f, and of attention with sampled weights, what it was sampled. Branches in parallel have
-    all but their own in common; the step is that of the branch alone.
+    Parallel branches have all kernels in common except their own.
+
+    Attributes:
+        step: the step of this branch only.
+        stream: residual stream x before it.
+        given: kernel of the branch's input, κ N(x).
+        given_scales: divisors of the input's norm.
+        made: kernel of the branch's output.
+        made_scales: divisors of the output's norm.
+        added: kernel of the output after its norm.
+        total: the residual sum.
+        after_scales: divisors of the norm of the residual sum.
+        pullback: backward rule of the branch.
+        attended: sampled attention weights, if attention is random; else None.
     """
 
     step: Step
@@ -237,11 +275,18 @@ class SublayerState(Generic[Kernel]):
 def sublayer(
     step: Step, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], branches: Sequence[Branch[Kernel]]
 ) -> Passed[Kernel]:
-    """One sub-layer of one stream: one branch, or several in parallel, each of the same tokens.
+    """Apply one sub-layer of one residual stream: one branch, or several in parallel with the same input.
 
-    A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
-    squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric. Dropout
-    divides the energy of each token's branch by 1 − p, both ways, and leaves products of two tokens alone.
+    A norm divides a kernel, and the gradient kernel in the backward pass, by the scales of its input; α, τ and κ
+    enter squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric.
+    Dropout divides the squared activation of each token's branch by 1 − p, forward and backward, and does not change
+    products of two tokens.
+
+    Args:
+        step: the sub-layer.
+        tokens: layout of the tokens.
+        stream: residual stream before the sub-layer.
+        branches: rules of the branches.
     """
     stack, composition = step.stack, step.stack.composition
     alpha, kappa_sq, kept = step.residual, step.input_scale**2, 1.0 - step.stack.dropout
@@ -301,10 +346,17 @@ def sublayer(
 
 
 def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[Kernel], stack: Stack) -> Number:
-    """E (∂L/∂τ)²/d of a scalar τ = 0, by kernels of the gradient at the sum and of what its branches would add.
+    """Return E (∂L/∂τ)²/d for a learned scalar τ = 0 that multiplies the branches.
 
-    ∂L/∂τ is Σ_i g_i·f_i over tokens and branches. While τ is 0 nothing above has met a branch's last matrix, so that f
-    is orthogonal to g in the mean, with E (g_i·f_i)(g_j·f_j) = G_ij F_ij; products of two branches vanish likewise.
+    ∂L/∂τ is Σ_i g_i·f_i over tokens and branches. While τ is 0, no layer above depends on a branch's last matrix, so
+    that f is orthogonal to g in the mean, with E (g_i·f_i)(g_j·f_j) = G_ij F_ij. Products of two branches vanish in
+    the same way.
+
+    Args:
+        tokens: layout of the tokens.
+        gradient: gradient kernel at the residual sum, G.
+        branches: kernels of the branches' outputs, F.
+        stack: the network.
     """
     kept = 1.0 - stack.dropout
     slopes = [tokens.total(tokens.scale_diagonal(kernel, 1.0 / kept) * gradient) for kernel in branches]
@@ -312,7 +364,7 @@ def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[
 
 
 def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
-    """Whether the recursion follows the directions that norms remove, which it can where tokens are arrays."""
+    """Return whether the recursion tracks the gradient components that norms remove, which requires array kernels."""
     asked = stack.query_key_scale > 0.0 or has_experts(stack)
     return asked and stack.normalization != "tanh" and isinstance(tokens, MatrixLayout)
 
@@ -320,30 +372,49 @@ def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
 def removed(
     stack: Stack, tokens: KernelLayout[Kernel], gradient: Kernel, stream: TokenMoments[Kernel]
 ) -> NormOverlaps[Kernel]:
-    """Return the part that the stack's norm of a stream removes from a gradient, given the kernel below the norm."""
+    """Return the gradient component along the stream that the stack's norm removes, from the gradient below the norm.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        gradient: gradient kernel below the norm.
+        stream: moments of the norm's input.
+    """
     return removed_at(gradient, stream, tokens.scales(stream.centred().kernel, stack.norm_epsilon))
 
 
 def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -> NormOverlaps[Kernel]:
-    """Return the part that a norm of given scales removes from a gradient, given the gradient's kernel below it."""
+    """Return the gradient component along the stream that a norm with given divisors removes.
+
+    Args:
+        gradient: gradient kernel below the norm.
+        stream: moments of the norm's input.
+        scales: divisors of the norm.
+    """
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
 
 
 def scaled_overlaps(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
-    """Overlaps times a factor."""
+    """Return the gradient component that norms removed, multiplied by a factor; None if there is none."""
     return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
 
 def dropped_overlaps(tokens: KernelLayout[Kernel], overlaps: Overlaps[Kernel], kept: float) -> Overlaps[Kernel]:
-    """Overlaps below a dropout, which both the gradient and the branch in the stream have passed."""
+    """Return the gradient component that norms removed, after dropout of the gradient and of the branch in the stream.
+
+    Args:
+        tokens: layout of the tokens.
+        overlaps: the component above the dropout.
+        kept: probability that a coordinate is kept.
+    """
     if overlaps is None or kept == 1.0:
         return overlaps
     return NormOverlaps(tokens.scale_diagonal(overlaps.first, 1.0 / kept) / kept, overlaps.second / kept**2)
 
 
 def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[Kernel]:
-    """Overlaps that two norms removed."""
+    """Return the sum of the gradient components that two norms removed."""
     if one is None or other is None:
         return one if other is None else other
     return NormOverlaps(one.first + other.first, one.second + other.second)
@@ -352,7 +423,16 @@ def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[
 def normed(
     stack: Stack, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], norm: bool
 ) -> tuple[TokenMoments[Kernel], Any]:
-    """A stream after a norm, or after none; and what its gradient kernel is divided by, which tanh makes a kernel."""
+    """Return a stream after a norm, and the divisor of its gradient kernel; without a norm, the stream and 1.
+
+    For tanh instead of a norm, the divisor is a kernel.
+
+    Args:
+        stack: the network.
+        tokens: layout of the tokens.
+        stream: the stream.
+        norm: whether there is a norm.
+    """
     if not norm:
         return stream, 1.0
     energy_gain = stack.norm_gain**2

@@ -1,26 +1,28 @@
 """The variance over texts of the product of two tokens, which depends on how often their sequences share token ids.
 
-A kernel of text has counts of words at their mean. In two texts m and m' tokens long the share κ̂ of the pairs of one
-word varies about κ = Σ_w f_w², as two sums of independent numbers and what is left of every pair:
+The kernel of a text law has counts of token ids at their mean. In two texts of m and m' tokens, the share κ̂ of pairs
+with equal ids varies about κ = Σ_w f_w². Its variance is that of two sums of independent numbers plus a rest for
+every pair:
 
-    Var κ̂ = τ/m + τ/m' + (κ − κ² − 2τ)/(m m'),  τ = Σ_w f_w³ − κ²,
+    Var κ̂ = τ/m + τ/m' + (κ − κ² − 2τ)/(m m'),  τ = Σ_w f_w³ − κ².
 
-by 0.18 κ for Zipf's law on 512 words and 128 tokens, so that E Q_ij² is more than (E Q_ij)². Linear maps leave products
-at their mean; units with Q_ij F(Q_ij) do not (`averaged_units.py`).
+The standard deviation is 0.18 κ for Zipf's law on 512 words and 128 tokens, so that E Q_ij² is more than (E Q_ij)².
+Linear maps leave products at their mean; MLPs with Q_ij F(Q_ij) do not (`averaged_units.py`).
 
-Weights follow the words up the stream: what x_i·x_j/d is moved by, a sum over pairs of tokens of weights u_ik u_jl. A
-branch of attention makes of them A u, and of the words themselves √w A, with w what a word adds to a product; units
-pass them by the slope of their kernel. Weights behind equally many attentions are alike, and kept as one.
+Weights follow the words up the stream. They describe the change of x_i·x_j/d, which is a sum over pairs of tokens of
+weights u_ik u_jl. A branch of attention turns them into A u, and adds √w A for the words themselves, where w is the
+excess product of two equal words. An MLP passes them with the slope of its kernel. Weights after equally many
+attentions are alike, and are stored as one.
 
-A norm divides by sizes, which frequent words make larger too: it takes from a product the share that its tokens' sizes
-vary by, and behind it they no longer do. Units pass what two texts have in common by another slope than what two tokens
-of one text have, which are more alike.
+A norm divides by sizes, which frequent words make larger too. So it removes from a product the share by which its
+tokens' sizes vary, and after it the sizes no longer vary. An MLP passes the common part of two texts with another
+slope than that of two tokens of one text, which are more alike.
 
-Assumes independent words (windows of 64 words of English captions have Var κ̂ 4% below), and even weights of attention:
-those of h heads with patterns of their own are even in the mean to 1/h. Of two tokens of one sequence, whose texts are
-in part the same, what rare words leave is taken as that of two sequences. First order in what sizes vary by: of 12
-tokens the first layer's variance is 12% too large. Behind it variances are within 17% of sampled ones (ReLU and gated
-SiLU, 12 to 64 tokens), and with random queries up to a third too large.
+Assumes independent words (windows of 64 words of English captions have Var κ̂ 4% below), and even attention weights:
+those of h heads with random attention are even in the mean to 1/h. For two tokens of one sequence, whose texts are
+partly the same, the part of rare words is taken as that of two sequences. First order in the variation of sizes: with
+12 tokens the first layer's variance is 12% too large. After it, variances are within 17% of sampled ones (ReLU and
+gated SiLU, 12 to 64 tokens), and with random queries up to a third too large.
 """
 
 from __future__ import annotations
@@ -42,16 +44,17 @@ _MOST = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Weights of words behind as many attentions, of every place of a sequence.
+    """The weights with which frequent words change the residual stream, after a given number of attentions.
 
-    Of what a frequent word adds to a product they are one factor; the other one is a sum over the words that it meets.
+    There is one for every position of a sequence. They are one factor of the change that a frequent word makes in a
+    product; the other one is a sum over the words that it is multiplied with.
 
     Attributes:
-        each: on all tokens of a place together, (batch, r, r).
-        itself: on its own token alone, (batch, r).
-        other: the sum that a word meets in a token of another sequence, (batch, r).
-        same: that in another token of its own sequence, (batch, r).
-        size: that in the token itself, by which its size varies, (batch, r).
+        each: weight on all tokens of a position together, (batch, r, r).
+        itself: weight on a position's own token only, (batch, r).
+        other: the word's sum in a token of another sequence, (batch, r).
+        same: the word's sum in another token of its own sequence, (batch, r).
+        size: the word's sum in the token itself, by which its size varies, (batch, r).
     """
 
     each: Array
@@ -61,12 +64,19 @@ class Weights:
     size: Array
 
     def times(self, factors: Array) -> Weights:
-        """By every place so much, (batch or 1, r)."""
+        """Return the weights multiplied by a factor for every position, (batch or 1, r)."""
         sums = (factors * part for part in (self.itself, self.other, self.same, self.size))
         return Weights(self.each * factors[..., None], *sums)
 
     def normed(self, scales: Number, kernel: Array, tokens: TextLayout, factor: float) -> Weights:
-        """Times a number over what a norm divides the tokens of a kernel by, whose sizes no longer vary behind it."""
+        """Return the weights after a norm, whose tokens no longer vary in size.
+
+        Args:
+            scales: divisors of the norm.
+            kernel: kernel before the norm.
+            tokens: layout of the text.
+            factor: a further factor on the weights.
+        """
         weights = self.times(factor / _root(scales, tokens))
         if isinstance(scales, float):
             return weights
@@ -78,7 +88,11 @@ class Weights:
         return Weights(weights.each, weights.itself, other, same, np.zeros_like(weights.size))
 
     def attended(self, seen: Array) -> Weights:
-        """Behind even weights of the tokens of every place that a row sees, (r, r)."""
+        """Return the weights after attention with even weights over the tokens of every position that a row sees.
+
+        Args:
+            seen: number of tokens of each position that a row sees, (r, r).
+        """
         total = seen.sum(-1, keepdims=True)
         even, alone = seen / total, 1.0 / total[:, 0]
         other, same, size = (part @ even.T for part in (self.other, self.same, self.size))
@@ -86,7 +100,7 @@ class Weights:
         return Weights(even @ self.each, alone * self.itself, other, same, (1.0 - alone) * same + alone * size)
 
     def through_units(self, slopes: Array, tokens: TextLayout) -> Weights:
-        """Behind units, whose kernel has these slopes, (batch, 2 R, 2 R)."""
+        """Return the weights after an MLP, from the slopes of its kernel, (batch, 2 R, 2 R)."""
         other, same = (np.maximum(part, 0.0) for part in _beside(slopes, tokens))
         ratio = np.divide(same, other, out=np.zeros_like(same), where=other > 0)
         passed = self.times(np.sqrt(other))
@@ -95,7 +109,12 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordWeights:
-    """The word weights of the residual stream in one sequence, by the number of attentions from 1; all are alike."""
+    """The weights of frequent words in the residual stream of one sequence; all sequences are alike.
+
+    Attributes:
+        tokens: layout of the text.
+        behind: the weights by the number of attentions, from 1.
+    """
 
     tokens: TextLayout
     behind: tuple[Weights, ...] = ()
@@ -181,7 +200,7 @@ class WordWeights:
 
 
 def _added(parts: Sequence[Weights]) -> Weights:
-    """The weights of several ways that are alike, of which products of two tokens add up."""
+    """Return the sum of weights from several paths, such that products of two tokens add up."""
     each, itself = (np.sqrt(sum(np.square(getattr(part, name)) for part in parts)) for name in ("each", "itself"))
     of_parts = [np.sqrt(np.square(part.each).sum(-1)) for part in parts]
     total = np.sqrt(sum(np.square(part) for part in of_parts))
@@ -194,13 +213,16 @@ def _added(parts: Sequence[Weights]) -> Weights:
 
 
 def _seen(tokens: TextLayout) -> Array:
-    """How many tokens of a place one of another sees, (r, r)."""
+    """Return how many tokens of each position a token sees, (r, r)."""
     count = len(tokens.probes) // tokens.sequences
     return np.asarray(tokens.seen[:count, :count])
 
 
 def _beside(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
-    """Entries of a place and the next one, which hold other words, of two sequences and of one, (batch, r) each."""
+    """Return kernel entries of neighbouring positions, in two sequences and in one, (batch, r) each.
+
+    The positions have different words.
+    """
     count = len(tokens.probes) // tokens.sequences
     beside = tokens.neighbours[:count]
     other = (beside + 2 * count) % len(tokens.sizes)
@@ -224,5 +246,5 @@ def _root(scales: Number, tokens: TextLayout) -> Array:
 
 
 def _squares(sums: Array) -> Array:
-    """Products of every two of numbers (batch, p, r), in one axis: (batch, r, p²)."""
+    """Return the products of every two of p numbers, in one axis: (batch, p, r) → (batch, r, p²)."""
     return np.einsum("bpr,bqr->brpq", sums, sums).reshape(len(sums), sums.shape[-1], -1)

@@ -1,26 +1,27 @@
-"""Kernels of random text by representatives: of tokens of other words, and beside each a probe of one word.
+"""Kernels of random text by representatives: tokens with different ids, and at each position a probe with a common id.
 
-Pairs of positions are of two classes, of the same word with the chance κ and of other words. Given its class a pair
-passes entrywise, and sums over many tokens see the mixture of both. So there are twice as many representatives: pairs
-of generic ones are of other words, and those of probes, which all hold one word, of the same. Squared norms are sums
-over both kinds of pairs, which is the mixture of products and not the product of mixtures.
+Pairs of positions belong to two classes: with equal token ids (one word), with the probability κ, and with different
+ids. Given its class a pair passes entrywise, and sums over many tokens depend on the mixture of both. So there are
+twice as many representatives: pairs of generic ones have different ids, and those of probes, which all share one id,
+have equal ids. Squared norms are sums over both kinds of pairs, which is the mixture of products and not the product
+of mixtures.
 
-What x_i has is of three levels: K_ij of other words, which all tokens have in common; what its word adds to that; and
-what it has by itself, where positions tell places apart. Sums over keys hold the first in full, the second with the
-weight that a pair's chance κ gives it, and the third once.
+A token x_i has parts of three levels: K_ij of different ids, which all tokens have in common; the excess of its word;
+and its own part, where positions are distinguished. Sums over keys contain the first in full, the second with the
+probability κ of a pair as weight, and the third once.
 
-Rows that hold one word see it themselves: pairs of one word that two rows see are counted given whether these do
-(`TextLayout.coincidences`), of 64 tokens 0.6% of what tokens of one word have in common.
+Rows with equal ids attend to this id themselves: pairs of equal ids that two rows see are counted given whether the
+rows' ids agree (`TextLayout.coincidences`); with 64 tokens this is 0.6% of the common part of tokens with equal ids.
 
-Assumes many tokens: how often words occur in one text is taken at its mean, to relative O(κ) in what logits lean to.
-Squared gradients of W^K above the first layer are up to 4 κ below those of networks.
+Assumes many tokens: the count of a word in one text is taken at its mean, to relative O(κ) in the part of logits that
+leans to it. Squared gradients of W^K above the first layer are up to 4 κ below those of networks.
 
-A gradient goes along with how often two texts hold the same words, which makes their tokens more alike in every layer:
-on the way back its two `ends`, a deviation more and less, stand for all texts, in units and in sums over keys. Where
-rows hold one word, whose size grows with its own repeats, sampled texts have next to nothing of that (-2 to 1% of W^Q
-and W^K, where others have up to 9%), and it is left out. With small embeddings, gated units, 4 layers and 64 tokens,
-what two sequences share is then within 3% of sampled texts in W^V and W^O, and 3 to 7% too large in units; behind 8
-layers of 12 tokens it is up to a third too small.
+A gradient varies with how often two texts share words, which makes their tokens more alike in every layer. In the
+backward pass two texts, one standard deviation above and below the mean (`repeat_extremes`), represent all texts, in
+MLPs and in sums over keys. Where rows have equal ids, whose size grows with their own repeats, sampled texts have
+almost none of this (-2 to 1% of W^Q and W^K, while others have up to 9%), and it is left out. With small embeddings,
+gated MLPs, 4 layers and 64 tokens, the part that two sequences share is then within 3% of sampled texts in W^V and
+W^O, and 3 to 7% too large in MLPs; after 8 layers of 12 tokens it is up to a third too small.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelChances:
-    """Chances that labels are words, (2 R, 2 R): of two tokens of one word, and of two words.
+    """The probabilities that labels are certain words, (2 R, 2 R), for tokens with equal and with different ids.
 
     Attributes:
-        own: that the label of the row is its word: where the column is next, certain of one word, and not of two.
-        both: that both labels are.
-        hits: of two words, that the label of the column is the word of the row: certain where the row is next.
-        hits_twice: of two words, that the label of the row is its word as well.
-        crossed: of two words, that each is the other's label.
+        own: probability that the row's label is its own id. If the column is the next position, it is 1 for equal ids
+            and 0 for different ones.
+        both: probability that both labels are the tokens' own ids.
+        hits: for different ids, probability that the column's label is the row's id; 1 if the row is next.
+        hits_twice: for different ids, probability that the row's label is the row's id, too.
+        crossed: for different ids, probability that each is the other's label.
     """
 
     own: Array
@@ -63,16 +65,16 @@ class LabelChances:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextLayout(GroupLayout):
-    """Representatives of text: of every sequence first r generic ones, then r probes at the same places.
+    """The layout of a text's representatives: for every sequence r generic ones, then r probes at the same positions.
 
     Attributes:
         neighbours: the other representative of the group, or the nearest one of the same kind, (2 r sequences,).
-        generic: of every representative the generic one of its place, (2 r sequences,).
-        probes: of the probes, (r sequences,).
-        repeats: κ of the places of two probes, (r sequences, r sequences).
-        frequencies: of every word, of sum 1.
-        own_labels: the chance that its label is that word, of every word.
-        independent_labels: whether labels are drawn independently of all words; else a label is the next word.
+        generic: the generic representative at the position of each, (2 r sequences,).
+        probes: indices of the probes, (r sequences,).
+        repeats: κ for the positions of two probes, (r sequences, r sequences).
+        frequencies: frequency of every token id, with sum 1.
+        own_labels: probability of every token id that its label is the same id.
+        independent_labels: whether labels are independent of all token ids; otherwise a label is the next token id.
     """
 
     neighbours: Array
@@ -84,11 +86,18 @@ class TextLayout(GroupLayout):
     independent_labels: bool
 
     most_heads: ClassVar[int] = 8
-    """Fewer than of tokens that differ, since the deviation of a text is larger."""
+    """The largest number of sampled heads, smaller than for different tokens because texts vary more."""
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False) -> TextLayout:
-        """From the layout of tokens whose words all differ."""
+        """Create the layout of a text from the layout of tokens whose ids all differ.
+
+        Args:
+            tokens: the layout of the tokens.
+            law: law of the text.
+            apart: whether sums over pairs of tokens are split into pairs within a sequence and pairs of two
+                sequences.
+        """
         sequences, rows = tokens.sequences, np.arange(len(tokens.sizes))
         each = len(rows) // sequences
         # Generic ones and probes of every sequence, in places of the new layout.
@@ -130,7 +139,7 @@ class TextLayout(GroupLayout):
 
     @property
     def beside(self) -> Any:
-        """The generic representatives at the probes' places, (R,)."""
+        """The indices of the generic representatives at the probes' positions, (R,)."""
         return self.generic[self.probes]
 
     @property
@@ -141,7 +150,7 @@ class TextLayout(GroupLayout):
         return index
 
     def of_word_share(self, kernel: Array) -> Array:
-        """The share of what a token adds to what all have in common that is its word's, (..., 2 R)."""
+        """Return the share of a token's excess in K_ii that is due to its id, not to the single token, (..., 2 R)."""
         added, alone = self.of_words(kernel)
         word = np.maximum(np.linalg.diagonal(added), 0.0)
         share = np.divide(word, word + alone, out=np.ones_like(word), where=word + alone > 0)
@@ -158,13 +167,13 @@ class TextLayout(GroupLayout):
 
     @property
     def one_word(self) -> Array:
-        """1 where two representatives hold one word: each with itself, and probes, (2 R, 2 R)."""
+        """The matrix that is 1 where two representatives have equal ids: each with itself, and probes, (2 R, 2 R)."""
         probes = self.to_probes(np.ones(len(self.probes)))
         return np.maximum(np.eye(len(probes)), np.outer(probes, probes))
 
     @cached_property
     def labels(self) -> LabelChances:
-        """Chances that labels, which are the next words, are words of the same or of other positions."""
+        """The probabilities that labels, which are the next ids, equal the ids of their own or other positions."""
         law, repeated, itself = self.frequencies, self.own_labels, np.eye(len(self.sizes))
         square = law**2
         pair = square / square.sum()
@@ -189,7 +198,7 @@ class TextLayout(GroupLayout):
         )
 
     def _following(self) -> Array:
-        """The share of the pairs of an entry in which the column is the position after the row, (2 R, 2 R)."""
+        """Return the share of an entry's pairs in which the column is the position after the row, (2 R, 2 R)."""
         following = np.zeros((len(self.sizes),) * 2)
         each, sizes = len(self.generic) // (2 * self.sequences), self.sizes[self.generic]
         for rows in (*self.beside.reshape(self.sequences, each), *self.probes.reshape(self.sequences, each)):
@@ -202,26 +211,30 @@ class TextLayout(GroupLayout):
 
     @property
     def itself(self) -> Array:
-        """1 for generic tokens that stand for themselves, else 0, (2 R,)."""
+        """The vector that is 1 for generic representatives of single tokens, else 0, (2 R,)."""
         rows = np.arange(len(self.sizes))
         return ((self.twins == rows) & (self.generic == rows)) * 1.0
 
     @property
     def seen_all(self) -> Array:
-        """How many tokens a row sees, (2 R, 1)."""
+        """The number of tokens that each row attends to, (2 R, 1)."""
         return np.asarray(self.seen.sum(-1, keepdims=True))
 
     @property
     def one_sequence(self) -> Array:
-        """Whether two representatives are of one sequence, (2 R, 2 R)."""
+        """The mask of pairs of representatives in one sequence, (2 R, 2 R)."""
         each = len(self.sizes) // self.sequences
         return np.asarray(np.kron(np.eye(self.sequences), np.ones((each, each))) > 0)
 
     def sampled_shares(self, generator: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """The shares of a row's sequence, beside one position, of that one's word and of one that a pair holds.
+        """Return random shares of a row's sequence that have the id of one position, and the id of a pair of positions.
 
-        Both (*shape, 2 R, 1). The words are drawn, that of a position by its frequency and that of a pair by its
-        square, and how often each sequence holds it.
+        Both are (*shape, 2 R, 1), and do not count the position itself. The id of a position is drawn by its
+        frequency, that of a pair by its squared frequency, and then the count of this id in each sequence.
+
+        Args:
+            generator: random generator of ids and counts.
+            shape: leading axes of the result.
         """
         length, law = self.count // self.sequences, self.frequencies
         if not self.repeats.any():
@@ -236,19 +249,20 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def coincidences(self) -> Array:
-        """How much likelier than κ it is that two rows see the same word, given whether they hold one, (2 R, 2 R)."""
+        """The probability / κ that two rows see equal ids, given whether the rows have equal ids, (2 R, 2 R)."""
         return self.turned_coincidences(np.ones(()), np.ones(()))
 
     def turned_coincidences(self, of_all: Array, with_itself: Array) -> Array:
-        """The same of sums over pairs that positions turn, each with a factor of its own.
+        """Return `coincidences` for sums over pairs that rotary positions turn, each with its own factor, (2 R, 2 R).
 
-        Rows that hold word w see it themselves: of the m tokens that each sees a known ones, and the others are w with
-        the chance f_w, so that two rows have a a' + (a (m' - a') + a' (m - a)) f_w + (m - a) (m' - a') κ pairs of one
-        word. Rows that differ see so much less of the same words. A row with itself knows one token, which is no pair.
+        Rows with the word w see it themselves: of the m tokens that each sees a are known, and the others are w with
+        the probability f_w, so that two rows have a a' + (a (m' - a') + a' (m - a)) f_w + (m - a) (m' - a') κ pairs
+        of one word. Rows that differ see correspondingly fewer pairs of one word. A row with itself knows one token,
+        which is not a pair.
 
         Args:
             of_all: the mean factor of all pairs, (R, R) or ().
-            with_itself: that of the pairs that hold another row's own token, by this row, (R,) or ().
+            with_itself: the mean factor of the pairs that contain another row's own token, by this row, (R,) or ().
         """
         law, shape = self.frequencies, (len(self.sizes),) * 2
         same = float((law**2).sum())
@@ -270,7 +284,7 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def count_variance(self) -> tuple[float, float, float]:
-        """κ of independent words, τ, and what is left of every pair, of which `text_counts` makes Var κ̂."""
+        """The numbers κ and τ, and the rest per pair, from which `text_counts` computes Var κ̂ over texts."""
         law = self.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
         if not self.repeats.any():
@@ -280,10 +294,10 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def count_deviations(self) -> Array:
-        """The standard deviation over texts of how often two rows see one word, over κ, (2 R, 2 R).
+        """The standard deviation over texts of the share of equal ids that two rows see, divided by κ, (2 R, 2 R).
 
-        Of tokens that are not known, as in `text_counts`, which says of what their variance is made; two rows of one
-        sequence are taken as those of two.
+        It counts only tokens that are not known; its variance is explained in `text_counts`. Two rows of one sequence
+        are taken as those of two.
         """
         same, first, left = self.count_variance
         seen = np.maximum(self.seen_all, 1.0)
@@ -302,23 +316,26 @@ class TextLayout(GroupLayout):
         return (np.resize([1.0, -1.0], entries) * (entries % 2 == 0))[:, None, None]
 
     def over_ends(self, kernels: Array) -> Array:
-        """The mean of both ends in the place of each, (entries, 2 R, 2 R)."""
+        """Return the mean over texts with more and with fewer shared ids, in both places, (entries, 2 R, 2 R)."""
         if self.sequences == 2:
             turned = np.roll(np.arange(len(self.sizes)), len(self.sizes) // 2)
             return np.asarray((kernels + kernels[..., turned[:, None], turned]) / 2.0)
         return kernels if len(kernels) % 2 else np.repeat((kernels[::2] + kernels[1::2]) / 2.0, 2, axis=0)
 
     def likelier(self, entries: int) -> Array:
-        """How much likelier than κ two rows see one word, less 1, in texts at both `ends`, (entries or 1, 2 R, 2 R)."""
+        """Return the relative excess over κ of the probability that two rows see equal ids, (entries or 1, 2 R, 2 R).
+
+        It is for texts with more and with fewer shared ids (`repeat_extremes`).
+        """
         return np.asarray(self.coincidences - 1.0 + self.repeat_extremes(entries) * self.count_deviations)
 
     @property
     def varying(self) -> Array:
-        """By how much of one word's sum the words of a text make a row's sum vary, (2 R, 1)."""
+        """The standard deviation of a row's sum due to the ids of a text, divided by the sum for one id, (2 R, 1)."""
         return np.sqrt(self.repeats[0, 0] * (1.0 - 1.0 / np.maximum(self.seen_all, 1.0)))
 
     def to_probes(self, numbers: Array) -> Array:
-        """Numbers of the probes, and 0 of all others, (..., 2 R)."""
+        """Return an array with given numbers at the probes and 0 elsewhere, (..., 2 R)."""
         out = np.zeros((*numbers.shape[:-1], len(self.sizes)))
         out[..., self.probes] = numbers
         return out
@@ -395,7 +412,7 @@ class TextLayout(GroupLayout):
         return places
 
     def without_words(self, smooth: Array, kernel: Array) -> Array:
-        """A kernel that was split, less what the chance of a pair counts of tokens that stand for themselves."""
+        """Return a kernel from `smooth_and_own` without the share κ of a pair for tokens that stand for themselves."""
         return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
 
     def attend(self, kernel: Array) -> Array:
@@ -409,22 +426,22 @@ class TextLayout(GroupLayout):
         return attended + words @ repeated @ words.T * self.repeat_extremes(len(kernel)) * self.count_deviations
 
     def attend_back(self, kernel: Array) -> Array:
-        """The backward pass of that map, in the same way."""
+        """Return Aᵀ K A for even weights A, with the excess of equal ids, for texts with more and fewer shared ids."""
         words, likelier = self._even_words, kernel * self.pairs * self.likelier(len(kernel))
         return self.with_likelier(super().attend_back(kernel), words.T @ likelier @ words)
 
     @property
     def _even_words(self) -> Array:
-        """Even weights of all tokens of a place that a row sees, as of one word, (2 R, R)."""
+        """The even weights of all tokens of a position that a row sees, as if of one word, (2 R, R)."""
         weights: Array = (whole(self._even()) * self.seen)[:, self.beside]
         return weights
 
     def with_likelier(self, gradient: Array, passed: Array) -> Array:
-        """A gradient kernel at keys with what is due to rows that see a word likelier than by chance.
+        """Add to a gradient kernel at keys the part from rows that see equal ids more often than by chance, in place.
 
         Args:
             gradient: the kernel, which is changed.
-            passed: sums of that over rows and over keys of two places, (..., R, R).
+            passed: sums of that part over rows and over keys of two positions, (..., R, R).
         """
         sizes, kappa = self.sizes[self.beside], self.repeats
         each = passed / sizes[:, None] / sizes * (1.0 - np.eye(len(sizes)))

@@ -1,4 +1,4 @@
-"""The law of random text: how often words repeat, and how often their labels agree."""
+"""The law of random text: how often token ids repeat, and how often the labels of two positions agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PIECE = 2**22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextLaw:
-    """A law of random text. It distinguishes pairs of positions with the same token id and with different ones.
+    """A law of random text: token frequencies, and how often two positions have equal token ids and equal labels.
 
     Attributes:
         frequencies: frequency of every token id, (words,), with sum 1.
@@ -70,14 +70,14 @@ class TextLaw:
 
     @classmethod
     def of_frequencies(cls, frequencies: ArrayLike) -> TextLaw:
-        """Independent words of these frequencies; the label of a position is the next word."""
+        """Return the law of independent token ids with given frequencies; a position's label is the next token id."""
         law = np.asarray(frequencies, dtype=float)
         same = min(1.0, float(np.square(law).sum()))
         return cls(law, same, same, same, same)
 
     @classmethod
     def of_counts(cls, counts: ArrayLike) -> TextLaw:
-        """Independent words, counted.
+        """Return the law of independent token ids from counts of every id.
 
         Raises:
             ValueError: counts are not numbers of at least 0, or none is above 0.
@@ -96,10 +96,14 @@ class TextLaw:
 
     @classmethod
     def zipf(cls, exponent: float, words: int) -> TextLaw:
-        """Independent words of frequencies 1/k^exponent, k = 1, ..., words.
+        """Return the law of independent token ids with frequencies proportional to 1/k^exponent, k = 1, ..., words.
+
+        Args:
+            exponent: the exponent, at least 0.
+            words: number of token ids.
 
         Raises:
-            ValueError: the exponent is negative or no number, or there is no word.
+            ValueError: the exponent is negative or not a number, or there are no token ids.
         """
         if not (np.isfinite(exponent) and exponent >= 0):
             raise ValueError(f"exponent must be a number of at least 0, got {exponent!r}.")
@@ -109,10 +113,13 @@ class TextLaw:
 
     @classmethod
     def distinct(cls, words: int) -> TextLaw:
-        """The law of words that never repeat, each of which is as often a label as any other.
+        """Return the law of text in which no token id repeats, and every id is equally likely as a label.
+
+        Args:
+            words: number of token ids.
 
         Raises:
-            ValueError: there is no word.
+            ValueError: there are no token ids.
         """
         if words < 1:
             raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
@@ -121,13 +128,17 @@ class TextLaw:
 
     @classmethod
     def of_kind(cls, kind: str, vocab: int) -> TextLaw:
-        """The measured law of a kind of text; its tokenizer is known by the size of its vocabulary.
+        """Return the measured law of a kind of text, for the tokenizer with a given size of vocabulary.
 
-        English tokens are independent: a batch mixes texts, whose labels agree less often than those of one text. Code
-        and mock data have the chances of labels that were counted.
+        English tokens are independent: a batch mixes texts, whose labels agree less often than those of one text.
+        Code and mock data have the probabilities of equal labels that were counted.
+
+        Args:
+            kind: a value of `token_laws.KINDS`.
+            vocab: size of the vocabulary.
 
         Raises:
-            ValueError: as in `token_laws.token_law`.
+            ValueError: there is no law of this kind, or the vocabulary is too small.
         """
         law = token_law(kind, vocab)
         if kind == "english":
@@ -137,14 +148,18 @@ class TextLaw:
 
     @classmethod
     def of_card(cls, card: Any) -> TextLaw:
-        """A law from a mapping with `ranks` or `counts`, and optionally `within` and chances that labels agree.
+        """Return a law of text from a mapping with `ranks` or `counts` of token ids, and optionally probabilities.
 
-        `ranks` are pairs of a number of ranks and the share of each, in the order of shares. Instead of `ranks` a card
-        may have `head`, shares of the first ranks, and `tail`, pairs of a number of ranks and their whole share. The
-        chances are `same_word_labels` and `other_word_labels`; by default the chance for independent tokens.
+        `ranks` are pairs of a number of ranks and the share of each, in the order of shares. Instead of `ranks` the
+        mapping may have `head`, shares of the first ranks, and `tail`, pairs of a number of ranks and their whole
+        share. The optional probabilities are `within`, `same_word_labels` and `other_word_labels`; the defaults are
+        those of independent tokens.
+
+        Args:
+            card: the mapping.
 
         Raises:
-            ValueError: the mapping has neither, other keys have no number, or as in `TextLaw`.
+            ValueError: the mapping has neither ranks nor counts, or a value is not a number or out of range.
 
         >>> TextLaw.of_card({"ranks": [[1, 0.5], [2, 0.25]], "same_word_labels": 0.6}).across
         0.375
@@ -168,10 +183,14 @@ class TextLaw:
 
     @classmethod
     def of_text(cls, words: Sequence[object] | NDArray[np.integer], tokens: int) -> TextLaw:
-        """The law of a text, counted: words of any kind, in their order, in sequences of so many tokens.
+        """Return the law of a text by counting its words.
 
-        Within a sequence pairs are counted there; of two sequences, over the whole text. The label of a word is the
-        next one, and labels agree as often as pairs of two words do that begin with the same one.
+        Pairs within a sequence are counted in each sequence, pairs of two sequences over the whole text. The label of
+        a word is the next word, so that labels of two equal words agree if the words after them do.
+
+        Args:
+            words: the words in their order, numbers or any other objects.
+            tokens: length of a sequence.
 
         Raises:
             ValueError: the text is shorter than two sequences, or a sequence has one token.
@@ -180,10 +199,10 @@ class TextLaw:
 
     @classmethod
     def _of_ids(cls, ids: NDArray[np.integer], tokens: int) -> TextLaw:
-        """`of_text`, of words that are numbered from 0 and all occur.
+        """Return the law of a text whose words are numbered from 0 and all occur, as `of_text`.
 
         Raises:
-            ValueError: as there.
+            ValueError: the text is shorter than two sequences, or a sequence has one token.
         """
         sequences = (len(ids) - 1) // tokens if tokens > 1 else 0
         if sequences < 2:
@@ -216,17 +235,18 @@ class TextLaw:
 
     @classmethod
     def read(cls, given: str, *, tokens: int, vocab: int) -> TextLaw:
-        """The law with a name: a kind of text, zipf:A, counts:FILE of numbers, law:FILE of JSON, or a FILE of text.
+        """Return the law with a given name: a kind of text, zipf:A, counts:FILE, law:FILE, or the path of a text.
 
-        A text is its words between spaces, be they ids or not, as `of_text` takes them.
+        counts:FILE has numbers, law:FILE is JSON. The words of a text file are separated by white space and may be
+        numbers; they are counted as in `of_text`.
 
         Args:
             given: the name.
-            tokens: the length of a sequence.
-            vocab: the number of different tokens, which zipf:A has and which tells the tokenizer of a kind of text.
+            tokens: length of a sequence.
+            vocab: number of different token ids, for zipf:A, and to choose the tokenizer of a kind of text.
 
         Raises:
-            ValueError: it names no law or no file, or as in `of_kind`, `of_card`, `zipf`, `of_counts` and `of_text`.
+            ValueError: the name is not a law or a file, or its content is not allowed.
         """
         kind, _, rest = given.partition(":")
         if given in KINDS:
@@ -250,34 +270,39 @@ class TextLaw:
         return cls._of_ids(_ids_of(given), tokens)
 
     def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Windows of independent words, (count, tokens + 1): what `predict` takes for a text that is given."""
+        """Return random windows of independent token ids, (count, tokens + 1), the argument `windows` of `predict`."""
         shape = count, tokens + 1
         return np.asarray(generator.choice(len(self.frequencies), size=shape, p=self.frequencies), dtype=np.int64)
 
 
 def _pairs(counts: NDArray[np.integer]) -> float:
-    """Ordered pairs of two different positions, from how many each word has."""
+    """Return the number of ordered pairs of two different positions with equal ids, from the count of every id."""
     numbers = counts.astype(float)
     return float((numbers * (numbers - 1.0)).sum())
 
 
 class _Tally:
-    """Counts of numbers that come in pieces."""
+    """A table of counts of integer keys that arrive in pieces.
+
+    Attributes:
+        keys: the keys.
+        counts: count of each key.
+    """
 
     def __init__(self) -> None:
         self.keys, self.counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
     def add(self, keys: NDArray[np.int64], counts: NDArray[np.integer]) -> None:
-        """Add those of a piece, each number once."""
+        """Add the counts of one piece, in which each key occurs once."""
         self.keys, at = np.unique(np.concatenate([self.keys, keys]), return_inverse=True)
         self.counts = np.bincount(at, weights=np.concatenate([self.counts, counts]), minlength=len(self.keys))
 
 
 def _ids_of(path: str) -> NDArray[np.int32]:
-    """The words of a text, numbered in their alphabetical order.
+    """Return the words of a text file as numbers in their alphabetical order.
 
     Raises:
-        ValueError: it cannot be read, or is no UTF-8.
+        ValueError: the file cannot be read, or is not UTF-8.
     """
     try:
         about = os.stat(path)
@@ -288,11 +313,11 @@ def _ids_of(path: str) -> NDArray[np.int32]:
 
 @lru_cache(maxsize=1)
 def _ids_of_file(path: str, _: object) -> NDArray[np.int32]:
-    """`_ids_of`; one text is asked for several times in a row.
+    """Return the numbered words of a text file, cached for repeated calls.
 
     Args:
-        path: of the text.
-        _: what changes where the file does.
+        path: path of the file.
+        _: a value that changes if the file does.
     """
     numbers: dict[str, int] = {}
     pieces = [
@@ -304,10 +329,10 @@ def _ids_of_file(path: str, _: object) -> NDArray[np.int32]:
 
 
 def _words(path: str) -> Iterator[list[str]]:
-    """The words of a file, piece by piece.
+    """Yield the words of a text file, piece by piece.
 
     Raises:
-        ValueError: as `_ids_of`.
+        ValueError: the file cannot be read, or is not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     rest = ""

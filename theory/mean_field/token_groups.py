@@ -1,8 +1,9 @@
-"""Kernels of many tokens by a few of them: the first ones, and two of every group of neighbours.
+"""Kernels over many tokens by a few representatives: the first tokens, and two of every group of neighbours.
 
-Independent tokens of a long sequence differ by their place alone, and slowly: x_i·x_j is a smooth function of both
-places but at i = j. So a sum over all tokens is one over representatives, each with a number of tokens that it stands
-for. Under a causal mask groups grow like the place, since what a token has seen varies with its logarithm.
+Independent tokens of a long sequence differ only by their position, and slowly: x_i·x_j is a smooth function of both
+positions except at i = j. So a sum over all tokens is one over representatives, each with the number of tokens that
+it stands for. Under a causal mask groups grow in proportion to the position, since the tokens that a token sees vary
+with the logarithm of its position.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _GROUPS = 8
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GroupLayout(MatrixLayout):
-    """Kernels of r representatives, as arrays (..., r, r): K_ii of one token, K_ij of two different ones.
+    """The layout of r representatives of token groups, with kernels (..., r, r): K_ii of one token, K_ij of two tokens.
 
     Attributes:
-        places: of every representative, from 0, (r,); two of a group lie between tokens.
-        sizes: how many tokens each stands for, (r,), of sum n.
-        pairs: how many ordered pairs of tokens every entry stands for, (r, r), of sum n². Two tokens that one
-            representative stands for are as that one and its twin, of one sequence and of two.
-        twins: index of the other representative of the group, (r,), or one's own where a token stands for itself.
-        seen: how many of the column's tokens the row's token attends to, (r, r).
+        places: position of every representative, from 0, (r,); the two of a group lie between tokens.
+        sizes: number of tokens that each stands for, (r,), with sum n.
+        pairs: number of ordered pairs of tokens that every entry stands for, (r, r), with sum n². Two tokens that one
+            representative stands for count as that one and its twin, in one sequence and in two.
+        twins: index of the other representative of the group, (r,), or its own index if a token stands for itself.
+        seen: number of the column's tokens that the row's token attends to, (r, r).
     """
 
     places: Array
@@ -44,9 +45,14 @@ class GroupLayout(MatrixLayout):
     seen: Array
 
     def repeated(self, sequences: int, *, apart: bool = False) -> GroupLayout:
-        """The layout of so many sequences, one after another: tokens of two see nothing of each other.
+        """Return the layout of several sequences, one after another, which do not attend to each other.
 
-        A representative and the same one of another sequence are two tokens of one place.
+        A representative and the same one of another sequence are two tokens of one position.
+
+        Args:
+            sequences: number of sequences.
+            apart: whether sums over pairs of tokens are split into pairs within a sequence and pairs of two
+                sequences.
         """
         alike = np.eye(sequences)
         places, sizes = (np.tile(array, sequences) for array in (self.places, self.sizes))
@@ -58,36 +64,41 @@ class GroupLayout(MatrixLayout):
         )  # fmt: skip
 
     most_heads: ClassVar[int] = 16
-    """Heads that are sampled at most; what more of them average out does not matter among many tokens."""
+    """The largest number of heads that are sampled; with many tokens, more heads would average out little more."""
 
     def same_word(self, words: None) -> Array:
         return np.eye(len(self.sizes))
 
     def root(self, kernel: Array) -> Array:
-        """A square root of a kernel of the tokens that attend."""
+        """Return a square root of the kernel of the tokens that attend."""
         return cholesky(kernel)
 
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """The key of one token of each group, (batch, heads, samples, r, d_k), and what of its variance is left out.
+        """Return the key of one token of each group, and the variance that it leaves out.
+
+        The shape of the keys is (batch, heads, samples, r, d_k).
 
         Args:
-            kernel: of what keys are made of, (batch, r, r).
-            parts: keys that groups have in common, (batch, heads, 1, r, d_k), and the variance of a token beside them.
-            normals: independent, (batch, heads, samples, r, d_k).
-            generator: of what tokens of one place have in common.
+            kernel: kernel of the keys' inputs, (batch, r, r).
+            parts: common keys of groups, (batch, heads, 1, r, d_k), and the variance of a token around them.
+            normals: independent normals, (batch, heads, samples, r, d_k).
+            generator: random generator of the common part of tokens of one position.
         """
         mean, extra = parts
         shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
         return np.asarray(mean + np.sqrt(extra)[:, None, None, :, None] * shared), np.zeros(())
 
     def key_places(self, kernel: Array) -> Array:
-        """The share of a key's own part that the key at its place in another sequence has too, (..., S r)."""
+        """Return the share of a key's own part that the key at its position in another sequence also has.
+
+        The shape is (..., S r).
+        """
         return self.of_places(kernel)
 
     def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        """Vectors with the second moments of a kernel, (batch, heads, rows, samples)."""
+        """Return random vectors whose second moments are a kernel, (batch, heads, rows, samples)."""
         return np.asarray(eigen_root(kernel)[:, None] @ generator.standard_normal(shape))
 
     def repeat_extremes(self, entries: int) -> Array:
@@ -95,12 +106,12 @@ class GroupLayout(MatrixLayout):
         return np.zeros(())
 
     def over_ends(self, kernels: Array) -> Array:
-        """The mean over how often texts share words, (entries, r, r)."""
+        """Return the mean over texts with more and with fewer shared words, (entries, r, r)."""
         return kernels
 
     @property
     def row_places(self) -> Array:
-        """Places of the tokens that attend."""
+        """The positions of the tokens that attend."""
         return self.places
 
     def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
@@ -110,14 +121,14 @@ class GroupLayout(MatrixLayout):
         return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
 
     def across_tokens(self, kernel: Array, others: Array) -> Array:
-        """Return the kernel with the product of a token and another one wherever a group meets its own place."""
+        """Return a kernel with the entries of a group with itself replaced by the product of two different tokens."""
         rows, smooth = np.arange(len(self.sizes)), kernel.copy()
         for _, same in [(rows, rows), *self.same_places()]:
             smooth[..., rows, same] = kernel[..., rows, same[others]]
         return smooth
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """The same of sums over tokens, of which some may hold one word."""
+        """Return `smooth_and_own` for sums over tokens, some of which may have equal ids."""
         return self.smooth_and_own(kernel)
 
     def differing(self, kernel: Array) -> Array:
@@ -129,14 +140,15 @@ class GroupLayout(MatrixLayout):
         return np.asarray(np.linalg.diagonal(kernel) - kernel[..., rows, neighbours])
 
     def same_places(self) -> list[tuple[Any, Any]]:
-        """Every representative, and the same one of another sequence; once for every way to be another."""
+        """Return index pairs of every representative and the same one of another sequence, for every such shift."""
         rows, each = np.arange(len(self.sizes)), len(self.sizes) // self.sequences
         return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
 
     def of_places(self, kernel: Array) -> Array:
-        """The share of what one token adds to K_ii that the one at its place in another sequence has too, (..., S r).
+        """Return the share of a token's excess in K_ii that the token at its position in another sequence also has.
 
-        All sequences have one table of positions, so that tokens of one place are more alike than others.
+        All sequences have one table of positions, so that tokens of one position are more alike than others. The
+        shape is (..., S r).
         """
         smooth, added = self.smooth_and_own(kernel)
         common = np.zeros_like(added)
@@ -145,12 +157,12 @@ class GroupLayout(MatrixLayout):
         return np.divide(common, added, out=np.zeros_like(added), where=added > 0)
 
     def shared_by_place(self, normals: Array, share: Array, generator: np.random.Generator) -> Array:
-        """Independent normals (..., S r, columns), and with the share in common with those of their place elsewhere.
+        """Return normals that have a share of their variance in common with those of their position in other sequences.
 
         Args:
-            normals: of every representative.
-            share: of the variance, (..., S r, 1).
-            generator: of what is in common.
+            normals: independent normals of every representative, (..., S r, columns).
+            share: the common share of the variance, (..., S r, 1).
+            generator: random generator of the common part.
         """
         if self.sequences == 1:
             return normals
@@ -170,9 +182,16 @@ class GroupLayout(MatrixLayout):
         )  # fmt: skip
 
     def shared(self, first: Array, other: Array, own: Array, shift: int = 0) -> Array:
-        """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: blocks (..., S, r, r) of one token, δ (..., S r).
+        """Return Σ_j A_ij B_kj δ_j over the tokens j that both i and k see.
 
-        Or of k in the sequence that is so many after that of i, over tokens j' there at the place of j: A_ij B_kj' δ_j.
+        For a shift, k is in the sequence that is so many after that of i, and the sum is over the tokens j' there at
+        the position of j: A_ij B_kj' δ_j.
+
+        Args:
+            first: A, weights of one token, blocks (..., S, r, r).
+            other: B, in the same form.
+            own: δ, (..., S r).
+            shift: number of sequences.
         """
         layout, of_each = self.one, numbers(own, self.sequences)[..., None, :]
         share, other = layout.seen / layout.sizes, np.roll(other, -shift, -3) if shift else other
@@ -182,9 +201,15 @@ class GroupLayout(MatrixLayout):
         return with_diagonal(both, np.linalg.diagonal(both) + alone)
 
     def pulled_back_weights(self, gradient: Array, first: Array, other: Array, shift: int = 0) -> Array:
-        """Σ_ik P_ik A_ij B_kj of one token j, (..., S r), of blocks; P is already times the number of pairs.
+        """Return Σ_ik P_ik A_ij B_kj for one token j, (..., S r), from blocks.
 
-        Or of B_kj' as in `shared`, with P's blocks between the two sequences.
+        For a shift, the sum has B_kj' as in `shared`, and P has the blocks between the two sequences.
+
+        Args:
+            gradient: P, already times the number of pairs.
+            first: A.
+            other: B.
+            shift: number of sequences.
         """
         share, other = self.one.seen / self.one.sizes, np.roll(other, -shift, -3) if shift else other
         seen = other * share
@@ -198,22 +223,24 @@ class GroupLayout(MatrixLayout):
     def coincident_terms(
         self, kernel: Array, common: Array, own: Array, first: Array, other: Array, *, mean: tuple[int, ...] = ()
     ) -> Array:
-        """Return the terms of A K Bᵀ in which a token meets itself or its place in another sequence; mean over axes.
+        """Return the terms of A K Bᵀ from products of a token with itself, or with its position in another sequence.
+
+        The result is a mean over some axes.
 
         Args:
             kernel: K, (..., S r, S r).
-            common: K of two places throughout.
-            own: what a token adds to its K_ii, (..., S r).
+            common: K of two different positions in all entries.
+            own: excess of K_ii of a token over `common`, (..., S r).
             first: blocks A of one token.
             other: blocks B.
-            mean: the axes.
+            mean: axes of the mean.
         """
         parts = [own, *(kernel[..., *pair] - common[..., *pair] for pair in self.same_places())]
         blocks = (self.shared(first, other, part, shift).mean(mean) for shift, part in enumerate(parts))
         return np.asarray(sum(whole(part, shift) for shift, part in enumerate(blocks)))
 
     def centred(self, kernel: Array) -> Array:
-        """A kernel whose sums over a sequence vanish for every group, which else leave a part of order 1/n."""
+        """Return a kernel less its means over each sequence, which would otherwise leave a part of order 1/n."""
         each, count = len(self.sizes) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))
         # Of every token with a sequence, (..., r, sequences), and of two sequences.
@@ -240,7 +267,7 @@ class GroupLayout(MatrixLayout):
         return below
 
     def _even(self) -> Array:
-        """The same weight of all tokens that a row sees, blocks (S, r, r)."""
+        """Return equal weights for all tokens that a row sees, blocks (S, r, r)."""
         seen = self.one.seen
         return np.broadcast_to(1.0 / seen.sum(-1, keepdims=True), (self.sequences, *seen.shape))
 
@@ -267,7 +294,7 @@ class GroupLayout(MatrixLayout):
 
 
 def with_diagonal(kernel: Array, diagonal: Array) -> Array:
-    """The kernel with another diagonal."""
+    """Replace the diagonal of a kernel in place, and return it."""
     rows = np.arange(kernel.shape[-1])
     kernel[..., rows, rows] = diagonal
     return kernel
@@ -275,14 +302,14 @@ def with_diagonal(kernel: Array, diagonal: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4) -> GroupLayout:
-    """Representatives of a sequence of so many tokens.
+    """Return the layout of the few tokens that represent all tokens of a sequence.
 
     Args:
-        count: n.
-        causal: whether a token sees itself and those before it, or all.
-        window: of a causal mask the last tokens that are seen; 0 for all.
-        alone: how many first tokens of a causal sequence stand for themselves.
-        ratio: last place of a group over its first, at most; a window has several groups.
+        count: number of tokens n.
+        causal: whether a token sees only itself and the tokens before it, instead of all.
+        window: number of last tokens that are seen under a causal mask; 0 for all.
+        alone: number of first tokens of a causal sequence that stand for themselves.
+        ratio: largest ratio of the last position of a group to its first; a window has several groups.
     """
     widths, times = np.array(_runs(count, causal, window, alone, ratio)).T
     widths = np.repeat(widths, times)
@@ -308,16 +335,22 @@ def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, 
 def representative_count(
     count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4, members: int = 1
 ) -> int:
-    """How many stand for so many tokens, without their kernels; arguments as in `token_groups`.
+    """Return the number of representatives of a sequence, or of followed tokens, without building their layout.
 
-    Or how many tokens, at most so many for each.
+    Args:
+        count: number of tokens n.
+        causal: whether a token sees only itself and the tokens before it, instead of all.
+        window: number of last tokens that are seen under a causal mask; 0 for all.
+        alone: number of first tokens of a causal sequence that stand for themselves.
+        ratio: largest ratio of the last position of a group to its first.
+        members: largest number of followed tokens for each representative.
     """
     runs = _runs(count, causal, window, alone, ratio)
     return sum(times * min(width, 2 * min(members, max(1, width // 2))) for width, times in runs)
 
 
 def _runs(count: int, causal: bool, window: int, alone: int, ratio: float) -> list[tuple[int, int]]:
-    """Widths of the groups in their order, each with how many groups in a row have it."""
+    """Return the widths of the groups in their order, each with the number of consecutive groups that have it."""
     largest = max(_LEAST, window // _GROUPS) if window else count
     start = min(alone, count) if causal else 0
     runs = [(1, start)]

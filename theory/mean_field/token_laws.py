@@ -1,9 +1,10 @@
 """Token frequencies of English prose, source code and mock data, as measured with published tokenizers.
 
-`token_laws.json` holds them; `python -m bench.token_laws` made it from packages with free licences. The English law of
-a tokenizer is the mean over eight texts of rank-ordered frequencies, with independent tokens. This rule was chosen
-after the first gradient norms of five public runs had been seen, by other counts of the same texts: the mixture of the
-texts had norms that were 15% off (root mean square), this mean 6%. The counts here were made without a look at norms.
+The frequencies are in `token_laws.json`, which `python -m bench.token_laws` made from packages with free licences.
+The English law of a tokenizer is the mean over eight texts of rank-ordered frequencies, with independent tokens. This
+rule was chosen after the first gradient norms of five public runs had been seen, by other counts of the same texts:
+the mixture of the texts had norms that were 15% off (root mean square), this mean 6%. The counts here were made
+without a look at norms.
 """
 
 import json
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 KINDS = ("english", "code", "mock_digits")
-"""Kinds of text with a measured law; mock_digits are uniform integers below 32000 in decimal digits."""
+"""The kinds of text with a measured law; mock_digits are uniform integers below 32000 in decimal digits."""
 
 TOKENIZERS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "r50k": ((50_000, 50_688),),
@@ -28,26 +29,26 @@ TOKENIZERS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "o200k": ((199_997, 201_216),),
     "deepseek_v3": ((128_800, 129_536),),
 }
-"""The sizes of a vocabulary, first and last, by which a tokenizer is known; padding is included."""
+"""The ranges of vocabulary sizes, first and last, by which a tokenizer is recognized; padding is included."""
 
 LEAST_VOCAB = 32_000
-"""The least vocabulary of an unknown tokenizer with an English law; kappa of smaller ones can be anything."""
+"""The smallest vocabulary for which an unknown tokenizer has an English law."""
 
 _FILE = Path(__file__).with_name("token_laws.json")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLaw:
-    """The measured law of a kind of text.
+    """The measured law of a kind of text: token frequencies, and how often token ids and labels agree.
 
     Attributes:
         kind: one of `KINDS`.
         tokenizer: a key of `TOKENIZERS`; "" for the mean over all of them.
-        frequencies: of tokens by rank, (tokens,), of sum 1.
-        kappa_of_texts: the chance that two positions hold one token, for each text that was counted.
-        within: the same chance within a sequence of 1024 tokens.
-        same_word_labels: the chance that the labels of two positions with the same token agree.
-        other_word_labels: the same for two tokens.
+        frequencies: frequencies of token ids by rank, (tokens,), with sum 1.
+        kappa_of_texts: probability that two positions have equal token ids, for each text that was counted.
+        within: the same probability within a sequence of 1024 tokens.
+        same_word_labels: probability that the labels of two positions with equal token ids agree.
+        other_word_labels: probability that the labels of two positions with different token ids agree.
     """
 
     kind: str
@@ -60,20 +61,24 @@ class TokenLaw:
 
     @property
     def kappa(self) -> float:
-        """The chance that two positions hold one token."""
+        """The probability that two positions have equal token ids, the sum of squared frequencies."""
         return float(np.square(self.frequencies).sum())
 
 
 def tokenizer_of(vocab: int) -> str:
-    """The measured tokenizer with a vocabulary of this size; "" if there is none."""
+    """Return the name of the measured tokenizer with a vocabulary of this size; "" if there is none."""
     return next((name for name, sizes in TOKENIZERS.items() if any(a <= vocab <= b for a, b in sizes)), "")
 
 
 def token_law(kind: str, vocab: int) -> TokenLaw:
-    """The law of a kind of text for a tokenizer with a vocabulary of this size.
+    """Return the law of a kind of text for a tokenizer with a vocabulary of this size.
 
-    An unknown tokenizer has the mean over all measured ones of rank-ordered frequencies, which for English has
+    An unknown tokenizer gets the mean over all measured ones of rank-ordered frequencies, which for English has
     kappa = 0.0070: kappa does not depend on the size of the vocabulary from 32,000 tokens on.
+
+    Args:
+        kind: one of `KINDS`.
+        vocab: size of the vocabulary.
 
     Raises:
         ValueError: there is no law of this kind, or the vocabulary has fewer than 32,000 tokens.
@@ -102,10 +107,10 @@ def token_law(kind: str, vocab: int) -> TokenLaw:
 
 
 def frequencies_of(ranks: list[list[float]]) -> NDArray[np.float64]:
-    """Frequencies by rank, from pairs of a number of ranks and their common share, scaled to the sum 1.
+    """Return frequencies by rank, with sum 1, from pairs of a number of ranks and the share of each.
 
     Raises:
-        ValueError: they are no such pairs.
+        ValueError: the ranks are not such pairs.
     """
     try:
         counts, shares = zip(*ranks, strict=True)

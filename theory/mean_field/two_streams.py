@@ -1,4 +1,7 @@
-"""The rules of a sub-layer of two streams (ResiDual): τ f(p) is added to α p, which is normalized, and to u."""
+"""The rules of a sub-layer with two residual streams (ResiDual), of which one is normalized after every sum.
+
+The branch's output τ f(p) is added to α p, which is normalized, and to the second stream u.
+"""
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
@@ -22,16 +25,22 @@ from theory.stack.plan import Step
 
 
 def as_two_streams(stream: TokenMoments[Array]) -> TokenMoments[Array]:
-    """Both streams at the inputs, where they are the same."""
+    """Return the moments of both streams at the inputs, where they are equal."""
     return TokenMoments(np.tile(stream.kernel, (2, 2)), None if stream.means is None else np.tile(stream.means, 2))
 
 
 def two_streams(
     step: Step, tokens: KernelLayout[Array], stream: TokenMoments[Array], branch: Branch[Array]
 ) -> Passed[Array]:
-    """One sub-layer of two streams: y = τ f(p) is added to α p, which is normalized, and to u.
+    """Apply one sub-layer to two residual streams: y = τ f(p) is added to α p, which is normalized, and to u.
 
-    What one stream's rules do to both, and to their products p_i·u_j.
+    The rules of one stream apply to both, and to their products p_i·u_j.
+
+    Args:
+        step: the sub-layer.
+        tokens: layout of the tokens.
+        stream: moments of both streams before it.
+        branch: rule of the branch f.
     """
     n, stack = tokens.count, step.stack
     kept, tau_sq = 1.0 - stack.dropout, step.branch**2
@@ -61,7 +70,7 @@ def two_streams(
 def read_out(
     stack: Stack, tokens: KernelLayout[Array], stream: TokenMoments[Array]
 ) -> tuple[Array, Number, Pullback[Array]]:
-    """The kernel of p + N(u), what a norm divides it by, which is 1, and the way back."""
+    """Return the kernel of p + N(u), which the output matrix reads, its divisor 1, and the backward rule."""
     n, final_norm = tokens.count, stack.composition.final_norm
     after, both = part_normed(stack, stream, slice(n, None), final_norm)
     tracked = stack.query_key_scale and final_norm
@@ -91,7 +100,16 @@ def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], 
 def part_normed(
     stack: Stack, stream: TokenMoments[Array], part: slice, norm: bool
 ) -> tuple[TokenMoments[Array], Array]:
-    """`normed` of one of two streams: the products with the other are divided by one of the roots."""
+    """Return two streams after a norm of one of them, and the divisors of the kernel.
+
+    Products with the other stream are divided by one of the roots.
+
+    Args:
+        stack: the network.
+        stream: moments of both streams.
+        part: slice of the normalized stream's tokens.
+        norm: whether there is a norm.
+    """
     after = stream.centred(part) if norm else stream
     root = np.ones(after.kernel.shape[:-1])
     if norm:
@@ -102,5 +120,5 @@ def part_normed(
 
 
 def as_one(kernel: Array, count: int) -> Array:
-    """The kernel of p + u from that of the 2N tokens p and u; for gradients, what both together pass on."""
+    """Return the kernel of the sum p + u of two streams from that of their 2N tokens; also for gradients."""
     return kernel.reshape(*kernel.shape[:-2], 2, count, 2, count).sum((-4, -2))

@@ -1,1 +1,1 @@
-"""What the paper claims and what is derived for it, in sympy."""
+"""The claims of the paper (Xiong et al., 2020) and of later criticism, and their derivations in sympy."""

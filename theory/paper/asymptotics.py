@@ -1,7 +1,8 @@
 """Gradients over the layers as the depth grows: fixed points, rates and exponents of the recursion, by sympy.
 
 Appendix F of Xiong et al. (2020) has a factor (2/3)^((L−l)/2) in Post-LN (F1) and independence of l in Pre-LN (F2).
-Both leave the branches out. Here the recursion of `theory.mean_field.recursion` is expanded where tokens have aligned.
+Both leave the branches out. Here the recursion of `theory.mean_field.recursion` is expanded where tokens have
+aligned.
 """
 
 import sympy as sp
@@ -9,27 +10,33 @@ import sympy as sp
 from theory.paper.lemmas import n
 
 gap = sp.Symbol("delta", positive=True)
-"""1 − c, with c the correlation of two tokens."""
+"""The symbol for 1 − c, with c the correlation of two tokens."""
 
 depth = sp.Symbol("l", positive=True)
 
 
 def relu_kernel(correlation: sp.Expr) -> sp.Expr:
-    """E[ReLU(u) ReLU(v)] for standard normals of a given correlation, as `theory.mean_field.gaussian.relu_kernel`."""
+    """Return E[ReLU(u) ReLU(v)] in symbols for standard normals with a given correlation.
+
+    It is the expression of `theory.mean_field.gaussian.relu_kernel`.
+    """
     angle = sp.acos(correlation)
     return (sp.sqrt(1 - correlation**2) + correlation * (sp.pi - angle)) / (2 * sp.pi)
 
 
 def relu_slope_kernel(correlation: sp.Expr) -> sp.Expr:
-    """E[ReLU'(u) ReLU'(v)], the derivative of `relu_kernel`."""
+    """Return E[ReLU'(u) ReLU'(v)] in symbols, the derivative of `relu_kernel`."""
     return sp.simplify(sp.diff(relu_kernel(depth), depth)).subs(depth, correlation)
 
 
 def post_layer_gap(at: sp.Expr = gap) -> sp.Expr:
-    """1 − c after a Post-LN layer as a function of 1 − c before it.
+    """Return 1 − c after a Post-LN layer as a function of 1 − c before it.
 
-    Attention adds m = (1 + (n − 1) c)/n to every entry of the kernel, the feed-forward branch its own kernel; LayerNorm
+    Attention adds m = (1 + (n − 1) c)/n to every entry of the kernel, and the MLP adds its own kernel; LayerNorm
     divides by the diagonal.
+
+    Args:
+        at: 1 − c before the layer.
     """
     mean = (1 + (n - 1) * (1 - at)) / n
     attended = at / (1 + mean)
@@ -37,7 +44,7 @@ def post_layer_gap(at: sp.Expr = gap) -> sp.Expr:
 
 
 def post_alignment_rate() -> sp.Expr:
-    """The limit of (1 − c')/(1 − c) as tokens align in Post-LN: every layer halves what is left, for every n.
+    """Return the limit of (1 − c')/(1 − c) as tokens align in Post-LN: every layer halves the gap, for every n.
 
     >>> post_alignment_rate()
     1/2
@@ -46,10 +53,10 @@ def post_alignment_rate() -> sp.Expr:
 
 
 def post_gradient_factor() -> sp.Expr:
-    """Factor on the summed gradient energy Σ_ij G_ij per Post-LN layer once tokens have aligned: 1.
+    """Return the factor on the summed gradient kernel Σ_ij G_ij per Post-LN layer once tokens have aligned: 1.
 
-    Each LayerNorm divides by the energy of its residual sum, 1 + b, and each residual sum returns 1 + b: b = 1 of
-    attention and b = 1/2 of the feed-forward branch, whose slope kernel has the same value at c = 1 as its kernel.
+    Each LayerNorm divides by the squared activation of its residual sum, 1 + b, and each residual sum returns 1 + b.
+    b is 1 for attention and 1/2 for the MLP, whose slope kernel has the same value at c = 1 as its kernel.
 
     >>> post_gradient_factor()
     1
@@ -59,9 +66,9 @@ def post_gradient_factor() -> sp.Expr:
 
 
 def printed_gradient_factor() -> sp.Expr:
-    """The same factor without the feed-forward branch's return, which appendix F leaves out.
+    """Return the factor on the squared gradient per Post-LN layer without the MLP's return, as in appendix F: 2/3.
 
-    Appendix F also takes attention to be neutral. Its (2/3)^((L−l)/2) is the root of this per layer.
+    Appendix F also takes attention to be neutral. Its (2/3)^((L−l)/2) has the root of this factor per layer.
 
     >>> printed_gradient_factor()
     2/3
@@ -70,7 +77,9 @@ def printed_gradient_factor() -> sp.Expr:
 
 
 def pre_energy_slope() -> sp.Expr:
-    """Energy per coordinate that a Pre-LN layer adds once tokens have aligned: 1 of attention, 1/2 of ReLU.
+    """Return the mean squared activation that a Pre-LN layer adds once tokens have aligned: 1 + 1/2.
+
+    Attention adds 1, and the ReLU MLP 1/2.
 
     >>> pre_energy_slope()
     3/2
@@ -79,10 +88,10 @@ def pre_energy_slope() -> sp.Expr:
 
 
 def pre_alignment_exponent() -> sp.Expr:
-    """The exponent of 1 − c in l, Pre-LN: −2/3.
+    """Return the exponent of 1 − c in the layer number l for Pre-LN: −2/3.
 
-    Attention adds the same to every entry of the kernel, so the unnormalized gap u = q (1 − c) grows by the
-    feed-forward branch alone, by 1/2 − κ₀(1 − u/q) ≈ u/(2 q) per layer, with q ≈ 3 l/2.
+    Attention adds the same to every entry of the kernel, so the unnormalized gap u = q (1 − c) grows only by the MLP,
+    by 1/2 − κ₀(1 − u/q) ≈ u/(2 q) per layer, with q ≈ 3 l/2.
 
     >>> pre_alignment_exponent()
     -2/3
@@ -93,10 +102,10 @@ def pre_alignment_exponent() -> sp.Expr:
 
 
 def pre_gradient_exponent() -> sp.Expr:
-    """The exponent of E‖∂L/∂W^{2,l}‖² in l, Pre-LN: −1, so −1/2 for the norm.
+    """Return the exponent of E‖∂L/∂W^{2,l}‖² in the layer number l for Pre-LN: −1, so −1/2 for the norm.
 
     Downward, Σ_ij G_ij grows by (1 + κ₁(1))/q per layer: attention returns the sum, ReLU half of it, both divided by
-    the energy of the stream that LayerNorm divides by. The hidden kernel is flat.
+    the squared activation of the stream, as LayerNorm does. The hidden kernel is constant.
 
     >>> pre_gradient_exponent()
     -1
@@ -106,10 +115,10 @@ def pre_gradient_exponent() -> sp.Expr:
 
 
 def pre_gradient_at_depth() -> sp.Expr:
-    """E‖∂L/∂W^{2,l}‖² over that of the loss gradient, Pre-LN with one token, as a function of l and L: L cancels.
+    """Return E‖∂L/∂W^{2,l}‖² / (that of the loss gradient) for Pre-LN with one token in symbols: L cancels.
 
-    The final norm divides by q_L, and every layer returns what it adds, G_{k−1} = G_k q_k/q_{k−1}, so that G_l is
-    the loss gradient's over q_l: of a fixed layer the exponent in L is 0, and of the last one −1/2 (the norm).
+    The final norm divides by q_L, and every layer returns what it adds, G_{k−1} = G_k q_k/q_{k−1}, so that G_l is the
+    loss gradient's divided by q_l. The exponent of the norm in L is 0 for a fixed layer, and −1/2 for the last one.
 
     >>> pre_gradient_at_depth()
     1/(3*l + 2)
@@ -127,7 +136,7 @@ def pre_gradient_at_depth() -> sp.Expr:
 
 
 def _exponent(rate: sp.Expr) -> sp.Expr:
-    """The a of u ~ l^a where u' = rate · u / l, by solving the equation."""
+    """Return the exponent a of u ~ l^a if u' = rate · u / l, by solving the equation."""
     u = sp.Function("u")
     solution = sp.dsolve(sp.Eq(u(depth).diff(depth), rate * u(depth) / depth), u(depth)).rhs
     return sp.simplify(depth * sp.diff(sp.log(solution), depth))

@@ -1,26 +1,29 @@
-"""What feed-forward units do to a kernel and to the gradient's, in symbols, and the growth per layer that follows.
+"""The effect of an MLP on a kernel and on the gradient kernel, in symbols, and the resulting growth per layer.
 
-A branch that takes tokens of unit energy and correlation c to a kernel h(c) multiplies the gradient's kernel by h'(c):
-Price's theorem, for plain and for gated units. docs/theory.md has the theorem; `theory.paper.layer_growth` its
-number for a Stack.
+A branch that takes tokens of unit mean square and correlation c to a kernel h(c) multiplies the gradient kernel by
+h'(c). This is Price's theorem, for plain and for gated MLPs. docs/theory.md has the theorem;
+`theory.paper.layer_growth` computes its number for a Stack.
 """
 
 import sympy as sp
 
 correlation = sp.Symbol("c", real=True)
 first_gain, second_gain = sp.symbols("g1 g2", positive=True)
-"""Variance of an entry times d_in, of W1 (and WG) and of W2."""
+"""The symbols for d_in times the variance of an entry of W1 (and WG), and of W2."""
 attention_gain = sp.Symbol("g_A", positive=True)
-"""The gain of W^V times that of W^O."""
+"""The symbol for the gain of W^V times that of W^O."""
 mean_square, slope_square = sp.symbols("phi2 dphi2", positive=True)
-"""E φ(√g1 u)² and g1 E φ'(√g1 u)², u standard normal."""
+"""The symbols for E φ(√g1 u)² and g1 E φ'(√g1 u)², with u standard normal."""
 
 
 def feed_forward_kernels(*, gated: bool) -> tuple[sp.Expr, sp.Expr]:
-    """(h(c), what the branch multiplies the gradient's kernel by at c), for an activation of kernel k(c).
+    """Return an MLP's kernel h(c), and its factor on the gradient kernel at c, for an activation with kernel k(c).
 
-    The second is put together from the backward pass: W2 returns g2; plain units pass k'(c), which is
-    g1 E φ'φ' by Price's theorem; gated ones g1 k(c) by way of W1 and g1 c k'(c) by way of the gate.
+    The second is put together from the backward pass: W2 returns g2; plain hidden units pass k'(c), which is g1 E
+    φ'φ' by Price's theorem; gated ones pass g1 k(c) through W1 and g1 c k'(c) through the gate.
+
+    Args:
+        gated: whether the MLP is gated.
 
     >>> h, returned = feed_forward_kernels(gated=True)
     >>> sp.simplify(sp.diff(h, correlation) - returned)
@@ -35,7 +38,10 @@ def feed_forward_kernels(*, gated: bool) -> tuple[sp.Expr, sp.Expr]:
 
 
 def aligned_factor(*, gated: bool) -> sp.Expr:
-    """Factor on the norm of gradients per Post-LN layer towards the output, tokens aligned.
+    """Return the factor on gradient norms per Post-LN layer towards the output, once tokens have aligned.
+
+    Args:
+        gated: whether the MLP is gated.
 
     >>> aligned_factor(gated=False)
     sqrt(g2*phi2 + 1)/sqrt(dphi2*g2 + 1)
@@ -49,9 +55,12 @@ def aligned_factor(*, gated: bool) -> sp.Expr:
 
 
 def gap_factor(*, gated: bool) -> sp.Expr:
-    """What a Post-LN layer multiplies the gap 1 - c of aligned tokens by, to the first order in the gap.
+    """Return the factor of a Post-LN layer on the gap 1 - c of aligned tokens, to first order in the gap.
 
-    Attention is uniform then, and adds one vector of energy g_A to every token.
+    Attention is then uniform, and adds one vector of mean square g_A to every token.
+
+    Args:
+        gated: whether the MLP is gated.
 
     >>> gap_factor(gated=False)
     (dphi2*g2 + 1)/((g_A + 1)*(g2*phi2 + 1))
@@ -66,11 +75,11 @@ def gap_factor(*, gated: bool) -> sp.Expr:
 
 
 def query_energy() -> sp.Expr:
-    """The squared gradient of W^Q of two tokens with the gap e and uniform attention, over the gains, at small e.
+    """Return the squared gradient of W^Q for two tokens with a small gap e and uniform attention, divided by the gains.
 
-    With g the gradient at a head's output, the logits receive A_ij (g_i . v_j - sum_m A_im g_i . v_m), and W^Q receives
-    sum_i x_i (sum_j of these k_j). Both sums are of differences of tokens. W^K is the same with x and k exchanged.
-    `G` is the sum of all g_i . g_k.
+    With g the gradient at a head's output, the logits receive A_ij (g_i . v_j - sum_m A_im g_i . v_m), and W^Q
+    receives sum_i x_i (sum_j of these k_j). Both sums are of differences of tokens. W^K is the same with x and k
+    exchanged. `G` is the sum of all g_i . g_k.
 
     >>> query_energy()
     G*e**2/4
@@ -88,7 +97,12 @@ def query_energy() -> sp.Expr:
 
 
 def query_factor(*, gated: bool) -> sp.Expr:
-    """`aligned_factor` of W^Q and W^K, whose gradients' norms go like the gap times the norm of the gradient above.
+    """Return the factor on gradient norms of W^Q and W^K per Post-LN layer towards the output, for aligned tokens.
+
+    These norms are proportional to the gap times the norm of the gradient above.
+
+    Args:
+        gated: whether the MLP is gated.
 
     >>> sp.simplify(query_factor(gated=False) * aligned_factor(gated=False) * (1 + attention_gain))
     1
@@ -97,7 +111,10 @@ def query_factor(*, gated: bool) -> sp.Expr:
 
 
 def unit_moments(activation: str) -> tuple[sp.Expr, sp.Expr]:
-    """E φ(u)² and E φ'(u)² of a standard normal u, exactly, for "relu", "gelu" and "identity".
+    """Return E φ(u)² and E φ'(u)² for a standard normal u, exactly, for "relu", "gelu" and "identity".
+
+    Args:
+        activation: name of the activation.
 
     Raises:
         ValueError: the activation has no closed form here.
@@ -117,7 +134,11 @@ def unit_moments(activation: str) -> tuple[sp.Expr, sp.Expr]:
 
 
 def exact_factor(activation: str, *, gated: bool) -> sp.Expr:
-    """`aligned_factor` at gains 1 of an activation that `unit_moments` knows.
+    """Return the factor on gradient norms per Post-LN layer for an activation with exact moments, at gains 1.
+
+    Args:
+        activation: name of the activation, "relu", "gelu" or "identity".
+        gated: whether the MLP is gated.
 
     >>> exact_factor("relu", gated=False), exact_factor("relu", gated=True)
     (1, sqrt(3)/2)

@@ -1,4 +1,4 @@
-"""Statements of papers as data: what is claimed, where, in what words, about which networks; one file a source."""
+"""The statements of papers as data: each claim, its place, and the networks that it is about; one file per source."""
 
 import math
 import re
@@ -23,7 +23,7 @@ Kind = Literal[
 ]
 
 MOST_BYTES, MOST_CLAIMS, MOST_NETWORKS, MOST_DRAWS = 2**20, 200, 32, 4096
-"""Of a file of claims: bytes and claims; of a claim: networks of a series or variants, and draws."""
+"""The largest file of claims in bytes, number of claims in it, number of networks of a claim, and number of samples."""
 
 _SOURCES = Path(__file__).parent / "sources"
 _OWN = "xiong_2020"
@@ -31,7 +31,7 @@ _OWN = "xiong_2020"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim: of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, of this project, or registered.
+    """A claim of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, of this project, or of a user's file.
 
     Attributes:
         id: short name used in tables and on the command line.
@@ -39,40 +39,40 @@ class Claim:
         statement: the claim in plain text.
         latex: the claim as a formula.
         form: the claim for sympy, as text; `expression` parses it.
-        setting: where it is claimed.
-        assumptions: what it assumes there.
-        kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models;
-            and, with a quantity, a value, an exponent, a growth a layer or a step of `against`, a ratio of two networks
-            or a comparison of several, which falls from the first to the last.
-        tight: in words, where it is attained, or by how much it is not.
-        in_words: the claim in one sentence that needs no symbol of the paper; "" where none was written.
-        explains: which observation of the paper theory has, with its numbers; "" for none.
+        setting: the networks for which it is claimed.
+        assumptions: its assumptions about these networks.
+        kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
+            With a quantity: a value, an exponent, a growth per layer or per step of `against`, a ratio of two
+            networks, or a comparison of several, which falls from the first to the last.
+        tight: where it is attained, or by how much it is not, in words.
+        in_words: the claim in one sentence without symbols of the paper; "" if none was written.
+        explains: the observation of the paper that theory explains, with its numbers; "" for none.
         numbers: its numbers by name, which verdicts and figures read.
-        measures: what a row's number is, as a noun, by words of the row's part, "" for every other; empty where the
-            part says it.
-        untested: what of it no verdict is about, as it follows on "T1"; "" where that is nothing, or all of it.
+        measures: a noun for a row's number, by words in the row's part, "" for all other rows; empty if the part says
+            it.
+        untested: the part of it that no verdict is about, worded to follow "T1"; "" if that is nothing, or all of it.
         paper: title of the source, and where it is found.
-        quantity: what is claimed of, as powers of means by their names: {"grad_sq_W2[1]": 0.5} is the norm in the first
-            layer; a layer below 0 counts from the last.
-        claimed: the number that is claimed; or
-        at_most: the largest, and
-        at_least: the least that is allowed.
+        quantity: the quantity of the claim, as powers of means by their names: {"grad_sq_W2[1]": 0.5} is the norm in
+            the first layer; a layer below 0 counts from the last.
+        claimed: the claimed number, unless a limit is given.
+        at_most: the largest allowed number.
+        at_least: the smallest allowed number.
         network: fields of a Stack, the source's own setting.
         against: the field that varies, or "layer".
         at: its values, or tables of fields that vary with it.
-        layers: first and last of those that an exponent or a growth over layers is taken over; all if empty.
+        layers: first and last layer of an exponent or a growth over layers; empty for all.
         networks: fields of the networks of a ratio or a comparison, by name.
         variants: other settings by name, as fields that differ from the source's own.
-        optimizer: whose first step the numbers "gain", "curvature" and "critical_rate" are of.
-        draws: least number of random networks of each kind.
-        seed: of these.
-        left_out: the step of the derivation that is left out, where the statement fails.
-        corrected: the statement that holds in its place.
-        remark: what else a reader must know: that it is about training, or holds for a norm and not for a layer.
-        unjudged: why no verdict is given; "" where one is.
+        optimizer: optimizer of the first step with the numbers "gain", "curvature" and "critical_rate".
+        draws: smallest number of random networks of each kind.
+        seed: random seed of these networks.
+        left_out: the step that the derivation leaves out, if the statement fails.
+        corrected: the statement that holds instead.
+        remark: a further note, such as that the claim is about training, or holds for a norm and not for a layer.
+        unjudged: the reason why no verdict is given; "" if there is one.
 
     Raises:
-        ValueError: there is no such kind, or a field of another form.
+        ValueError: the kind is not known, or a field has another form.
     """
 
     id: str
@@ -122,10 +122,10 @@ class Claim:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The least and the largest number that the claim allows.
+        """The smallest and the largest number that the claim allows.
 
         Raises:
-            ValueError: it has no number, or two.
+            ValueError: the claim has no number, or both a number and limits.
         """
         ends = self.at_least, self.at_most
         if (self.claimed is None) == (ends == (None, None)):
@@ -135,7 +135,10 @@ class Claim:
         return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
 
     def measured_in(self, part: str) -> str:
-        """What the number of a row about this part of the claim is, "" where the part says it.
+        """Return a noun for the number of a row about a part of the claim; "" if the part says it.
+
+        Args:
+            part: the part of the claim.
 
         >>> CLAIMS["L1"].measured_in("all layers"), CLAIMS["H1"].measured_in("largest eigenvalue of the Hessian")
         ("share of a Gaussian vector's squared length that ReLU keeps", '')
@@ -144,7 +147,7 @@ class Claim:
 
     @property
     def expression(self) -> "sympy.Basic":
-        """The claim as a sympy relation; E, P, Norm, ReLU and J stand for what they say, undefined functions here.
+        """The claim as a sympy relation, with E, P, Norm, ReLU and J as undefined functions.
 
         >>> CLAIMS["L2a"].expression.rhs
         3*d/2
@@ -211,16 +214,21 @@ _FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "draws": (f"an integer from 2 to {MOST_DRAWS}", _whole(2, MOST_DRAWS)),
     "seed": ("an integer from 0 to 2^31", _whole(0, 2**31)),
 }  # fmt: skip
-"""The form of a field that is not text."""
+"""The allowed form of each field that is not text: a description, and a check."""
 
 _FIELDS = {each.name for each in fields(Claim)} - {"id", "paper"}
 
 
 def claim_of(name: str, content: object, paper: str = "") -> Claim:
-    """A claim from a table of a file.
+    """Return a claim from a table of a file.
+
+    Args:
+        name: id of the claim.
+        content: the table.
+        paper: title of the source.
 
     Raises:
-        ValueError: it is no table, or has a field that is unknown or of another form.
+        ValueError: the content is not a table, or has a field that is unknown or of another form.
     """
     if not isinstance(content, dict):
         raise ValueError(f"claim {name[:40]!r} must be a table, got {str(content)[:80]!r}.")
@@ -244,14 +252,16 @@ def claim_of(name: str, content: object, paper: str = "") -> Claim:
 
 
 def claims_of(content: bytes, name: str) -> dict[str, Claim]:
-    """The claims of a file by id: `paper`, which source they are of, and a table for each.
+    """Return the claims of a file by id.
+
+    The file has `paper`, the title of the source, and a table for each claim.
 
     Args:
         content: TOML.
-        name: of the file, for errors.
+        name: name of the file, for errors.
 
     Raises:
-        ValueError: it is not TOML, has no claim or too many, or one is ill-formed.
+        ValueError: the content is not TOML, has no claim or too many, or a claim is ill-formed.
     """
     try:
         tables = parsed(content, "TOML")
@@ -264,17 +274,17 @@ def claims_of(content: bytes, name: str) -> dict[str, Claim]:
 
 
 def read_claims(path: str | Path) -> dict[str, Claim]:
-    """The claims of somebody's file, by id.
+    """Return the claims of a user's file, by id.
 
     Raises:
-        ValueError: the file cannot be read, is larger than 1 MiB, or as `claims_of`.
+        ValueError: the file cannot be read, is larger than 1 MiB, or has a fault.
     """
     return claims_of(content_of(path, "claims", "a readable file of claims", most=MOST_BYTES), str(path))
 
 
 @cache
 def sources() -> dict[str, dict[str, Claim]]:
-    """The claims of every source of the field by its name, without the paper that gradbounds is about."""
+    """Return the claims of every source except the paper that gradbounds is about, by name of the source."""
     files = sorted(path for path in _SOURCES.glob("*.toml") if path.stem != _OWN)
     return {path.stem: claims_of(path.read_bytes(), path.name) for path in files}
 
@@ -283,7 +293,11 @@ CLAIMS: Table[Claim] = Table("claim", claims_of((_SOURCES / f"{_OWN}.toml").read
 
 
 def printed_profile(placement: str, depth: int) -> NDArray[np.float64] | None:
-    """What appendix F says of ‖∂L/∂W²‖_F in layers 1 to L, over that of the last; None of what it does not speak of.
+    """Return appendix F's ‖∂L/∂W²‖_F in layers 1 to L, divided by that of the last layer; None for other placements.
+
+    Args:
+        placement: "post" or "pre".
+        depth: number of layers L.
 
     >>> printed_profile("post", 3).round(4).tolist(), printed_profile("pre", 2).tolist()
     ([0.6667, 0.8165, 1.0], [1.0, 1.0])

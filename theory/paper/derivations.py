@@ -1,4 +1,4 @@
-"""What is derived for every claim, in words, with the function that derives it: run them, and read the results."""
+"""The derivations of every claim, as a description in words and a function that computes the result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """One step from definitions to a result.
+    """One derivation of a claim: its description in words, and the function that computes the result.
 
     Attributes:
-        words: what is derived, and how.
-        run: derives it.
+        words: the result and its derivation, in words.
+        run: function that derives it.
     """
 
     words: str
@@ -172,4 +172,4 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("gated SiLU", lambda: layer_growth.layer_factor(Stack(ffn="gated", activation="silu"))),
     ),
 }  # fmt: skip
-"""By claim id; observations on models that are not tested here have none."""
+"""The derivations by claim id; claims about models that are not tested here have none."""

@@ -1,14 +1,14 @@
-"""By how much gradients grow from layer to layer towards the input, once tokens no longer change: closed forms.
+"""Closed forms for the growth of gradients from layer to layer towards the input, once tokens no longer change.
 
-A branch takes tokens of unit energy and correlation c to a kernel h(c) off and h(1) on the diagonal, and multiplies the
-gradient's kernel by h'(c) and h'(1) on its way back. For plain and for gated units this is Price's theorem, d/dc of
-E[φ(u_i) φ(u_j)] = Var(u) E[φ'(u_i) φ'(u_j)]. So where tokens have aligned a feed-forward sub-layer multiplies the
-summed gradient energy by (1 + h'(1))/(1 + h(1)), and attention, whose h is linear, by 1. W^Q and W^K receive
-differences of tokens, which fall besides. docs/theory.md has the theorem, its conditions, and why placements
+A branch takes tokens of unit mean square and correlation c to a kernel h(c) off and h(1) on the diagonal, and
+multiplies the gradient kernel by h'(c) and h'(1) in the backward pass. For plain and gated MLPs this is Price's
+theorem, d/dc of E[φ(u_i) φ(u_j)] = Var(u) E[φ'(u_i) φ'(u_j)]. So once tokens have aligned an MLP sub-layer multiplies
+the summed squared gradient by (1 + h'(1))/(1 + h(1)), and attention, whose h is linear, by 1. W^Q and W^K receive
+differences of tokens, which fall in addition. docs/theory.md has the theorem, its conditions, and why placements
 without a norm on the stream have a power of L instead.
 
 Assumes what the recursion of `theory.mean_field.recursion` assumes, d → ∞ at fixed n and L; here L grows after that.
-Nothing is taken from the recursion but the kernels of activations.
+Only the kernels of activations are taken from the recursion.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ _STEPS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """What a layer's branches add, per token of unit energy, and return.
+    """The contribution of a layer's branches per token of unit mean square, and their factors in the backward pass.
 
     Attributes:
-        attended: energy that attention multiplies the mean token's by, the gains of W^V and W^O.
+        attended: factor of attention on the mean token's squared activation, the gains of W^V and W^O.
         made: h(c).
         returned: h'(c).
-        alpha_sq: the residual's share, squared.
+        alpha_sq: squared scale of the residual stream.
         kept: 1 − p, the share of coordinates that dropout keeps.
         tokens: n.
     """
@@ -49,16 +49,19 @@ class _Rates:
     tokens: int
 
     def mean(self, at: float) -> float:
-        """Energy of the mean of tokens of unit energy and correlation `at`."""
+        """Return the mean squared activation of the mean of tokens with unit mean square and a given correlation."""
         return (1.0 + (self.tokens - 1) * at) / self.tokens
 
     def attention_back(self, share: float) -> NDArray[np.float64]:
-        """`share` times what attention returns of (G_ii, G_ij): the mean of all entries, G_ii divided by 1 − p."""
+        """Return `share` times attention's backward map of (G_ii, G_ij), (2, 2).
+
+        It takes the mean of all entries, with G_ii divided by 1 − p.
+        """
         row = np.array([1.0 / (self.kept * self.tokens), 1.0 - 1.0 / self.tokens])
         return share * np.array([row, row])
 
     def units_back(self, at: float) -> NDArray[np.float64]:
-        """What the feed-forward branch returns of them."""
+        """Return the MLP's backward map of (G_ii, G_ij), (2, 2), at a given correlation."""
         return np.diag([self.returned(1.0) / self.kept, self.returned(at)])
 
 
@@ -85,15 +88,16 @@ def _rates(stack: Stack, activation: str) -> _Rates:
 
 
 def layer_factor(stack: Stack) -> float:
-    """Factor per layer towards the output on gradients of all matrices but W^Q and W^K, in the limit of many layers.
+    """Return the factor per layer towards the output on gradient norms, in the limit of many layers.
 
-    It is a factor on the norm; W^Q and W^K have `query_factor`. Below 1 gradients grow towards the input. Where tokens
-    align and nothing is dropped it is the closed form
-    √((α² + h(1))/(α² + h'(1))), whatever n, W^O and mask. Else tokens settle at a correlation c below 1, and it is
-    ρ^(−1/2), with ρ the largest eigenvalue of what one layer does to the pair (G_ii, G_ij).
+    It applies to all matrices except W^Q and W^K, which have `query_factor`. Below 1 gradients grow towards the
+    input. If tokens align and nothing is dropped it is the closed form √((α² + h(1))/(α² + h'(1))), whatever n, W^O
+    and mask. Otherwise tokens settle at a correlation c below 1, and it is ρ^(−1/2), with ρ the largest eigenvalue of
+    one layer's map of the pair (G_ii, G_ij).
 
     Args:
-        stack: with a norm on its one stream (Post-LN, DeepNorm); its depth enters by DeepNorm's scales alone.
+        stack: a network with a norm on its one stream (Post-LN, DeepNorm); its depth matters only for DeepNorm's
+            scales.
 
     Raises:
         ValueError: a field for which there is no such form; the message names it.
@@ -128,15 +132,19 @@ def layer_factor(stack: Stack) -> float:
 
 
 def query_factor(stack: Stack) -> float:
-    """Factor per layer towards the output on the norms of the gradients of W^Q and W^K in Post-LN, once tokens align.
+    """Return the factor per layer towards the output on gradient norms of W^Q and W^K in Post-LN, once tokens align.
 
-    Both gradients are made of differences of tokens. So they go like the gap 1 − c times the gradient above, and the
-    factor is √((α² + h'(1))/(α² + h(1))) α²/(α² + g_A), with g_A the gain of attention.
+    Both gradients are made of differences of tokens. So they are proportional to the gap 1 − c times the gradient
+    above, and the factor is √((α² + h'(1))/(α² + h(1))) α²/(α² + g_A), with g_A the gain of attention.
+
+    Args:
+        stack: the network.
 
     Raises:
-        ValueError: as `layer_factor`; or another placement, a mask, rotary positions, queries and keys that are 0, or
-            tokens that do not align. Gradients under a causal mask gather at the first token. Rotary positions turn
-            the keys of aligned tokens apart. DeepNorm's tokens are far from aligned after L layers, at every L.
+        ValueError: `layer_factor` has no form; or there is another placement, a mask, rotary positions, queries and
+            keys that are 0, or tokens that do not align. Gradients under a causal mask gather at the first token.
+            Rotary positions turn the keys of aligned tokens apart. DeepNorm's tokens are far from aligned after L
+            layers, at every L.
 
     >>> query_factor(Stack(query_key_scale=1.0)), round(query_factor(Stack(query_key_scale=1.0, activation="tanh")), 4)
     (0.5, 0.5124)
@@ -152,18 +160,18 @@ def query_factor(stack: Stack) -> float:
 
 
 def _attended(rates: _Rates, at: float) -> tuple[float, float]:
-    """The correlation after attention, and the energy that its norm divides by."""
+    """Return the correlation after attention, and the squared activation by which its norm divides."""
     added = rates.attended * rates.mean(at)
     scale = rates.alpha_sq + added / rates.kept
     return (rates.alpha_sq * at + added) / scale, scale
 
 
 def _settled(rates: _Rates) -> float:
-    """The correlation that a layer keeps, from independent tokens; 1 for one token.
+    """Return the correlation that a layer leaves unchanged, reached from independent tokens; 1 for one token.
 
-    Attention divides the gap 1 − c by 1 + g m(c), and the feed-forward branch multiplies it by at most
-    1 + c₁ (h'(1) − h(1))/(1 + h(1)), at the c₁ ≤ (1 + g) m(c) after attention; so tokens align where the first exceeds
-    the second for every c. Elsewhere the map is iterated.
+    Attention divides the gap 1 − c by 1 + g m(c), and the MLP multiplies it by at most
+    1 + c₁ (h'(1) − h(1))/(1 + h(1)), at the c₁ ≤ (1 + g) m(c) after attention; so tokens align if the first exceeds
+    the second for every c. Otherwise the map is iterated.
     """
     attended, units = rates.attended / rates.alpha_sq, rates.made(1.0) / rates.alpha_sq
     curved = rates.returned(1.0) / rates.alpha_sq - units

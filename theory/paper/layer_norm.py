@@ -1,4 +1,4 @@
-"""Lemmas 3 and 4: what LayerNorm and its Jacobian are, derived from vectors with symbolic entries.
+"""LayerNorm and its Jacobian (Lemmas 3 and 4), derived from vectors with symbolic entries.
 
 Source: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 3 and 4 (4.1), appendix D.
 """
@@ -9,13 +9,13 @@ import sympy as sp
 
 
 def layer_norm(vector: sp.Matrix) -> sp.Matrix:
-    """LN of a row vector with scale 1 and bias 0: √d (x − mean(x)) / ‖x − mean(x)‖."""
+    """Return LN of a row vector with scale 1 and bias 0, √d (x − mean(x)) / ‖x − mean(x)‖."""
     y = centred(vector)
     return y * sp.sqrt(vector.cols) / sp.sqrt(squared_norm(y))
 
 
 def layer_norm_energy(width: int) -> sp.Expr:
-    """‖LN(x)‖² of a vector of symbolic entries: the width itself, whatever x.
+    """Return ‖LN(x)‖² for a vector of symbolic entries: the width itself, whatever x.
 
     >>> layer_norm_energy(3)
     3
@@ -24,15 +24,15 @@ def layer_norm_energy(width: int) -> sp.Expr:
 
 
 def layer_norm_jacobian(vector: sp.Matrix) -> sp.Matrix:
-    """∂LN(x)/∂x of a row vector, by differentiation.
+    """Return ∂LN(x)/∂x for a row vector, by differentiation.
 
-    Source: Lemma 3, appendix D, where the printed form has ‖y‖^(3/2) in place of (‖y‖²)^(3/2).
+    Source: Lemma 3, appendix D, where the printed form has ‖y‖^(3/2) instead of (‖y‖²)^(3/2).
     """
     return layer_norm(vector).jacobian(vector)
 
 
 def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
-    """J_LN(x) ‖y‖/√d with y = x − mean(x): the orthogonal projector off the constant vector and off y.
+    """Return J_LN(x) ‖y‖/√d with y = x − mean(x): the orthogonal projector off the constant vector and off y.
 
     The tests prove P = Pᵀ = P², P1 = Py = 0 and rank d − 2 for symbolic entries, so ‖J_LN(x)‖₂ = √d/‖y‖ exactly
     for d ≥ 3 (and J = 0 for d = 2).
@@ -43,7 +43,7 @@ def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
 
 
 def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
-    """‖J_LN(x)‖₂ over √d/‖x‖, which is ‖x‖/‖y‖, for x = offset · 1 + noise: unbounded in the offset.
+    """Return ‖J_LN(x)‖₂ / (√d/‖x‖) = ‖x‖/‖y‖, with y the centred x, for x = offset · 1 + noise.
 
     >>> a = sp.Symbol("a", positive=True)
     >>> sp.limit(uncentred_ratio(sp.Matrix([[1, -1, 0]]), a) / a, a, sp.oo)
@@ -55,9 +55,9 @@ def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
 
 
 def post_jacobian_square() -> sp.Expr:
-    """E||J_LN(x5)||₂² = E[d/‖y‖²] of one token in Post-LN to the first order in 1/d, y the centred x5.
+    """Return E||J_LN(x5)||₂² = E[d/‖y‖²] of one token in Post-LN to first order in 1/d, with y the centred x5.
 
-    By the first two moments of ‖y‖²: d + (d − 1)/2, since the mean of the branch is removed, and 15 d/4.
+    It follows from the first two moments of ‖y‖²: d + (d − 1)/2, since the mean of the branch is removed, and 15 d/4.
 
     >>> post_jacobian_square()
     2/3 + 4/(3*d)
@@ -69,7 +69,7 @@ def post_jacobian_square() -> sp.Expr:
 
 
 def post_jacobian_size(width: int) -> float:
-    """The root of `post_jacobian_square` at a width; √(2/3) as it grows.
+    """Return the root of `post_jacobian_square` at a width; it tends to √(2/3).
 
     >>> round(post_jacobian_size(64), 3)
     0.829
@@ -78,10 +78,13 @@ def post_jacobian_size(width: int) -> float:
 
 
 def pre_eigenvalue_radius(layer: int) -> float:
-    """Radius of the disc around 1 with the eigenvalues of I + J_LN(x) W^V, at ‖x‖² = (1 + 3l/2) d: (1 + 3l/2)^(−1/2).
+    """Return (1 + 3l/2)^(−1/2), the radius around 1 of the eigenvalues of I + J_LN(x) W^V at ‖x‖² = (1 + 3l/2) d.
 
     J_LN(x) is 1/√q times a projector of rank d − 2, and the eigenvalues of W^V fill the unit disc at large width.
     Source: the circular law, Ginibre (1965).
+
+    Args:
+        layer: l.
 
     >>> pre_eigenvalue_radius(2)
     0.5
@@ -90,22 +93,24 @@ def pre_eigenvalue_radius(layer: int) -> float:
 
 
 def uncentred_ratio_mean(width: int, offset: float) -> float:
-    """E‖x‖/‖y‖ for x = offset · 1 + N(0, I_width) with a large offset: offset √d E[1/‖y‖], ‖y‖² chi-square, d − 1.
+    """Return E‖x‖/‖y‖, with y the centred x, for x = offset · 1 + N(0, I_width) with a large offset.
 
-    Neglects relative O(1/offset²): ‖x‖² = ‖y‖² + d (offset + mean noise)².
+    ‖y‖² is chi-square with d − 1 degrees of freedom. Neglects relative O(1/offset²): ‖x‖² = ‖y‖² + d (offset + mean
+    noise)².
     """
     inverse_norm = math.exp(math.lgamma((width - 2) / 2) - math.lgamma((width - 1) / 2)) / math.sqrt(2)
     return offset * math.sqrt(width) * inverse_norm
 
 
 def printed_jacobian_ratio(vector: sp.Matrix) -> sp.Expr:
-    """The printed Jacobian's norm over the right one: ‖y‖^(3/2) where (‖y‖²)^(3/2) = ‖y‖³ belongs.
+    """Return the printed Jacobian's eigenvalue along y divided by √d/‖y‖; it should be 0.
 
     The printed derivative is of y/‖y‖ = y (‖y‖²)^(−1/2), whose second term carries (‖y‖²)^(−3/2) yᵀy. With ‖y‖^(−3/2)
-    in its place the matrix has along y the eigenvalue √d (1/‖y‖ − ‖y‖^(1/2)) instead of 0.
+    instead, that is with ‖y‖^(3/2) where (‖y‖²)^(3/2) = ‖y‖³ belongs, the matrix has along y the eigenvalue
+    √d (1/‖y‖ − ‖y‖^(1/2)) instead of 0.
 
     Returns:
-        That eigenvalue over √d/‖y‖: 1 − ‖y‖^(3/2), which is 0 for ‖y‖ = 1 only.
+        The ratio 1 − ‖y‖^(3/2), which is 0 only for ‖y‖ = 1.
 
     >>> printed_jacobian_ratio(sp.Matrix([[2, -2, 0, 0]]))
     1 - 4*2**(1/4)
@@ -117,9 +122,9 @@ def printed_jacobian_ratio(vector: sp.Matrix) -> sp.Expr:
 
 
 def projection_eigenvalues(size: int) -> dict[sp.Expr, int]:
-    """Eigenvalues, with multiplicities, of I − aᵀa for a row a of `size` symbolic entries and ‖a‖ = 1.
+    """Return the eigenvalues, with multiplicities, of I − aᵀa for a row a of `size` symbolic entries with ‖a‖ = 1.
 
-    From the characteristic polynomial, with a normalized: Lemma 4 says 0 once and 1 otherwise.
+    They follow from the characteristic polynomial, with a normalized. Lemma 4 states 0 once and 1 otherwise.
 
     >>> projection_eigenvalues(3)
     {0: 1, 1: 2}
@@ -132,9 +137,9 @@ def projection_eigenvalues(size: int) -> dict[sp.Expr, int]:
 
 
 def energy_kept(width: int) -> sp.Expr:
-    """E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction, where E[gᵀg] = ‖g‖² I/d: trace(P)/d, 1 − 2/d.
+    """Return E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction: trace(P)/d = 1 − 2/d.
 
-    So bounding ‖J g‖ by ‖J‖₂ ‖g‖ loses nothing at large d, and a factor 1 − 2/d at finite d.
+    Here E[gᵀg] = ‖g‖² I/d. So bounding ‖J g‖ by ‖J‖₂ ‖g‖ loses nothing at large d, and a factor 1 − 2/d at finite d.
 
     >>> energy_kept(3)
     1/3
@@ -143,15 +148,15 @@ def energy_kept(width: int) -> sp.Expr:
 
 
 def centred(vector: sp.Matrix) -> sp.Matrix:
-    """A row vector less its mean, x − mean(x)."""
+    """Return a row vector less its mean, x − mean(x)."""
     return vector - sp.ones(1, vector.cols) * (sum(vector) / vector.cols)
 
 
 def row(name: str, width: int) -> sp.Matrix:
-    """A row vector of real symbols."""
+    """Return a row vector of real symbols."""
     return sp.Matrix(1, width, lambda _, j: sp.Symbol(f"{name}_{j}", real=True))
 
 
 def squared_norm(vector: sp.Matrix) -> sp.Expr:
-    """‖x‖² of a row vector."""
+    """Return ‖x‖² of a row vector."""
     return sum((entry**2 for entry in vector), sp.Integer(0))

@@ -16,14 +16,17 @@ L = sp.Symbol("L", integer=True, positive=True)
 n = sp.Symbol("n", integer=True, positive=True)
 layer = sp.Symbol("l", integer=True, nonnegative=True)
 attention = sp.Symbol("m", nonnegative=True)
-"""Energy per width that uniform attention adds in one layer, ||mean token||²/d: in [0, 1] by `attention_gap`."""
+"""The symbol m for the energy per width that uniform attention adds in one layer, ||mean token||²/d.
+
+It is in [0, 1] by `attention_gap`.
+"""
 a = sp.Symbol("a", real=True)
 top = sp.Symbol("B", real=True)
-"""Lemma 5's a, and B, which Y does not exceed."""
+"""The symbol B of Lemma 5, which Y does not exceed; the symbol `a` is the lemma's a."""
 
 
 def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
-    """E‖ReLU(X)‖² for X ~ N(0, σ² I_width): the second moment of the half line, integrated from the density.
+    """Return E‖ReLU(X)‖² for X ~ N(0, σ² I_width), by integrating the second moment of the half line.
 
     Source: Lemma 1, appendix B.
 
@@ -39,10 +42,15 @@ def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
 
 
 def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], variance: sp.Expr) -> sp.Expr:
-    """E over independent centred weights of a polynomial of degree at most 2 in them.
+    """Return the expectation over independent centred weights of a polynomial of degree at most 2 in them.
+
+    Args:
+        expression: the polynomial.
+        weights: symbols of the weights.
+        variance: variance of a weight.
 
     Raises:
-        ValueError: the polynomial has a higher degree, where the second moments no longer decide.
+        ValueError: the polynomial has a higher degree, where second moments do not suffice.
     """
     polynomial = sp.Poly(sp.expand(expression), *weights)
     total: sp.Expr = sp.Integer(0)
@@ -57,7 +65,9 @@ def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], varian
 
 
 def residual_energy_gap(width: int) -> sp.Expr:
-    """E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries: the branch adds its energy.
+    """Return E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries, which is 0.
+
+    So a branch adds its own energy to the stream.
 
     >>> residual_energy_gap(3)
     0
@@ -69,10 +79,10 @@ def residual_energy_gap(width: int) -> sp.Expr:
 
 
 def attention_gap(tokens: int, width: int) -> sp.Expr:
-    """mean_i‖x_i‖² − ‖mean_i x_i‖² minus the mean square distance between tokens over 2: zero.
+    """Return mean_i‖x_i‖² − ‖mean_i x_i‖² minus half the mean square distance between tokens: zero.
 
-    So the mean token has at most the mean energy of the tokens, with equality for identical tokens only, and
-    what uniform attention adds is between 0 and d.
+    So the mean token has at most the mean energy of the tokens, with equality only for identical tokens, and uniform
+    attention adds between 0 and d.
 
     >>> attention_gap(3, 2)
     0
@@ -86,9 +96,9 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
 
 @cache
 def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
-    """E‖x2‖² as a function of m, and E‖x5‖², of a Post-LN layer whose input has energy d.
+    """Return E‖x2‖² as a function of m, and E‖x5‖², of a Post-LN layer whose input has energy d.
 
-    LN leaves energy d (`layer_norm_energy`); a branch adds its own (`residual_energy_gap`); the ReLU branch sees
+    LN leaves energy d (`layer_norm_energy`); a branch adds its own (`residual_energy_gap`); the ReLU branch has
     N(0, 1) pre-activations, since ‖x3‖² = d, and adds Lemma 1's d/2.
     Source: Lemma 2 and appendix C.
 
@@ -100,7 +110,7 @@ def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
 
 @cache
 def pre_ln_energy() -> sp.Expr:
-    """E‖x‖² after l Pre-LN layers when attention adds m d in each, from the recursion q_{l+1} = q_l + m d + d/2.
+    """Return E‖x‖² after l Pre-LN layers if attention adds m d in each, from the recursion q_{l+1} = q_l + m d + d/2.
 
     Source: Lemma 2, appendix C. The input, after no layers, has energy d.
 
@@ -114,7 +124,9 @@ def pre_ln_energy() -> sp.Expr:
 
 @cache
 def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
-    """Lemma 2's bounds on E‖x‖² after l layers: no energy from attention, and all of it.
+    """Return Lemma 2's lower and upper bound on E‖x‖² after l Pre-LN layers.
+
+    In the lower bound attention adds nothing; in the upper bound all tokens are identical.
 
     >>> pre_ln_band()
     (d*(l + 2)/2, d*(3*l + 2)/2)
@@ -124,7 +136,7 @@ def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
 
 
 def pre_ln_index_excess() -> sp.Expr:
-    """By how much Lemma 2's lower bound exceeds the truth at l = 1 if x_1 is the input of layer 1, per width.
+    """Return by how much Lemma 2's lower bound exceeds the truth at l = 1, divided by d, if layers count from 1.
 
     The paper's x_l enters layer l, so it has passed l − 1 layers; its bound (1 + l/2) d counts l.
 
@@ -136,10 +148,10 @@ def pre_ln_index_excess() -> sp.Expr:
 
 
 def low_tail_bound(mean: sp.Expr, excess: sp.Expr = sp.S.Zero) -> sp.Expr:
-    """An upper bound on P[Y ≤ a], for a < B: (E[B − Y] + E[(Y − B)₊])/(B − a).
+    """Return an upper bound on P[Y ≤ a] for a < B, (E[B − Y] + E[(Y − B)₊])/(B − a).
 
-    Markov's inequality for (B − Y)₊ ≥ 0, and E[(B − Y)₊] = E[B − Y] + E[(Y − B)₊]. With Y ≤ B surely the second term
-    is 0, which is Lemma 5.
+    It is Markov's inequality for (B − Y)₊ ≥ 0, with E[(B − Y)₊] = E[B − Y] + E[(Y − B)₊]. If Y ≤ B always, the second
+    term is 0, which is Lemma 5.
 
     Args:
         mean: E Y.

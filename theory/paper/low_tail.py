@@ -1,4 +1,4 @@
-"""The low-tail step of Theorem 1: what is left of Lemma 5 when Y ≤ B holds only with high probability.
+"""The low-tail step of Theorem 1: the form of Lemma 5 that holds if Y ≤ B only with high probability.
 
 Source: Xiong et al. (2020), Lemma 5 (Lemma 4.2 of the appendix) and the proof of Theorem 1, appendix E.
 """
@@ -15,7 +15,7 @@ from theory.paper.theorem1 import ALPHA, delta, epsilon, low_tail, probability
 
 
 def positive_part_identity() -> sp.Expr:
-    """(B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero, the step that the corrected bound rests on.
+    """Return (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero, the identity on which the corrected bound rests.
 
     >>> positive_part_identity()
     0
@@ -26,12 +26,12 @@ def positive_part_identity() -> sp.Expr:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """A law of Y that is (ε, δ)-bounded, and the probability that the proof of Theorem 1 gives it wrongly.
+    """A law of Y that is (ε, δ)-bounded, but for which the proof of Theorem 1 states a wrong probability.
 
     Attributes:
         values: the points of the law, in units of E Y.
         probabilities: their probabilities.
-        stated: what the proof allows for P[Y ≤ α₀ EY] besides δ: ε/(1 − α₀ + ε).
+        stated: the proof's bound on P[Y ≤ α₀ EY], in addition to δ: ε/(1 − α₀ + ε).
         actual: P[Y ≤ α₀ EY].
         corrected: the bound with the right numerator, ε EY + E[(Y − B)₊], B = (1 + ε) EY.
     """
@@ -43,16 +43,21 @@ class Counterexample:
     corrected: sp.Expr
 
     def sample(self, draws: int, seed: int) -> NDArray[np.float64]:
-        """Independent draws of Y/EY."""
+        """Return independent samples of Y/EY."""
         rng = np.random.default_rng(seed)
         return rng.choice(np.array(self.values, dtype=float), draws, p=np.array(self.probabilities, dtype=float))
 
 
 def counterexample(epsilon_value: float, delta_value: float) -> Counterexample:
-    """Two points: Y = c EY with probability 1 − δ and a large value otherwise, with c = α₀/2.
+    """Return a law with two points: Y = c EY with probability 1 − δ and a large value otherwise, with c = α₀/2.
 
-    Y exceeds (1 + ε) EY with probability δ, as Definition 1 allows, and is otherwise below α₀ EY, where the proof puts
-    at most ε/(1 − α₀ + ε). The probability that the theorem states, 0.99 − δ − ε/(0.9 + ε), then exceeds the true one.
+    Y exceeds (1 + ε) EY with probability δ, as Definition 1 allows, and is otherwise below α₀ EY, where the proof
+    puts at most ε/(1 − α₀ + ε). The probability that the theorem states, 0.99 − δ − ε/(0.9 + ε), then exceeds the
+    true one.
+
+    Args:
+        epsilon_value: ε.
+        delta_value: δ.
 
     Raises:
         ValueError: δ leaves no point above (1 + ε) EY, or the law is not (ε, δ)-bounded.
@@ -82,7 +87,9 @@ def counterexample(epsilon_value: float, delta_value: float) -> Counterexample:
 
 
 def probability_over_positions() -> sp.Expr:
-    """What the argument gives for a loss averaged over n positions: every event must hold at each of them.
+    """Return the probability that the argument gives for a loss averaged over n positions.
+
+    Every event must hold at each position.
 
     >>> sp.simplify(probability_over_positions().subs(n, 1) - probability())
     0
@@ -91,7 +98,11 @@ def probability_over_positions() -> sp.Expr:
 
 
 def largest_useful_length(epsilon_value: float, delta_value: float) -> int:
-    """The largest n for which `probability_over_positions` is above 0; 0 if there is none.
+    """Return the largest n for which `probability_over_positions` is above 0; 0 if there is none.
+
+    Args:
+        epsilon_value: ε.
+        delta_value: δ.
 
     >>> largest_useful_length(0.1, 0.125)  # at the paper's pair
     4
@@ -101,10 +112,11 @@ def largest_useful_length(epsilon_value: float, delta_value: float) -> int:
 
 
 def chernoff_exponents() -> tuple[sp.Expr, sp.Expr]:
-    """Proposition 1's two exponents from E exp(λ(X − EX)) ≤ exp(λ² ν²/2), |λ| < 1/b: the first, and its slack beyond.
+    """Return the two exponents of Chernoff's bound in Proposition 1: the first, and the slack of the second.
 
-    P[X ≥ EX + t] ≤ exp(−λ t + λ² ν²/2) has its least exponent at λ = t/ν², if that is allowed. Beyond t = ν²/b it is
-    taken at the end, λ = 1/b; what it is there, less −t/(2b), is negative at t = ν²/b + u.
+    Both follow from E exp(λ(X − EX)) ≤ exp(λ² ν²/2), |λ| < 1/b. P[X ≥ EX + t] ≤ exp(−λ t + λ² ν²/2) has its least
+    exponent at λ = t/ν², if that is allowed. Beyond t = ν²/b it is taken at the end λ = 1/b; its value there minus
+    −t/(2b) is negative at t = ν²/b + u.
 
     >>> chernoff_exponents()
     (-t**2/(2*nu**2), -u/(2*b))

@@ -1,4 +1,4 @@
-"""The chain of Theorem 1's proof, step by step: what each replacement loses, in symbols and for every draw.
+"""The chain of inequalities in Theorem 1's proof: the loss of each step, in symbols and for every sampled network.
 
 With h_i = ReLU(x W1) in the last layer, J_i the Jacobian of the last LayerNorm, g_i = ∂L_i/∂x_out,i, and RMS over the
 positions, s0 ≤ s1 ≤ s2 ≤ s3 and s5 ≤ s6 always, s3 ≤ s4 and s4 ≤ s5 on events whose probability the proof bounds.
@@ -32,13 +32,13 @@ from theory.stack import Placement, Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One replacement of the proof, from s_{k−1} to s_k.
+    """One replacement in the proof of Theorem 1, from s_{k−1} to s_k.
 
     Attributes:
-        name: what is replaced, short.
+        name: short name of the replacement.
         quantity: s_k in LaTeX.
-        sure: whether s_k ≥ s_{k−1} always, or with the probability that the proof allows.
-        meaning: what is lost, in words.
+        sure: whether s_k ≥ s_{k−1} always, or only with the probability that the proof allows.
+        meaning: the loss of the step, in words.
     """
 
     name: str
@@ -91,9 +91,14 @@ STEPS: tuple[Step, ...] = (
 def chain(
     stack: Stack, values: Mapping[str, NDArray[np.floating]], head_norm: NDArray[np.floating] | None = None
 ) -> Array:
-    """s0 .. s6 of samples or of a prediction (whose entries are then root mean squares), (7, ...).
+    """Return s0 .. s6 for samples or for a prediction (whose entries are then root mean squares), (7, ...).
 
-    s6 is Theorem 1's bound: with `head_norm` for each draw's own W_emb, without it by the tail bound on ‖W_emb‖₂.
+    s6 is Theorem 1's bound.
+
+    Args:
+        stack: the network.
+        values: samples or predictions, by name of the quantity.
+        head_norm: ‖W_emb‖₂ of each sample; None for the tail bound on it.
     """
     entries = 2.0 * np.log(100.0 * stack.width)
     jacobian_sq = 1.0 / (float(ALPHA) * float(low_energy(stack.placement).subs({d: 1, L: stack.depth})))
@@ -116,7 +121,7 @@ _NAMES = ("chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq", "lo
 
 
 def factors(placement: Placement) -> list[sp.Expr]:
-    """s_k/s_{k−1} at large width, k = 1..6, in d, L, n, V, σ_e, and P = E‖p‖²; the largest where n or L decide.
+    """Return s_k/s_{k−1} at large width, k = 1..6, in d, L, n, V, σ_e, and P = E‖p‖²; the largest over n and L.
 
     Step 1 is at large V, where it is largest. Step 5 takes the largest energy that Lemma 2 allows.
 
@@ -137,7 +142,7 @@ def factors(placement: Placement) -> list[sp.Expr]:
 
 @cache  # limits take sympy a second, and a run has several series
 def growth(placement: Placement) -> tuple[sp.Expr, ...]:
-    """The exponent in d of each factor at fixed V/d, as d → ∞: lim ln(factor)/ln d.
+    """Return the exponent in d of each factor at fixed V/d as d → ∞, lim ln(factor)/ln d.
 
     >>> growth("pre")
     (0, 0, 1/2, 0, 0, 0)
@@ -148,7 +153,7 @@ def growth(placement: Placement) -> tuple[sp.Expr, ...]:
 
 
 def product_of_factors(placement: Placement) -> sp.Expr:
-    """The product of all factors over bound/(root mean square at large width and V): 1 if no step is missing.
+    """Return the product of the steps' factors divided by (bound / root mean square at large width): 1 if complete.
 
     >>> product_of_factors("post")
     1

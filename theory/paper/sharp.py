@@ -1,12 +1,12 @@
-"""Theorem 1 made sharp: ‖∂L/∂W^{2,L}‖_F is Θ(√d) for Post-LN and Θ(√(d/L)) for Pre-LN, with constants.
+"""A sharp form of Theorem 1: ‖∂L/∂W^{2,L}‖_F is Θ(√d) for Post-LN and Θ(√(d/L)) for Pre-LN, with constants.
 
 As d → ∞ at fixed n, L, V and σ_e,
 
     E‖∂L/∂W^{2,L}‖_F² / d → (1/q) Σ_ij H_ij G_ij,
 
 with H_ij = κ₀(ρ_ij) the kernel of the hidden units, G the gradient kernel at the last LayerNorm's output, and q the
-energy that LayerNorm divides by: 3/2, or q_L of Pre-LN. Independent inputs keep ρ_ij ≥ 0, so 0 ≤ H_ij ≤ H_ii = 1/2 and
-0 ≤ G_ij for i ≠ j: leaving the off-diagonal terms out, or completing them, brackets the limit. Proved in
+energy that LayerNorm divides by: 3/2, or q_L of Pre-LN. Independent inputs keep ρ_ij ≥ 0, so 0 ≤ H_ij ≤ H_ii = 1/2
+and 0 ≤ G_ij for i ≠ j: leaving the off-diagonal terms out, or completing them, brackets the limit. Proved in
 docs/theorem_1.md.
 """
 
@@ -17,11 +17,11 @@ from theory.paper.theorem1 import V, sigma_e
 from theory.stack import Placement
 
 confidence = sp.Symbol("P", positive=True)
-"""E‖p‖² of a position's softmax p, between 1/V and 1."""
+"""The symbol P for E‖p‖² of a position's softmax p, between 1/V and 1."""
 
 
 def own_gradient() -> sp.Expr:
-    """E‖∂L_i/∂x_out,i‖² = σ_e² E‖p − e_y‖² for a label independent of the logits, at large width.
+    """Return E‖∂L_i/∂x_out,i‖² = σ_e² E‖p − e_y‖² for a label independent of the logits, at large width.
 
     ‖p − e_y‖² = ‖p‖² − 2 p_y + 1, and E p_y = 1/V.
 
@@ -33,10 +33,10 @@ def own_gradient() -> sp.Expr:
 
 
 def shared_gradient() -> sp.Expr:
-    """The largest E⟨∂L_i/∂x_out,i, ∂L_j/∂x_out,j⟩ of two positions: σ_e² (E‖p‖² − 1/V), for identical tokens.
+    """Return the largest E⟨∂L_i/∂x_out,i, ∂L_j/∂x_out,j⟩ of two positions: σ_e² (E‖p‖² − 1/V), for identical tokens.
 
-    E p_i·p_j ≤ E‖p‖² by Cauchy and Schwarz; the three terms with a label give −1/V together. For ρ_ij ≥ 0 it is at
-    least 0: given what the logits share the two are independent, so E p_i·p_j = Σ_v E[E[p_v | shared]²] ≥ 1/V.
+    E p_i·p_j ≤ E‖p‖² by Cauchy-Schwarz; the three terms with a label give −1/V together. For ρ_ij ≥ 0 it is at least
+    0: given the common part of the logits the two are independent, so E p_i·p_j = Σ_v E[E[p_v | shared]²] ≥ 1/V.
 
     >>> shared_gradient()
     sigma_e**2*(P - 1/V)
@@ -45,7 +45,7 @@ def shared_gradient() -> sp.Expr:
 
 
 def energy_range(placement: Placement) -> tuple[sp.Expr, sp.Expr]:
-    """Least and largest energy per coordinate before the last LayerNorm (Lemma 2)."""
+    """Return the smallest and largest mean squared activation before the last LayerNorm (Lemma 2)."""
     if placement == "post":
         energy = sp.simplify(post_ln_energies()[1] / d)
         return energy, energy
@@ -54,7 +54,7 @@ def energy_range(placement: Placement) -> tuple[sp.Expr, sp.Expr]:
 
 
 def bracket(placement: Placement) -> tuple[sp.Expr, sp.Expr]:
-    """Bounds on lim E‖∂L/∂W^{2,L}‖_F²/d that hold for every n, L, V ≥ 2 and σ_e.
+    """Return bounds on lim E‖∂L/∂W^{2,L}‖_F²/d that hold for every n, L, V ≥ 2 and σ_e.
 
     >>> bracket("post")[0]
     sigma_e**2*(V - 1)/(3*V*n)

@@ -31,11 +31,11 @@ margin = sp.Symbol("t", positive=True)
 
 ALPHA = sp.Rational(1, 10)
 OUTPUT_FAILURE = 1e-3
-"""Probability allowed for ‖W_emb‖₂ to exceed what B assumes where the matrix itself is not at hand."""
+"""The probability that ‖W_emb‖₂ may exceed the assumption of B if the matrix itself is not known."""
 
 
 def entry_threshold() -> sp.Expr:
-    """The square that no entry of ReLU(x W1) exceeds on the event E1: 2 ln(100 d).
+    """Return 2 ln(100 d), which no squared entry of ReLU(x W1) exceeds on the event E1.
 
     >>> entry_threshold()
     2*log(100*d)
@@ -44,7 +44,7 @@ def entry_threshold() -> sp.Expr:
 
 
 def entry_failure() -> sp.Expr:
-    """P[E1 fails] for one position, by the union over d entries and P[N(0, 1) > u] ≤ exp(−u²/2)/2.
+    """Return the proof's bound on P[E1 fails] for one position: a union over d entries, P[N(0, 1) > u] ≤ exp(−u²/2)/2.
 
     >>> entry_failure()  # the proof allows 0.01
     1/200
@@ -53,7 +53,11 @@ def entry_failure() -> sp.Expr:
 
 
 def entry_failure_value(width: int, entries: int | None = None) -> float:
-    """P[E1 fails] in truth: 1 − Φ(√(2 ln 100 d))^entries, for d independent N(0, 1) pre-activations or so many.
+    """Return the exact P[E1 fails] = 1 − Φ(√(2 ln 100 d))^entries for independent N(0, 1) pre-activations.
+
+    Args:
+        width: d.
+        entries: number of pre-activations; None for d.
 
     >>> round(entry_failure_value(512), 5)
     0.00082
@@ -64,13 +68,13 @@ def entry_failure_value(width: int, entries: int | None = None) -> float:
 
 @cache
 def low_energy(placement: Placement) -> sp.Expr:
-    """Lemma 2's lower bound on the energy before the last LayerNorm: 3d/2 (Post-LN), (1 + L/2) d (Pre-LN)."""
+    """Return Lemma 2's lower bound on E‖x‖² before the last LayerNorm: 3d/2 (Post-LN), (1 + L/2) d (Pre-LN)."""
     return post_ln_energies()[1] if placement == "post" else pre_ln_band()[0].subs(layer, L)
 
 
 @cache
 def bound(placement: Placement) -> sp.Expr:
-    """The bound on ‖∂L/∂W^{2,L}‖_F, assembled from the four replacements of the proof.
+    """Return the bound on ‖∂L/∂W^{2,L}‖_F in symbols, assembled from the four replacements of the proof.
 
     >>> bound("pre")
     2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)
@@ -81,7 +85,7 @@ def bound(placement: Placement) -> sp.Expr:
 
 
 def low_tail() -> sp.Expr:
-    """What the proof has for P[Y ≤ α₀ EY]: Lemma 5 with B = (1 + ε) EY and a = α₀ EY, in units of EY.
+    """Return the proof's bound on P[Y ≤ α₀ EY], from Lemma 5 at B = (1 + ε) EY and a = α₀ EY.
 
     >>> low_tail()
     epsilon/(epsilon + 9/10)
@@ -93,9 +97,9 @@ def low_tail() -> sp.Expr:
 
 @cache
 def probability() -> sp.Expr:
-    """The stated probability 0.99 − δ − ε/(0.9 + ε): E1, Y ≤ (1 + ε) EY, and `low_tail`.
+    """Return the stated probability 0.99 − δ − ε/(0.9 + ε), from E1, Y ≤ (1 + ε) EY, and `low_tail`.
 
-    The proof has Y ≤ B only with probability 1 − δ, where Lemma 5 asks for it surely: `theory.paper.low_tail`.
+    The proof has Y ≤ B only with probability 1 − δ, although Lemma 5 requires it always: see `theory.paper.low_tail`.
 
     >>> probability()
     -delta - epsilon/(epsilon + 9/10) + 99/100
@@ -104,7 +108,11 @@ def probability() -> sp.Expr:
 
 
 def probability_value(epsilon_value: float, delta_value: float) -> float:
-    """The stated probability at one (ε, δ); at most 0.99, and below 0 where the theorem says nothing.
+    """Return the stated probability at one (ε, δ); at most 0.99, and below 0 where the theorem states nothing.
+
+    Args:
+        epsilon_value: ε.
+        delta_value: δ.
 
     Raises:
         ValueError: ε is not positive, or δ is not a probability.
@@ -120,10 +128,13 @@ def probability_value(epsilon_value: float, delta_value: float) -> float:
 
 
 def allowed_failure(stack: Stack) -> float:
-    """The share of draws that Theorem 1 itself lets exceed its bound: 0.01 + δ(ε) + ε/(0.9 + ε) at the best ε.
+    """Return the share of networks that Theorem 1 lets exceed its bound: 0.01 + δ(ε) + ε/(0.9 + ε) at the best ε.
 
-    δ(ε) is that of one token before the last LayerNorm: by its exact law for Post-LN, by a gamma law of the right mean
-    and variance for Pre-LN. Of n positions the theorem speaks as of one.
+    δ(ε) is that of one token before the last LayerNorm: by its exact law for Post-LN, by a gamma law with the right
+    mean and variance for Pre-LN. The theorem treats n positions like one.
+
+    Args:
+        stack: the network.
 
     Raises:
         ValueError: the stack is not in the paper's setting.
@@ -153,17 +164,18 @@ def _numeric_probability() -> Callable[..., Any]:
 
 
 def loss_gradient_bound() -> sp.Expr:
-    """B without the matrix: √2 σ_e (1 + √(V/d) + t), short of √2‖W_emb‖₂ with probability at most exp(−d t²/2).
+    """Return B for an unknown output matrix, √2 σ_e (1 + √(V/d) + t).
 
-    Softmax cross-entropy has ‖p − e_y‖ ≤ √2, and σ_max of a Gaussian matrix concentrates.
-    Source: Vershynin (2018), High-Dimensional Probability, Theorem 7.3.1 and Gaussian concentration.
+    It is below √2‖W_emb‖₂ with probability at most exp(−d t²/2). Softmax cross-entropy has ‖p − e_y‖ ≤ √2, and σ_max
+    of a Gaussian matrix concentrates. Source: Vershynin (2018), High-Dimensional Probability, Theorem 7.3.1 and
+    Gaussian concentration.
     """
     return sp.sqrt(2) * sigma_e * (1 + sp.sqrt(V / d) + margin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Theorem 1's bound in numbers.
+    """Theorem 1's bound on the gradient norm of the last W2, as numbers.
 
     Attributes:
         value: the bound on ‖∂L/∂W^{2,L}‖_F; an array if `head_norm` was one.

@@ -25,10 +25,13 @@ __all__ = [
 
 
 def check_stack(value: object) -> None:
-    """Refuse what is no network, such as a width alone.
+    """Raise an error if an argument is not a `Stack`, for example a bare width.
+
+    Args:
+        value: the argument to check.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the argument is not a `Stack`.
     """
     if not isinstance(value, Stack):
         raise ValueError(f"stack must be a Stack, such as Stack(width=512), got {value!r}.")

@@ -1,4 +1,4 @@
-"""JSON and TOML that users give, read in one place: whatever is wrong with a text is one `ValueError` in one line."""
+"""Readers for JSON and TOML files from users; every fault in a file becomes a `ValueError` with a one-line message."""
 
 import json
 import math
@@ -42,10 +42,15 @@ def parsed(content: bytes | str, kind: Kind, *, finite: bool = True) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, of which Python would keep a key's last value in silence; TOML refuses a second one itself.
+    """Return a JSON object as a dictionary, and reject a key that occurs twice with different values.
+
+    Python's JSON parser would silently keep the last value of a repeated key; the TOML parser rejects it already.
+
+    Args:
+        pairs: keys and values of the object in their order in the file.
 
     Raises:
-        ValueError: they differ.
+        ValueError: a key occurs twice with different values.
     """
     content = dict(pairs)
     for key, value in pairs if len(content) < len(pairs) else ():
@@ -81,16 +86,16 @@ def read_document(path: str | Path, name: str, kind: Kind, *, finite: bool = Tru
 
 
 def content_of(path: str | Path, name: str, what: str = "a readable file", *, most: int | None = None) -> bytes:
-    """The bytes of a file.
+    """Read a whole file and return its bytes.
 
     Args:
-        path: of the file; a device that never ends, such as /dev/zero, is refused.
-        name: what the file is to the user.
-        what: it must be.
-        most: bytes that it may have.
+        path: path of the file; a device that never ends, such as /dev/zero, is refused.
+        name: the user's name for the file, such as the flag that names it; error messages begin with it.
+        what: the kind of file that is required, for the error message.
+        most: the largest allowed size in bytes; None for no limit.
 
     Raises:
-        ValueError: it cannot be read, or is too large.
+        ValueError: the file cannot be read, or is too large.
     """
     content = next(pieces_of(path, name, -1 if most is None else most + 1, what), b"")
     if most is not None and len(content) > most:
@@ -99,10 +104,16 @@ def content_of(path: str | Path, name: str, what: str = "a readable file", *, mo
 
 
 def pieces_of(path: str | Path, name: str, size: int, what: str = "a readable file") -> Iterator[bytes]:
-    """The bytes of a file, so many at a time; of -1 all at once.
+    """Yield the bytes of a file in pieces of a given size.
+
+    Args:
+        path: path of the file; a device that never ends, such as /dev/zero, is refused.
+        name: the user's name for the file; error messages begin with it.
+        size: number of bytes in a piece; -1 for the whole file in one piece.
+        what: the kind of file that is required, for the error message.
 
     Raises:
-        ValueError: as `content_of`, which has its arguments.
+        ValueError: the file cannot be read.
     """
     try:
         with Path(path).open("rb") as file:

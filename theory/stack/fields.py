@@ -1,4 +1,4 @@
-"""Groups of fields of a `theory.Stack`, and kinds of fields: what they take, and the one error for what they do not."""
+"""Dataclass fields of a `theory.Stack`, which check and convert their values, and the base class of field groups."""
 
 import json
 import math
@@ -15,13 +15,13 @@ from theory.stack.registry import Table, nearest
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Group:
-    """Some fields, each checked when it is given."""
+    """A frozen group of network fields, each of which is checked when the group is created."""
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Refuse what is no field with the name of the nearest one.
+        """Reject unknown field names, and suggest the nearest known one.
 
         Raises:
-            TypeError: there is no such field.
+            TypeError: a name is not a field of the group.
         """
         if unknown := given.keys() - cls.__dataclass_fields__.keys():
             raise TypeError(
@@ -35,21 +35,27 @@ class Group:
         self._check()
 
     def _check(self) -> None:
-        """Refuse what fields do not allow together."""
+        """Raise an error if the values of several fields do not fit together."""
 
     def __repr__(self) -> str:
         """Return the class name with the fields that differ from their defaults."""
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
 
     def non_default(self) -> dict[str, str | int | float | None]:
-        """The fields that differ from the defaults, in field order: what makes two of them different."""
+        """Return the fields that differ from their defaults, by name in field order; equal groups give equal dicts."""
         return {
             f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
         }
 
 
 def choice(default: str, allowed: Sequence[str], about: str) -> Any:
-    """One of several words."""
+    """Make a text field that must be one of a fixed list of values.
+
+    Args:
+        default: default value.
+        allowed: all allowed values.
+        about: help text of the field.
+    """
 
     def check(name: str, value: object) -> str:
         if not isinstance(value, str) or value not in allowed:
@@ -62,7 +68,13 @@ def choice(default: str, allowed: Sequence[str], about: str) -> Any:
 
 
 def named(default: str, table: Table[Any], about: str) -> Any:
-    """A name of a table that users may add to."""
+    """Make a text field that must be a name in a table to which users may add names.
+
+    Args:
+        default: default value.
+        table: table of the allowed names.
+        about: help text of the field.
+    """
 
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):
@@ -74,14 +86,21 @@ def named(default: str, table: Table[Any], about: str) -> Any:
 
 
 LARGEST = 1e100
-"""Of numbers whose powers formulas take."""
+"""The largest number that a field accepts, because formulas take powers of it."""
 
 # The largest integer up to which floats are exact: formulas are evaluated in them.
 LARGEST_INTEGER = 2**53
 
 
 def integer(default: int, least: int, about: str, *, most: int = LARGEST_INTEGER) -> Any:
-    """An integer from `least` to `most`."""
+    """Make an integer field with values from `least` to `most`.
+
+    Args:
+        default: default value.
+        least: smallest allowed value.
+        about: help text of the field.
+        most: largest allowed value.
+    """
 
     def check(name: str, value: object) -> int:
         try:
@@ -98,7 +117,14 @@ def integer(default: int, least: int, about: str, *, most: int = LARGEST_INTEGER
 
 
 def real(default: float, about: str, *, allowed: str, low: float = -LARGEST, high: float = LARGEST) -> Any:
-    """A finite number from `low` to `high`, of which an error says `allowed`.
+    """Make a field for a finite number from `low` to `high`.
+
+    Args:
+        default: default value.
+        about: help text of the field.
+        allowed: the allowed values in words, for the error message.
+        low: smallest allowed value.
+        high: largest allowed value.
 
     >>> real(1.0, "a scale", allowed="a number above 0", low=5e-324).metadata["check"]("scale", 2)
     2.0
@@ -117,7 +143,13 @@ def real(default: float, about: str, *, allowed: str, low: float = -LARGEST, hig
 
 
 def own_unless_given(about: str, *, allowed: str, low: float, high: float = LARGEST) -> Any:
-    """A number that stands in another's place, as `real` takes it, or None: the other's own.
+    """Make a field for a number from `low` to `high`, or None to keep the value of the placement or the initialization.
+
+    Args:
+        about: help text of the field.
+        allowed: the allowed numbers in words, for the error message.
+        low: smallest allowed number.
+        high: largest allowed number.
 
     >>> own_unless_given("tau", allowed="at least 0", low=0).metadata["check"]("branch_scale", None) is None
     True
@@ -133,7 +165,14 @@ def own_unless_given(about: str, *, allowed: str, low: float, high: float = LARG
 
 
 def matrix(about: str) -> Any:
-    """A Gram matrix, kept as the text of a JSON list of rows so that tables and files can hold it, "" for none."""
+    """Make a field for a covariance matrix, stored as the JSON text of its rows; "" for none.
+
+    Text is kept so that tables and files can hold the value. The matrix must be symmetric and positive semidefinite
+    with a positive diagonal.
+
+    Args:
+        about: help text of the field.
+    """
 
     def check(name: str, value: object) -> str:
         if isinstance(value, str) and not value:
@@ -154,7 +193,11 @@ def matrix(about: str) -> Any:
 
 
 def zeros_and_ones(about: str) -> Any:
-    """A square matrix of zeros and ones with a one in every row, kept as `matrix` keeps its rows."""
+    """Make a field for a square matrix of 0 and 1 with a 1 in every row, stored as JSON text; "" for none.
+
+    Args:
+        about: help text of the field.
+    """
 
     def check(name: str, value: object) -> str:
         if isinstance(value, str) and not value:
@@ -175,6 +218,6 @@ def zeros_and_ones(about: str) -> Any:
 
 
 def _positive(rows: Any) -> bool:
-    """Whether no eigenvalue is negative beyond rounding."""
+    """Return whether a symmetric matrix has no negative eigenvalue beyond rounding."""
     eigenvalues = np.linalg.eigvalsh(rows)
     return bool(eigenvalues[0] >= -1e-12 * eigenvalues[-1])

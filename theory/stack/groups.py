@@ -1,8 +1,8 @@
-"""The fields of a Stack, in groups by the part of the network that they describe.
+"""The fields of a `Stack`, in groups by the part of the network that they describe.
 
-A Stack has the fields of all groups side by side, so that flags, files and keys of cells are flat. A group by itself is
-a part of a description that can be kept, passed on and put together with others: `Stack.of(Attention(heads=8), ...)`. A
-group refuses what is wrong by itself, and Stack what its groups do not allow together.
+A Stack inherits the fields of all groups, so that flags, files and configuration keys are flat. A group can be
+created and kept separately, and combined with others: `Stack.of(Attention(heads=8), ...)`. A group checks its own
+fields, and the Stack checks conditions between groups.
 """
 
 import json
@@ -53,7 +53,7 @@ _OF_MATRICES: Any = _POSITIVE | {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sizes(Group):
-    """The fields that the paper varies: placement of LayerNorm, sizes, and scale of the output matrix."""
+    """The fields that the paper varies: placement of LayerNorm, sizes, and standard deviation of the output matrix."""
 
     placement: Placement | str = named(
         "post", COMPOSITIONS, "position of LayerNorm: after each residual sum (post), before each branch (pre), ..."
@@ -84,7 +84,7 @@ class FeedForward(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Experts(Group):
-    """The fields of experts, which replace a layer's MLP, and of the router that chooses some of them for every token.
+    """The fields of a mixture of experts, which replaces a layer's MLP, and of the router that chooses experts.
 
     Each expert is an MLP of width r d. A token's scores are the softmax or the sigmoid of its router's logits. The k
     largest scores choose the experts, whose outputs are added with their scores, or with the scores divided by their
@@ -126,7 +126,7 @@ class Experts(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Matrices(Group):
-    """The fields of the layers' weight initialization."""
+    """The fields of the weight initialization of all layers."""
 
     initialization: Initialized | str = named(
         "xavier_normal",
@@ -176,7 +176,7 @@ class Matrices(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Residual(Group):
-    """The fields of a layer's branches, and of how they are added to the residual stream."""
+    """The fields of the residual stream: branches, norms, and the scales with which branches are added."""
 
     branches: Branches = choice("both", get_args(Branches), "branches of every layer: both kinds or one kind")
     layout: Layout = choice(
@@ -193,7 +193,7 @@ class Residual(Group):
         "tau; factor on every branch's output; own: from placement", allowed=_SOME, low=0
     )
     depth_mixing: str = mixing(
-        "weights of earlier outputs in the residual stream: none (all 1), a published scheme, or rows of a matrix"
+        "weights of all earlier outputs: none (1), a published scheme, or rows of a matrix"
     )
     branch_scaling: BranchScaling = choice(
         "none", get_args(BranchScaling),
@@ -238,7 +238,7 @@ class Residual(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attention(Group):
-    """The fields of attention: heads, queries and keys, mask."""
+    """The fields of attention: heads, queries and keys, logits, positions by rotation, and mask."""
 
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
     attention_factor: float = real(1.0, "factor on tau of attention branches, also cross-attention", **_POSITIVE)
@@ -291,7 +291,7 @@ class Attention(Group):
 
     @property
     def given_mask(self) -> NDArray[np.int64]:
-        """The rows of a given mask, (n, n): 1 where the token of the row sees that of the column; (0,) of no mask."""
+        """The rows of a given mask, (n, n): 1 where the row's token attends to the column's; shape (0,) without one."""
         return np.array(json.loads(self.mask_rows or "[]"), dtype=np.int64)
 
     def _check(self) -> None:
@@ -316,7 +316,7 @@ class Attention(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Inputs(Group):
-    """The fields of the inputs: embeddings, positions, sequences, encoder input."""
+    """The fields of the network's inputs: token embeddings, positions, number of sequences, and encoder input."""
 
     input_correlation: float = real(
         0.0, "correlation of the Gaussian inputs of a sequence", allowed="a number in [-1, 1]", low=-1, high=1
@@ -354,13 +354,13 @@ class Inputs(Group):
 
     @property
     def gram(self) -> NDArray[np.float64] | None:
-        """The given covariance, or None."""
+        """The given covariance of a sequence's Gaussian inputs, (n, n); None if `input_gram` is empty."""
         return np.array(json.loads(self.input_gram)) if self.input_gram else None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Loss(Group):
-    """The fields of the loss: labels, positions that count, and layers before the output matrix."""
+    """The fields of the loss: labels, counted positions, and the layer before the output matrix."""
 
     labels: Labels = choice("uniform", get_args(Labels), "distribution of the independent labels; zipf: p_k ~ 1/k")
     label_groups: int = integer(0, 0, "groups of adjacent positions that share a label; 0 for one label per position")
@@ -386,4 +386,4 @@ class Loss(Group):
 
 
 GROUPS: tuple[type[Group], ...] = (Sizes, FeedForward, Experts, Matrices, Residual, Attention, Inputs, Loss)
-"""In the order in which a Stack has their fields."""
+"""All groups of fields, in the order in which a Stack has them."""

@@ -1,4 +1,4 @@
-"""Initializations: how large the entries of a layer's matrices are."""
+"""Weight initializations: the variance and the distribution of the entries of a layer's matrices."""
 
 import math
 from collections.abc import Callable
@@ -9,12 +9,13 @@ from theory.stack.registry import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
-    """An initialization of matrices of shape (d_in, d_out).
+    """An initialization rule for weight matrices of shape (d_in, d_out).
 
     Attributes:
-        gain: function of the role ("W1", ...), d_in and d_out that returns an entry's variance times d_in.
+        gain: function of the matrix role ("W1", ...), d_in and d_out that returns the variance of an entry times
+            d_in.
         uniform: whether entries are uniform instead of normal, with the same variance.
-        source: the paper or code that it is from.
+        source: the paper or code that defines the rule.
     """
 
     gain: Callable[[str, int, int], float]
@@ -27,8 +28,8 @@ class Law:
     """The distribution of a matrix's entries, apart from their variance.
 
     Attributes:
-        uniform: whether they are uniform, and not normal.
-        cut: standard deviations at which normal ones are cut; 0 for none.
+        uniform: whether entries are uniform instead of normal.
+        cut: number of standard deviations at which normal entries are cut; 0 for no cut.
     """
 
     uniform: bool = False
@@ -36,7 +37,7 @@ class Law:
 
     @property
     def variance(self) -> float:
-        """The variance of cut standard normal entries; 1 for all other distributions.
+        """The variance of standard normal entries after they are cut; 1 without a cut.
 
         >>> round(Law(cut=2.0).variance ** 0.5, 4)
         0.8796
@@ -69,4 +70,4 @@ _BUILT_IN = {
 }
 
 INITIALIZATIONS: Table[Initialization] = Table("initialization", _BUILT_IN)
-"""By the value of `Stack.initialization`."""
+"""All initializations by the value of `Stack.initialization`."""

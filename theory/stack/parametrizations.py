@@ -1,7 +1,7 @@
-"""Names of parametrizations: how initial scales, multipliers and rates are to go with the width, or the depth."""
+"""The names of parametrizations: rules for how initial scales, multipliers and learning rates change with size."""
 
 from typing import Literal, get_args
 
 Parametrization = Literal["sp", "mup", "mean-field", "completep"]
 PARAMETRIZATIONS: tuple[Parametrization, ...] = get_args(Parametrization)
-"""Standard, maximal-update, mean-field, and CompleteP, which is mu-P in the width and has a rule for the depth."""
+"""Standard, maximal-update (µP), mean-field, and CompleteP, which is µP in the width with a rule for the depth."""

@@ -1,10 +1,10 @@
-"""Where a residual stack normalizes and how it scales: one composition per placement, and nothing else.
+"""Placements of LayerNorm: where a residual stack normalizes and how it scales, one composition per placement.
 
 A sub-layer with branch f takes the stream x to
 
     z = α x + τ N_out(f(κ_l N_in(x))),    then N(z) if the stream is normalized,
 
-with N the LayerNorm, or nothing where the composition has none. Theory and simulation each read this table.
+with N the LayerNorm, or the identity where the composition has none. Theory and simulation each read this table.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ def _one(_: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A placement of LayerNorm: how residual, branch and norm form a sub-layer.
+    """A placement of LayerNorm: the rule by which residual, branch and norm form a sub-layer.
 
     Attributes:
         title: the name in text and figures.
@@ -52,7 +52,7 @@ class Composition:
 
     @property
     def normalized_output(self) -> bool:
-        """Whether the output matrix is given normalized tokens."""
+        """Whether the output matrix multiplies normalized tokens."""
         return self.final_norm or self.stream_norm
 
 
@@ -94,11 +94,11 @@ _BUILT_IN = {
 }
 
 COMPOSITIONS: Table[Composition] = Table("placement", _BUILT_IN)
-"""By the value of `Stack.placement`."""
+"""The compositions of all placements by the value of `Stack.placement`."""
 
 
 class _Titles(Mapping[str, str]):
-    """Titles of the placements that there are now."""
+    """A mapping from the names of all current placements to their titles."""
 
     def __getitem__(self, name: str) -> str:
         return COMPOSITIONS[name].title
@@ -115,5 +115,5 @@ TITLES = _Titles()
 
 
 def title(name: object) -> str:
-    """A placement as prose has it; the name of something else, such as a module, as it is."""
+    """Return the title of a placement for text and figures, or the name itself if it is not a placement."""
     return TITLES[str(name)] if str(name) in COMPOSITIONS else str(name)

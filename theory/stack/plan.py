@@ -1,4 +1,4 @@
-"""The plan of a network: its sub-layers in the order in which a token meets them, read by theory and by the sampler."""
+"""The plan of a network: its sub-layers in the order of the forward pass, which theory and sampler both read."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -7,32 +7,32 @@ from theory.stack.depth_mixing import NONE
 from theory.stack.stack import Stack
 
 Kind = Literal["attention", "cross", "units"]
-"""What a branch is: attention among the tokens, attention to a source, or feed-forward units."""
+"""The kind of a branch: attention among the tokens, cross-attention to an encoder, or an MLP ("units")."""
 
 ROLES: dict[Kind, tuple[str, ...]] = {
     "attention": ("WQ", "WK", "WV", "WO"),
     "cross": ("XQ", "XK", "XV", "XO"),
     "units": ("WR", "WG", "W1", "W2", "SR", "SG", "S1", "S2"),
 }
-"""The matrices that a kind of branch may have, in the order in which a token meets them."""
+"""The matrices that a kind of branch may have, in the order of the forward pass."""
 
 _ENERGIES: dict[Kind, str] = {"attention": "attention_energy", "cross": "cross_energy", "units": "hidden_energy"}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One sub-layer, z = α x + Σ τ N(f(κ N(x))), of one branch f or of several in parallel.
+    """One sub-layer, z = α x + Σ τ N(f(κ N(x))), with one branch f or several in parallel.
 
     Attributes:
-        layer: l = 1..L.
-        stack: the stack whose layers are all like this one; its composition says which norms there are.
-        kinds: of its branches.
+        layer: number of the layer, l = 1..L.
+        stack: the stack whose layers are all like this one; its composition determines the norms.
+        kinds: kinds of its branches.
         residual: α; 0 where a matrix mixes the outputs of sub-layers.
-        branches: τ of each kind.
-        learned: whether τ is a scalar of the layer that learns.
+        branches: τ of each branch.
+        learned: whether τ is a learned scalar of the layer.
         input_scale: κ.
-        energy: name of the quantity that z has.
-        ends_layer: whether the next sub-layer is of another layer.
+        energy: name of the quantity that is the mean squared activation of z.
+        ends_layer: whether the next sub-layer belongs to another layer.
     """
 
     layer: int
@@ -47,31 +47,31 @@ class Step:
 
     @property
     def alone(self) -> tuple["Step", ...]:
-        """The step with each of its branches alone."""
+        """One step for each branch, with only this branch."""
         both = zip(self.kinds, self.branches, strict=True)
         return tuple(replace(self, kinds=(kind,), branches=(tau,)) for kind, tau in both)
 
     @property
     def branch(self) -> float:
-        """τ of the one branch."""
+        """The scale τ of the only branch."""
         (tau,) = self.branches
         return tau
 
 
 def kinds(stack: Stack) -> tuple[Kind, ...]:
-    """The branches of a layer, in the order in which a token meets them."""
+    """Return the kinds of the branches of a layer, in the order of the forward pass."""
     if stack.branches != "both":
         return ("attention",) if stack.branches == "attention" else ("units",)
     return ("attention", "cross", "units") if stack.source_tokens else ("attention", "units")
 
 
 def _factor(stack: Stack, kind: Kind) -> float:
-    """The factor on τ that branches of one kind have."""
+    """Return the factor on τ for branches of one kind."""
     return stack.feed_forward_factor if kind == "units" else stack.attention_factor
 
 
 def plan(stack: Stack) -> tuple[Step, ...]:
-    """Every sub-layer of a stack, from below; its encoder has a plan of its own.
+    """Return all sub-layers of a stack from the input to the output; its encoder has its own plan.
 
     >>> [(step.layer, *step.kinds) for step in plan(Stack(depth=2))]
     [(1, 'attention'), (1, 'units'), (2, 'attention'), (2, 'units')]

@@ -1,4 +1,4 @@
-"""The measured quantities, statistics of a run: one name each, used by predictor, sampler, table, check and figure."""
+"""The names and definitions of all quantities that are predicted, sampled, tabulated, checked and drawn in figures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """A named scalar of one random network.
+    """The definition of a named scalar of one random network.
 
     Attributes:
         name: the key in predictions, samples and tables.
         meaning: the definition in words, with the place in the network.
-        per_layer: one value per layer (index l - 1 is layer l) instead of one per network.
+        per_layer: whether there is one value per layer (index l - 1 is layer l) instead of one per network.
         predicted: whether the large-width recursion predicts it.
-        in_paper: whether the paper's network has it; otherwise only networks with other fields.
+        in_paper: whether the network of the paper has it; otherwise only networks with other fields have it.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Quantity:
 
     @property
     def of_encoder(self) -> bool:
-        """Whether its layers are those of the encoder."""
+        """Whether the quantity belongs to the layers of the encoder."""
         return self.per_layer and self.name.startswith(_ENCODER)
 
 
@@ -47,7 +47,11 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
 
 
 def _with_encoder(quantities: dict[str, Quantity]) -> dict[str, Quantity]:
-    """The same, and after them those of an encoder's layers, which have the same names after `encoder_`."""
+    """Return all quantities, followed by those of the encoder's layers, which have the prefix `encoder_`.
+
+    Args:
+        quantities: the quantities of a network without an encoder, by name.
+    """
     # Neither has an encoder experts.
     absent = {name for name in quantities if name.startswith(("grad_sq_X", "grad_sq_S", "grad_sq_WR", "expert_"))}
     absent |= {"cross_energy", "grad_sq_scalar"}
@@ -199,20 +203,24 @@ _OF_STACK: dict[str, Quantity] = {
 }
 
 QUANTITIES: dict[str, Quantity] = _with_encoder(_OF_STACK)
-"""Every quantity by name."""
+"""All quantities by name."""
 
 
 class NamedArrays(Mapping[str, NDArray[Any]]):
-    """A mapping of its `arrays` by the names of quantities."""
+    """A read-only mapping from names of quantities to arrays.
+
+    Attributes:
+        arrays: the arrays by name.
+    """
 
     __slots__ = ()
     arrays: Mapping[str, NDArray[Any]]
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The array of a quantity.
+        """Return the array of one quantity.
 
         Raises:
-            KeyError: there is none of this name; it says which name is near.
+            KeyError: there is no quantity of this name; the message suggests the nearest name.
         """
         try:
             return self.arrays[name]

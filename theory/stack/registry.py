@@ -1,7 +1,7 @@
-"""Tables of names that users may add to: by a call, or by an entry point of a package that is installed.
+"""Tables of named choices that users extend, by a call or by an entry point of an installed package.
 
-Entry points of the group `gradbounds` name a module, or a function without arguments, that makes the calls. They are
-loaded when a name is looked up that no table has, once for a process.
+Entry points of the group `gradbounds` name a module, or a function without arguments, that makes the registering
+calls. They are loaded once in a process, when a name that is in no table is looked up.
 """
 
 import re
@@ -31,9 +31,13 @@ Entry = TypeVar("Entry")
 
 
 def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
-    """A question after the known name nearest to an unknown one, such as " Did you mean width?"; "" if none is near.
+    """Return a question with the known name nearest to an unknown one, such as " Did you mean width?"; "" if none.
 
-    Of units that other codes have a name for, the fields that make them.
+    For gated MLPs with a name of their own, such as SwiGLU, the text lists the fields that describe them.
+
+    Args:
+        unknown: the unknown name, or several of them.
+        known: the known names.
 
     >>> nearest("Preln", ["post", "pre"]), nearest("sideways", ["post", "pre"])
     (' Did you mean pre?', '')
@@ -50,12 +54,12 @@ def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
 
 
 class Table(dict[str, Entry]):
-    """The entries of a named field: built-in ones, and those that were registered.
+    """A dictionary of the built-in and registered entries for one named field, such as `Stack.activation`.
 
     Attributes:
-        field: the field of `Stack`, or another noun for the names.
-        versions: versions of the registered entries, by name.
-        installed: names that an entry point registered; every process of the same environment finds them by itself.
+        field: the field of `Stack`, or another noun for the names; error messages use it.
+        versions: versions of the registered entries, by name; built-in entries have none.
+        installed: names registered by an entry point; every process in the same environment finds them automatically.
     """
 
     def __init__(self, field: str, builtin: Mapping[str, Entry]) -> None:
@@ -65,10 +69,10 @@ class Table(dict[str, Entry]):
         self.installed: set[str] = set()
 
     def __missing__(self, name: str) -> Entry:
-        """The entry of a name that the table lacks, if an entry point registers it.
+        """Return the entry of a name that is not in the table yet, if an entry point registers it.
 
         Raises:
-            ValueError: none does.
+            ValueError: no entry point registers the name.
         """
         if not self.knows(name):
             raise ValueError(
@@ -78,16 +82,21 @@ class Table(dict[str, Entry]):
         return self[name]
 
     def knows(self, name: str) -> bool:
-        """Whether there is an entry of that name, or an entry point registers one now."""
+        """Return whether the table has an entry of this name, after loading entry points if necessary."""
         if name not in self:
             load_entry_points()
         return name in self
 
     def register(self, name: str, entry: Entry, version: str = "1") -> None:
-        """Add an entry; what is there already under the same name and version, and is equal, stays.
+        """Add an entry under a name; repeating the same registration has no effect.
+
+        Args:
+            name: name of the entry.
+            entry: the entry.
+            version: version of the entry; change it when the same name means something new.
 
         Raises:
-            ValueError: the name or the version cannot be one, or the name stands for something else.
+            ValueError: the name or the version is not allowed, or the name already has another entry.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
@@ -114,7 +123,7 @@ class Table(dict[str, Entry]):
 
 
 class _EntryPoints:
-    """Whether entry points were loaded, and which could not be."""
+    """The state of loading entry points: whether they were loaded, and error messages of those that failed."""
 
     def __init__(self) -> None:
         self.lock = RLock()
@@ -126,7 +135,7 @@ _POINTS = _EntryPoints()
 
 
 def load_entry_points() -> None:
-    """Let installed packages register what they have, once; one that fails is named by the error of a missing name."""
+    """Load the entry points of installed packages once; errors of entry points are collected for `failures`."""
     with _POINTS.lock:
         if _POINTS.loaded:
             return
@@ -148,12 +157,15 @@ def load_entry_points() -> None:
 
 
 def failures() -> str:
-    """Return the entry points that could not be loaded, as text for the error about a missing name."""
+    """Return the error messages of entry points that failed to load, to append to the error about a missing name."""
     return "".join(f" {failure}." for failure in _POINTS.failures)
 
 
 def _equal(first: object, second: object) -> bool:
-    """Whether two entries are the same, functions by where they are defined: a module may be run twice."""
+    """Return whether two entries are the same.
+
+    Functions are the same if they are defined at the same place with the same code, because a module may run twice.
+    """
     if is_dataclass(first) and type(first) is type(second):
         return all(_equal(getattr(first, f.name), getattr(second, f.name)) for f in fields(first))
     if isinstance(first, FunctionType) and isinstance(second, FunctionType):

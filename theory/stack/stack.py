@@ -1,4 +1,4 @@
-"""The one description of a random Transformer stack, shared by theory, simulation and tables."""
+"""The description of a random Transformer stack, shared by theory, simulation and tables."""
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
@@ -24,7 +24,7 @@ NAMED: dict[str, Table[Any]] = {
     "activation": ACTIVATIONS,
     "initialization": INITIALIZATIONS,
 }
-"""The fields whose names users may add to."""
+"""The tables of the fields whose names users may extend, by field."""
 
 
 _G = TypeVar("_G", bound=Group)
@@ -33,13 +33,13 @@ _G = TypeVar("_G", bound=Group)
 _OF_DEPTH = {"depth": 0.5, "inverse_depth": 1.0}
 
 BY_LAYER = {"layer": ("projection_gain", "down_gain"), "layer_up": ("projection_gain", "up_gain", "down_gain")}
-"""The factors that are divided by sqrt(2 l) in layer l, by the value of `depth_scaling`."""
+"""The standard-deviation factors that are divided by sqrt(2 l) in layer l, by the value of `depth_scaling`."""
 
 PAPER = ("post", "pre")
-"""The placements of Xiong et al. (2020): what the paper claims is about these."""
+"""The two placements of Xiong et al. (2020), which the claims of the paper are about."""
 
 SIZES = tuple(f.name for f in fields(Sizes))
-"""The fields that the paper's statements leave free; each of the others relaxes an assumption."""
+"""The names of the fields that the paper's statements leave free; each other field drops an assumption of the paper."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -65,10 +65,14 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @classmethod
     def of(cls, *groups: Group, **others: Any) -> Self:
-        """A stack of whole groups and single fields, each given once.
+        """Create a stack from whole groups of fields and single fields.
+
+        Args:
+            groups: groups of fields, at most one of each kind.
+            others: single fields of other groups.
 
         Raises:
-            ValueError: two groups of a kind, a field beside the group that it is of, or as for any stack.
+            ValueError: a field is given twice, or is not allowed.
 
         >>> Stack.of(Attention(heads=8, mask="causal"), FeedForward(ffn="gated", activation="silu"), depth=2)
         Stack(depth=2, activation='silu', ffn='gated', heads=8, mask='causal')
@@ -82,7 +86,10 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         return cls(**given, **others)
 
     def part(self, group: type[_G]) -> _G:
-        """The fields of one group.
+        """Return the fields of one group, as an instance of the group.
+
+        Args:
+            group: class of the group, such as `Attention`.
 
         >>> Stack(heads=8, width=64).part(Attention)
         Attention(heads=8)
@@ -90,7 +97,11 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         return group(**{f.name: getattr(self, f.name) for f in fields(group)})
 
     def of_layer(self, layer: int) -> "Stack":
-        """The stack whose layers are all like this one's layer 1..L."""
+        """Return a stack in which every layer has the scales, placement and MLP of one layer of this stack.
+
+        Args:
+            layer: number of the layer, from 1 to L.
+        """
         alike = self.depth_scaling not in BY_LAYER and self.branch_scaling != "layer" and not self.lower_layers
         alike = alike and not self.dense_layers
         return self if alike else _of_layer(self, layer)
@@ -204,10 +215,10 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
             )
 
     def _check_scales(self) -> None:
-        """A placement that a user registered was asked for its scales at other depths.
+        """Check the scales of a registered placement at this depth; registration checked only some other depths.
 
         Raises:
-            ValueError: one is outside its range at this depth.
+            ValueError: a scale is outside its range at this depth.
         """
         for name in ("residual", "branch", "gain") if self.placement in COMPOSITIONS.versions else ():
             if not 0 <= (scale := getattr(self.composition, name)(self.depth)) <= LARGEST:
@@ -218,7 +229,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def composition(self) -> Composition:
-        """How the placement makes a sub-layer of residual, branch and norm."""
+        """The placement's rule for residual sum, branch and norm, with the stack's own scales and norms in effect."""
         composition = COMPOSITIONS[self.placement]
         if self.normalization == "none":
             composition = replace(composition, input_norm=False, output_norm=False, stream_norm=False, final_norm=False)
@@ -239,52 +250,52 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def is_idle(self) -> bool:
-        """Whether branches add nothing to the stream, τ being 0: their matrices have no gradient at initialization."""
+        """Whether branches add nothing to the residual stream because τ = 0; their matrices then have no gradient."""
         return self.composition.branch(self.depth) == 0.0
 
     @property
     def has_scalars(self) -> bool:
-        """Whether a scalar of every layer multiplies its branches, 0 at initialization, and learns: ReZero's."""
+        """Whether every layer multiplies its branches by a learned scalar that is 0 at initialization, as in ReZero."""
         return self.placement == "rezero" and self.branch_scale is None and not self.lower_layers
 
     @property
     def normalized_output(self) -> bool:
-        """Whether the output matrix is given tokens of one length."""
+        """Whether every token that the output matrix multiplies was normalized to the same length."""
         return self.composition.normalized_output and self.normalization != "tanh"
 
     @property
     def lower_layers(self) -> int:
-        """The number of layers, from the input, that have another placement."""
+        """The number of layers, from the input, that have `lower_placement`."""
         return round(self.lower_share * self.depth)
 
     @property
     def ffn_width(self) -> int:
-        """The number of feed-forward units, r d."""
+        """The number of hidden units of the MLP, r d."""
         return round(self.ffn_ratio * self.width)
 
     @property
     def shared_width(self) -> int:
-        """The number of units of the shared expert, 0 without one."""
+        """The number of hidden units of the shared expert; 0 without one."""
         return round(self.shared_ratio * self.width)
 
     @property
     def key_heads(self) -> int:
-        """The number of heads of keys and values."""
+        """The number of heads of keys and values, at most the number of query heads."""
         return self.kv_heads or self.heads
 
     @property
     def key_width(self) -> int:
-        """Coordinates d_k of a head's queries, keys and values."""
+        """The width d_k of a head's queries, keys and values."""
         return self.head_width or self.width // self.heads
 
     @property
     def rotary_width(self) -> int:
-        """Coordinates of a head that positions rotate, in pairs."""
+        """The number of a head's coordinates that rotary position embeddings rotate, an even number."""
         return int(self.rotary * self.key_width) // 2 * 2
 
     @property
     def encoder(self) -> "Stack | None":
-        """The encoder of the source: built like the stack, without a mask; None if there is no source."""
+        """The encoder that the stack attends to, built like the stack but without a mask; None without encoder."""
         if not self.source_tokens:
             return None
         changes = {
@@ -302,61 +313,61 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def parts(self) -> "tuple[Stack, ...]":
-        """The stack, and its encoder if it has one."""
+        """The stack, followed by its encoder if it has one."""
         return (self,) if self.encoder is None else (self, self.encoder)
 
     @property
     def most_layers(self) -> int:
-        """Layers of the stack, or of its encoder if that has more."""
+        """The number of layers of the stack or of its encoder, the larger of the two."""
         return max(self.depth, self.encoder_depth)
 
     @property
     def rows(self) -> int:
-        """Tokens of all sequences: rows of the input matrix."""
+        """The number of tokens in all sequences together: rows of the input matrix."""
         return self.sequences * self.tokens
 
     @property
     def counted(self) -> slice:
-        """The rows that the loss may count: all, or the last of every sequence."""
+        """The slice of rows that can count in the loss: all rows, or the last row of every sequence."""
         return slice(self.tokens - 1, None, self.tokens) if self.loss_on == "last" else slice(None)
 
     @property
     def input_covariance(self) -> NDArray[np.float64]:
-        """Covariance of the Gaussian inputs of a sequence, (n, n), but for their scale; positions left out."""
+        """The covariance matrix of one sequence's Gaussian inputs, (n, n), without `embedding_scale` and positions."""
         if (gram := self.gram) is not None:
             return gram
         return np.eye(self.tokens) * (1.0 - self.input_correlation) + self.input_correlation
 
     @property
     def input_energies(self) -> NDArray[np.float64]:
-        """Its diagonal, (n,), which a million tokens have too."""
+        """The diagonal of `input_covariance`, (n,), computed without the matrix, which is too large for many tokens."""
         if (gram := self.gram) is not None:
             return gram.diagonal()
         return np.full(self.tokens, (1.0 - self.input_correlation) + self.input_correlation)
 
     @property
     def relaxed(self) -> dict[str, str | int | float | None]:
-        """The fields that leave the paper's simplified setting; the paper's statements are about stacks with none."""
+        """The fields outside the paper's simplified setting, by name; the paper's statements need this to be empty."""
         return {name: value for name, value in self.non_default().items() if name not in SIZES}
 
     @property
     def in_paper(self) -> bool:
-        """Whether this is a network that the paper's statements are about."""
+        """Whether the paper's statements are about this network."""
         return self.placement in PAPER and not self.relaxed
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of what was registered, by field; none of what is built in."""
+        """The versions of the registered activation, placements and initialization, by field; built-ins have none."""
         named = {name: getattr(self, name) for name in NAMED}
         return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
 
 
 OWN = tuple(f.name for f in fields(Stack) if f.default is None)
-"""The fields that None leaves to the placement or to the initialization."""
+"""The fields for which None means the value of the placement or of the initialization."""
 
 
 def _constant(value: float, _: int) -> float:
-    """Return the value, for every depth."""
+    """Return the same scale for every depth."""
     return value
 
 

@@ -1,4 +1,4 @@
-"""Streams and branches that would be 0 at initialization, where a norm divides by them or nothing else is left."""
+"""Checks for residual streams and branches that are 0 at initialization, so that a norm would divide by zero."""
 
 from typing import Any
 
@@ -6,10 +6,13 @@ import numpy as np
 
 
 def check_streams(stack: Any) -> None:
-    """Refuse a `Stack` in which a branch is 0 that is normalized, or of whose tokens nothing is left.
+    """Raise an error for a `Stack` with a normalized branch that is 0, or with tokens that become 0.
+
+    Args:
+        stack: the `Stack`.
 
     Raises:
-        ValueError: it is such a stack.
+        ValueError: a branch that is normalized is 0, or a token becomes 0.
     """
     composition = stack.composition
     if composition.output_norm and not stack.norm_epsilon:
@@ -28,10 +31,13 @@ def check_streams(stack: Any) -> None:
 
 
 def _check_without_residual(stack: Any) -> None:
-    """Refuse a stream that is not kept where a branch adds nothing to it.
+    """Raise an error if the residual stream is dropped (residual scale 0) and a branch that replaces it is 0.
+
+    Args:
+        stack: the `Stack`.
 
     Raises:
-        ValueError: one does not.
+        ValueError: a branch of the stack is 0, or may be 0.
     """
     alone = stack.layout == "sequential" and stack.branches != "feed_forward"
     reasons = {
@@ -48,7 +54,7 @@ def _check_without_residual(stack: Any) -> None:
 
 
 def first_attention_is_zero(stack: Any) -> bool:
-    """Whether the first attention takes the mean of tokens, and it is 0."""
+    """Return whether the first attention branch is the mean of the tokens, and this mean is 0."""
     if stack.query_key_scale or stack.mask != "none" or stack.positions != "none":
         return False
     if (gram := stack.gram) is None:  # of a million tokens the covariance is no array to be had

@@ -1,4 +1,4 @@
-"""The matrices of a layer: their shapes, and the variance of their entries."""
+"""The weight matrices of a layer: their shapes, and the distribution of their entries."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -11,7 +11,7 @@ from theory.stack.stack import BY_LAYER, Stack
 
 @lru_cache(maxsize=256)  # of deep stacks the recursion asks in every layer
 def weight_shapes(stack: Stack) -> Mapping[str, tuple[int, int]]:
-    """(d_in, d_out) of every matrix of a layer, in the order in which a token meets them."""
+    """Return the shape (d_in, d_out) of every matrix of a layer by role, in the order of the forward pass."""
     d, hidden, inner = stack.width, stack.ffn_width, stack.heads * stack.key_width
     shared = stack.key_heads * stack.key_width
     # By the letter behind W, or behind X in attention to a source, whose matrices are like the first attention's.
@@ -33,12 +33,16 @@ def weight_shapes(stack: Stack) -> Mapping[str, tuple[int, int]]:
 
 
 def copies(stack: Stack, role: str) -> int:
-    """How many matrices of one role a layer has: one, or one for each expert."""
+    """Return the number of matrices that a layer has of one role: one, or one for each expert."""
     return max(1, stack.experts) if role in ("WG", "W1", "W2") else 1
 
 
 def rows_met(stack: Stack) -> dict[str, int]:
-    """How many rows every matrix of a layer multiplies: one a sequence where all its tokens attend to the same mean."""
+    """Return the number of different rows that every matrix of a layer multiplies, by role.
+
+    It is the number of tokens, except for values and W^O if all tokens of a sequence attend to the same mean: then it
+    is the number of sequences.
+    """
     source = stack.sequences * stack.source_tokens
     met = dict.fromkeys(weight_shapes(stack), stack.rows) | {"XK": source, "XV": source}
     if stack.attention_dropout == 0.0 and not stack.query_key_scale:
@@ -48,12 +52,12 @@ def rows_met(stack: Stack) -> dict[str, int]:
 
 
 def inner_ratio(stack: Stack) -> float:
-    """Coordinates of all heads' values together over d, 1 but for heads of a width of their own."""
+    """Return the width of all heads' values together divided by d: 1 unless `head_width` is set."""
     return stack.heads * stack.key_width / stack.width if stack.head_width else 1.0
 
 
 def transform_gain(stack: Stack) -> float:
-    """Variance of an entry of W^H, the (d, d) matrix before the output matrix, times d."""
+    """Return d times the variance of an entry of W^H, the (d, d) matrix before the output matrix."""
     d = stack.width
     return _energy_gain(stack, "WH", d, d) * stack.transform_gain**2
 
@@ -64,7 +68,7 @@ def law(stack: Stack) -> Law:
 
 
 def _energy_gain(stack: Stack, role: str, d_in: int, d_out: int) -> float:
-    """Variance of an entry times d_in, as the standard deviation of all matrices or the initialization has it."""
+    """Return d_in times the variance of an entry, from `init_std` if it is set, else from the initialization."""
     if stack.init_std is not None:
         return law(stack).variance * stack.init_std**2 * d_in
     return law(stack).variance * float(INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out))
@@ -81,12 +85,17 @@ _GAINS = {
 
 
 def gain(stack: Stack, role: str) -> float:
-    """Variance of an entry times d_in: what a matrix does to the energy per coordinate, the placement's β² included.
+    """Return d_in times the variance of a matrix entry: the factor on the mean squared activation.
 
-    Queries and keys have their own, s² times the square of their factor. Routers have no β.
+    The square of the placement's β is included, except for queries, keys and routers. For queries and keys the result
+    is s² times the square of their own factor.
+
+    Args:
+        stack: the network.
+        role: role of the matrix, such as "W1".
 
     Raises:
-        ValueError: gains differ from layer to layer, so that they are those of `stack.of_layer(layer)`.
+        ValueError: gains differ between layers; then use `stack.of_layer(layer)`.
     """
     shape = weight_shapes(stack)[role] if role[0] == "S" else None
     role = role.replace("X", "W").replace("S", "W")

@@ -95,17 +95,15 @@
   }
   const isOfCosine = () => DATA.tour[state.tour - 1]?.chart === "cosine";
   function finding() {
-    const { content } = networks[0], [, first] = content.stands_out, name = nameOf(state.network, content);
+    const { content } = networks[0], name = nameOf(state.network, content);
     if (networks.length > 1) {
       const quantity = chosenMatrices()[0], last = networks.map((each) => each.content.series.find((one) => one.quantity === quantity)).map((one) => one && lastOf(one));
       return `${networks.slice(1).map((each, k) => `${difference(each.network) || each.name}: the last layer’s ${shortOf({ quantity, head: $("matrix").selectedOptions[0]?.value ? $("matrix").selectedOptions[0].text : "W2" })} gradient is ${number(last[k + 1] / last[0], 3)} times as large`).join("; ")}.`;
     }
-    const cosine = isOfCosine() && content.stands_out.find((text) => text.startsWith("- The cosine"));
-    if (cosine) return `${name}: ${cosine.charAt(2).toLowerCase()}${cosine.slice(3)}`;
     const chosen = $("matrix").value && content.series.find((one) => one.quantity === $("matrix").value);
     const ratio = chosen && chosen.predicted[chosen.layer.indexOf(1)] / lastOf(chosen);
-    if (first && ratio > 0 && isFinite(ratio)) return `${name}: the first layer’s ${shortOf(chosen)} gradient is ${number(ratio, 3)} times the last layer’s.`;
-    const sentence = first ? first.replace(/^- /, "").replaceAll("dL/d", "") : "It has one layer: there is no other to compare it with.";
+    if (ratio > 0 && isFinite(ratio)) return `${name}: the first layer’s ${shortOf(chosen)} gradient is ${number(ratio, 3)} times the last layer’s.`;
+    const sentence = (isOfCosine() && content.cosine) || content.finding;
     return `${name}: ${sentence.charAt(0).toLowerCase()}${sentence.slice(1)}`;
   }
   // The stop of the tour whose matrix was chosen, once.
@@ -123,10 +121,10 @@
     $("charted").textContent = isOfCosine() ? "Cosine between two tokens" : "Norm of the loss’s gradient";
     $("title").textContent = content.title;
     $("of_sequences").textContent = `${sequences > 1 ? `in a batch of ${sequences} sequences` : "for one sequence"} of ${long}` + (ghost && networks.length === 1 ? "; grey is the network before, × what the change did" : "");
-    $("standing").textContent = `What stands out at ${long}`;
+    const [heading, ...rows] = content.stands_out;
+    $("standing").textContent = heading ?? `One layer, at ${long}`;
     lines("drawn_lines", content.drawn);
-    const [, ...standing] = content.stands_out;
-    lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
+    lines("stands_out", rows.length ? rows : [content.finding]);
     const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
     lines("trust", [...content.sampled.map(forPage), ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
     $("command").textContent = commands();

@@ -1,1 +1,1 @@
-"""Attention that is more than a mean over tokens: sampled, in closed form, and to an encoder."""
+"""The rules of random attention and of cross-attention to an encoder, for all tokens or for groups of tokens."""

@@ -1,7 +1,8 @@
-"""Attention to the output of an encoder: what the layers are given of it, and what of their gradients returns to it.
+"""Cross-attention to an encoder's output with uniform weights, and the gradient that it returns to the encoder.
 
-Forward it adds energy to every token that does not come from the tokens; backward the gradient of what it added goes
-to the encoder, so that the norm of the sum divides the tokens' own gradient and nothing is returned for it.
+In the forward pass it adds mean squared activation to every token that does not come from the tokens. In the backward
+pass the gradient of this addition goes to the encoder. So the norm of the residual sum divides the tokens' own
+gradient, without a contribution in return.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -17,13 +18,14 @@ from theory.stack.weights import gain, inner_ratio
 
 @dataclass(slots=True, eq=False)
 class Memory(Generic[Kernel]):
-    """The tokens that an encoder hands to every layer.
+    """An encoder's output as seen by the layers that attend to it, with the gradient that they send back.
 
     Attributes:
-        tokens: their layout.
-        kernel: of the encoder's output.
-        attention: weights of every token on them with zero queries and keys, (N, M); None for exchangeable tokens.
-        gradient: kernel of the gradient at the encoder's output, of the layers that were passed back so far.
+        tokens: layout of the encoder's tokens.
+        kernel: kernel of the encoder's output.
+        attention: attention weights of every token on the encoder's tokens with zero queries and keys, (N, M); None
+            for exchangeable tokens.
+        gradient: gradient kernel at the encoder's output, summed over the layers in the backward pass so far.
     """
 
     tokens: KernelLayout[Kernel]
@@ -32,19 +34,30 @@ class Memory(Generic[Kernel]):
     gradient: Kernel | None = None
 
     def receive(self, gradient: Kernel) -> None:
-        """Add what one layer returns; products between layers vanish, whose matrices are independent."""
+        """Add the gradient kernel that one layer sends back.
+
+        Cross terms between layers vanish, because the layers' matrices are independent.
+
+        Args:
+            gradient: the gradient kernel at the encoder's output.
+        """
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def seen(self) -> Kernel:
-        """A K Aᵀ, the kernel of what uniform attention gives to the tokens."""
+        """Return A K Aᵀ, the kernel of the mean encoder tokens that uniform attention A gives to each token."""
         return self._weighted(self.tokens, self.kernel, None if self.attention is None else self.attention.T)
 
     def returned(self, tokens: KernelLayout[Kernel], gradient: Kernel) -> Kernel:
-        """Aᵀ G A for uniform attention A, with G the kernel of the gradients at the attention output."""
+        """Return Aᵀ G A, the gradient kernel at the encoder's tokens, for uniform attention A.
+
+        Args:
+            tokens: layout of the tokens that attend.
+            gradient: G, kernel of the gradients at the attention output.
+        """
         return self._weighted(tokens, gradient, self.attention)
 
     def _weighted(self, tokens: KernelLayout[Any], kernel: Any, weights: Array | None) -> Any:
-        """Wᵀ K W of an array; of a pair with equal weights."""
+        """Return Wᵀ K W for an array K; for a pair, the mean entry, because all weights are equal."""
         if weights is not None:
             return weights.T @ kernel @ weights
         value = float(tokens.total(kernel)) / self.tokens.count**2
@@ -52,7 +65,14 @@ class Memory(Generic[Kernel]):
 
 
 def uniform_cross_attention(stack: Stack, memory: Memory[Kernel]) -> Branch[Kernel]:
-    """The mean of the memory's tokens, times W^V W^O: every token of a sequence is given the same."""
+    """Return the branch of cross-attention with uniform weights: the mean of the encoder's tokens, times W^V W^O.
+
+    Every token of a sequence receives the same vector.
+
+    Args:
+        stack: the network.
+        memory: the encoder's output.
+    """
     value_gain = gain(stack, "XV")
     projected = stack.output_projection == "random"
     projection_gain = gain(stack, "XO") if projected else 1.0

@@ -1,6 +1,7 @@
-"""Attention with random queries and keys over thousands of tokens, for which a few of every group of neighbours stand.
+"""Attention with random queries and keys over thousands of tokens, computed for a few representatives of token groups.
 
-The rule of a branch, of patterns that `grouped_patterns` has sampled. What a sequence attends to is its own.
+The module has the rule of the attention branch. Its attention weights are sampled by `grouped_patterns`, for every
+sequence separately.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -37,13 +38,13 @@ _LEAST_TURNING = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attended:
-    """The products of attended values of all pairs of rows, (batch, R, R).
+    """The inner products of attended values for all pairs of rows, (batch, R, R).
 
     Attributes:
-        out: the kernel of attended values.
-        leaning_term: the part of the products that comes from tokens leaning towards queries, divided by W^V's gain.
-        varying: the variance of products of different tokens, (batch, heads, 1, R, R).
-        of_words: of text, the sums over tokens of one word; else 0.
+        out: kernel of attended values.
+        leaning_term: part of the products that comes from tokens leaning towards queries, divided by W^V's gain.
+        varying: variance of the products of different tokens, (batch, heads, 1, R, R).
+        of_words: sums over tokens with equal ids, for text; otherwise 0.
     """
 
     out: Array
@@ -52,20 +53,20 @@ class Attended:
     of_words: Array
 
     def at_rows(self, chosen: NDArray[np.intp]) -> Attended:
-        """The same of some of the rows."""
+        """Return the inner products for some of the rows."""
         pairs = (..., chosen[:, None], chosen)
         return Attended(self.out[pairs], self.leaning_term[pairs], self.varying[pairs], np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedAttention:
-    """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O of representatives: the rule of a branch, as in `sublayers`.
+    """The attention branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O for representatives of token groups.
 
     Attributes:
         stack: the network.
-        variance: ρ, as in `overlap_variance`, (batch,) or (1,).
-        generator: of the patterns.
-        unlike: the standard deviation of products x_j·x_l/d of different tokens of a group, (batch, r), or none.
+        variance: ρ of `overlap_variance`, (batch,) or (1,).
+        generator: random generator of the attention samples.
+        unlike: standard deviation of the products x_j·x_l/d of different tokens of a group, (batch, r), or None.
     """
 
     stack: Stack
@@ -74,7 +75,15 @@ class GroupedAttention:
     unlike: Array | None = None
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        """Apply the rule to a kernel, (batch, r, r)."""
+        """Apply the branch to the kernel of the representatives, (batch, r, r).
+
+        Args:
+            tokens: layout of the representatives.
+            kernel: kernel of the branch's input.
+
+        Returns:
+            The kernel of the output, the backward rule, and recorded statistics.
+        """
         heads = min(self.stack.heads, tokens.most_heads)
         patterns = grouped_patterns(self.stack, tokens, kernel, heads, self.generator)
         forward = self._attended(tokens, patterns, kernel)
@@ -83,10 +92,18 @@ class GroupedAttention:
         return forward.out * head_gain(self.stack, "W"), pullback, recorded
 
     def of_members(self, tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        """Apply the rule to a kernel of followed tokens, (batch, members, members), each with a query of its own.
+        """Apply the branch to the kernel of several followed tokens per group, (batch, members, members).
 
-        Keys and values are those that groups have in common. Were one pair's product given to all pairs of its groups,
-        the deviation of that pair would count as often as there are pairs, and the products would be no kernel.
+        Each followed token has its own query. Keys and values are those that the tokens of a group have in common. If
+        one pair's product were used for all pairs of its groups, the deviation of that pair would count as often as
+        there are pairs, and the products would not be a kernel.
+
+        Args:
+            tokens: layout of the followed tokens.
+            kernel: kernel of the branch's input.
+
+        Returns:
+            The kernel of the output, the backward rule, and recorded statistics.
         """
         stack, pooled = self.stack, tokens.pooled(kernel)
         groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups
@@ -108,7 +125,7 @@ class GroupedAttention:
         return forward.out * head_gain(stack, "W"), pullback, rule._recorded(groups, patterns)
 
     def _attended(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Attended:
-        """Return the products of attended values, from the kernel of the attended tokens."""
+        """Return the inner products of attended values, from the kernel of the attended tokens."""
         smooth, extra = tokens.smooth_and_own(kernel)
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         of_words = np.zeros(())
@@ -127,7 +144,7 @@ class GroupedAttention:
         return Attended(gain(self.stack, "WV") * (attended + leaning_term), leaning_term, varying, of_words)
 
     def _recorded(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Recorded:
-        """Entropies of rows, and the sums of their squared weights, means over all tokens."""
+        """Return the entropy of attention rows and the sum of their squared weights, averaged over all tokens."""
         statistics = {"attention_entropy": entr(patterns.own), "attention_squares": np.square(patterns.own)}
         share, of_one, entries = tokens.sizes / tokens.count, tokens.one.seen, len(patterns.own)
         return {
@@ -137,7 +154,7 @@ class GroupedAttention:
     def _pullback(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, forward: Attended
     ) -> BranchPullback[Array]:
-        """The way back of representatives."""
+        """Return the backward rule of the branch for representatives."""
         stack, value_gain = self.stack, gain(self.stack, "WV")
 
         def pullback(
@@ -189,10 +206,11 @@ class GroupedAttention:
     def _query_path(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, overlaps: Overlaps[Array]
     ) -> tuple[Array, Array]:
-        """Gradient kernels at queries and keys over their gains, means over heads, (batch, r, r).
+        """Return the gradient kernels at queries and keys, divided by their gains, averaged over heads, (batch, r, r).
 
-        ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), with r_ij = g_i·v_j of covariance G_ik V_jl. It is linear in G; and of the
-        values some coordinates are sampled, of which ∂a_ij over that of g_i is a number. G may differ by head.
+        The gradient of a logit is ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), where r_ij = g_i·v_j has the covariance G_ik
+        V_jl. It is linear in G, which may differ by head. Only some coordinates of the values are sampled, for which
+        ∂a_ij divided by the coordinate of g_i is a number.
         """
         stack = self.stack
         values, layout, sequences = kernel * gain(stack, "WV"), tokens.one, tokens.sequences
@@ -253,7 +271,10 @@ class GroupedAttention:
     def _drawn_values(
         self, tokens: GroupLayout, patterns: GroupedPatterns, values: Array
     ) -> tuple[tuple[Array, Array], Array, Array]:
-        """Sampled values of groups in common and of one token, its variance, and `WordShares.others` of values."""
+        """Return sampled values of groups and of single tokens, the variance of the latter, and `WordShares.others`.
+
+        The third result is the others of `WordShares`, scaled for values instead of keys.
+        """
         sequences = tokens.sequences
         smooth, extra = tokens.smooth_and_own(values)
         others, words = np.zeros(()), patterns.words
@@ -272,9 +293,15 @@ class GroupedAttention:
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, parts: tuple[Array, Array, Array, Array], *,
         rotates: bool = True,
     ) -> Array:  # fmt: skip
-        """Gradient kernel at keys: of two groups, of one token, and of tokens of one place.
+        """Return the gradient kernel at keys: between two groups, for one token, and between tokens of one position.
 
-        The parts are what one token of a group asks for, what is subtracted, both of a group, and one token's own.
+        Args:
+            tokens: layout of the representatives.
+            patterns: the attention samples.
+            above: gradient kernel of every head, times the number of pairs.
+            parts: gradients of logits at keys for one token of a group, the subtracted mean, both for a group, and
+                one token with itself.
+            rotates: whether rotary positions are applied.
         """
         of_one, subtracted, of_group, mine = parts
         met = self._at_keys(tokens, patterns, above, of_one, subtracted, rotates=rotates)
@@ -293,7 +320,10 @@ class GroupedAttention:
     def _of_same_place(
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, mine: Array, shift: int
     ) -> Array:
-        """Σ_ik P_ik ∂a_ij ∂a_kj' q_i·q_k/d_k at a key, (batch, S r): or that and the one of its place elsewhere."""
+        """Return Σ_ik P_ik ∂a_ij ∂a_kj' q_i·q_k/d_k at a key, (batch, S r), with the key j' at the same position.
+
+        For shift 0, j' is the key j itself; otherwise it is in the sequence that is `shift` after that of j.
+        """
         queries = rows(patterns.queries, tokens.sequences)
         others = np.roll(queries, -shift, -3)
         products = within(above, tokens.sequences, shift) * (queries @ others.mT / self.stack.key_width)
@@ -302,10 +332,10 @@ class GroupedAttention:
     def _repeated(
         self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array
     ) -> Array:
-        """Return the word's part of probes' values, (..., S, 1, r), and add the words' parts to the sums in place.
+        """Return the word's part of the probes' values, (..., S, 1, r), and add the words' parts to the sums in place.
 
-        Those are the group's sum of what differs, in which tokens of one word add up over all groups, with the chance κ
-        of a pair, and one token's share of it.
+        The sums are a group's sum of individual parts, in which tokens with equal ids add up over all groups with the
+        probability κ of a pair, and one token's share of it.
         """
         layout, sequences = tokens.one, tokens.sequences
         probes, beside = layout.probes, layout.beside
@@ -325,9 +355,10 @@ class GroupedAttention:
         return np.asarray(word)
 
     def _varying(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Array:
-        """Σ_jl A_ij A_kl of what x_j·x_l/d of different tokens varies by, ρ δ_j δ_l/d, (batch, heads, 1, S r, S r).
+        """Return Σ_jl A_ij A_kl ρ δ_j δ_l/d, the attended variance of the products x_j·x_l/d of different tokens.
 
-        A mean over samples; where positions rotate, with that of cos((j − l) − (i − k)) θ over a head's coordinates.
+        The result is a mean over samples, (batch, heads, 1, S r, S r). With rotary positions the sum includes the
+        mean of cos((j − l) − (i − k)) θ over a head's coordinates.
         """
         varying = self._of_varying(tokens, patterns, tokens.differing(kernel), self.variance / self.stack.width)
         if self.unlike is not None:
@@ -336,16 +367,24 @@ class GroupedAttention:
         return np.asarray(varying * left[..., :, None] * left[..., None, :])
 
     def _differing_share(self, tokens: GroupLayout, patterns: GroupedPatterns) -> Array:
-        """Return 1 − Σ_w A_iw², the variance left in a row's sum of numbers by word after their mean is subtracted.
+        """Return 1 − Σ_w A_iw², the share of variance left in an attention row's sum after its mean is subtracted.
 
-        Only differences of logits change the weights. Shape (batch, heads, 1, S r).
+        The sum is of independent numbers for each word w. Only differences of logits change the weights. The shape is
+        (batch, heads, 1, S r).
         """
         others = np.zeros(()) if patterns.words is None else patterns.words.others
         squares = (tokens.one.seen * np.square(patterns.own) * (1.0 + others)).sum(-1).mean(2, keepdims=True)
         return np.maximum(1.0 - squares.reshape(*squares.shape[:3], -1), 0.0)
 
     def _of_varying(self, tokens: GroupLayout, patterns: GroupedPatterns, deviations: Array, scale: Array) -> Array:
-        """The same of products that vary by their scale times δ_j δ_l."""
+        """Return the attended variance of products of different tokens whose variance is scale δ_j δ_l.
+
+        Args:
+            tokens: layout of the representatives.
+            patterns: the attention samples.
+            deviations: δ, (batch, S r).
+            scale: the scale, (batch,) or (1,).
+        """
         stack, sequences = self.stack, tokens.sequences
         weights = patterns.changed * columns(deviations, sequences)
         scale = scale[:, None, None, None, None]
@@ -380,7 +419,8 @@ class GroupedAttention:
     ) -> tuple[Array, Array]:
         """Return the terms from the variance of products of different tokens, at the queries and in W^K's squared norm.
 
-        Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
+        Both gradients contain (x_j·x_l)² under a row's weights: the product of values times that of keys at the
+        queries, and the product of values times that of the keys' inputs in W^K.
         """
         queries = turned(self.stack, tokens.row_places, patterns.queries, -1)
         at_queries = head * varying.mean((1, 2))
@@ -397,7 +437,17 @@ class GroupedAttention:
         self, tokens: GroupLayout, patterns: GroupedPatterns, head: Array, extra: Array,
         parts: tuple[Array, Array, Array], others: Array,
     ) -> Array:  # fmt: skip
-        """E⟨∂L/∂q_i, ∂L/∂q_k⟩, of Σ_j ∂a_ij k_j: what a group's values have in common, one's own, its sum."""
+        """Return E⟨∂L/∂q_i, ∂L/∂q_k⟩ for ∂L/∂q_i = Σ_j ∂a_ij k_j, from the values of groups and of single tokens.
+
+        Args:
+            tokens: layout of the representatives.
+            patterns: the attention samples.
+            head: gradient kernel of every head.
+            extra: variance of a token's own value, (batch, S r).
+            parts: gradients of the logits from a group's common value, single tokens' values, and the sum of the
+                latter.
+            others: `WordShares.others` of values, for text.
+        """
         changed, many, deviation = parts
         layout, sequences = tokens.one, tokens.sequences
         own_keys, attended = rows(patterns.own_keys, sequences), rows(patterns.attended, sequences)
@@ -429,9 +479,16 @@ class GroupedAttention:
         self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, first: Array, second: Array, *,
         inside: bool = False, rotates: bool = True,
     ) -> Array:  # fmt: skip
-        """Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, means over heads and samples, with q_i turned as key j sees it.
+        """Return Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, averaged over heads and samples, with q_i rotated as seen from key j.
 
-        Of keys of one sequence alone, where only these are asked for.
+        Args:
+            tokens: layout of the representatives.
+            patterns: the attention samples.
+            above: P, gradient kernel of every head, times the number of pairs.
+            first: A.
+            second: B.
+            inside: whether only pairs of keys in one sequence are computed.
+            rotates: whether rotary positions are applied.
         """
         stack, queries = self.stack, patterns.queries
         if not (stack.rotary and rotates):
@@ -491,12 +548,16 @@ class GroupedAttention:
 
 
 def _of_each(array: Array) -> Array:
-    """An array per entry of the batch, for every head and sample."""
+    """Return an array with axes for heads and samples after the batch axis."""
     return array[:, None, None]
 
 
 def _mean_products(vectors: Array) -> Array:
-    """The mean of products of rows over samples, (batch, heads, 1, r, r) of (batch, heads, samples, r, columns)."""
+    """Return the products of rows averaged over samples, (batch, heads, 1, r, r).
+
+    Args:
+        vectors: the rows, (batch, heads, samples, r, columns).
+    """
     samples = vectors.shape[2]
     beside = vectors.swapaxes(2, 3).reshape(*vectors.shape[:2], 1, vectors.shape[3], -1)
     return np.asarray(beside @ beside.mT / samples)
@@ -504,7 +565,7 @@ def _mean_products(vectors: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def _turning(stack: Stack, tokens: GroupLayout) -> Array:
-    """The mean of cos((i − k) θ) over a head's coordinates, (r, r) or ()."""
+    """Return the mean of cos((i − k) θ) over a head's coordinates, (r, r); () without rotary positions."""
     if not stack.rotary:
         return np.ones(())
     share = stack.rotary_width / stack.key_width
@@ -514,9 +575,10 @@ def _turning(stack: Stack, tokens: GroupLayout) -> Array:
 
 @lru_cache(maxsize=8)
 def _turned_coincidences(stack: Stack, tokens: TextLayout) -> Array:
-    """How much likelier than κ two rows see the same word, (2 R, 2 R), where positions turn keys j and l of rows i, k.
+    """Return how much likelier than κ two rows see the same word under rotary positions, (2 R, 2 R).
 
-    Their product has the mean of cos((i − j) − (k − l)) θ over a head's coordinates, and a row's own token no angle.
+    Positions turn the keys j and l of rows i and k, so that their product has the mean of cos((i − j) − (k − l)) θ
+    over a head's coordinates. A row's own token is not turned.
     """
     if not stack.rotary:
         return tokens.coincidences

@@ -1,8 +1,9 @@
-"""Sampled patterns of attention over thousands of tokens, for which a few of every group of neighbours stand.
+"""Sampled attention weights over thousands of tokens, for a few representatives of every group of neighbours.
 
-Given the queries, the keys of a group differ by independent Gaussians alone. Where different tokens meet, a group's
-weights are a sum of sampled ones that has the mean and the variance of all of them. Where a token meets itself, it is a
-sampled one, in a sum that holds it once. First tokens stand for themselves, so that a short sequence has its exact law.
+Given the queries, the keys of a group differ by independent Gaussians. For sums over different tokens, a group's
+weight is a sum of sampled weights with the mean and the variance of all of them. For a token with itself, it is one
+sampled weight, in a sum that contains it once. The first tokens are not grouped, so that a short sequence has its
+exact law.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from theory.stack import Stack
 from theory.stack.weights import gain
 
 SAMPLES = 4
-"""Tokens of every group that are sampled."""
+"""The number of tokens of every group that are sampled."""
 # Nodes of the mean over a capped logit; and an exponent whose exponential is a number.
 _CAPPED = 16
 _LARGEST = 300.0
@@ -31,19 +32,20 @@ _LARGEST = 300.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedPatterns:
-    """Patterns of S sequences of r representatives, per entry of the batch, head, and sample of every group's tokens.
+    """Sampled attention weights of S sequences of r representatives, by batch entry, head, and sample of the tokens.
 
     Attributes:
-        mean: weights of all of a group's tokens that a row sees, (batch, heads, samples, S, r, r), of sum 1.
-        changed: the same, times the slopes of a cap on logits.
-        own: weights of one token of each group, in a sum that holds it, likewise.
-        own_changed: the same, times the slopes.
-        queries: rotated, of the kernel's covariance or as a norm leaves them, (batch, heads, 1, S r, d_k).
-        mean_keys: what the keys of a group have in common, likewise.
-        own_keys: of the one token, (batch, heads, samples, S r, d_k).
-        attended: the mean key under a row's weights, likewise.
-        sizes: what a norm divides queries by, groups' means and the one token, as these without d_k; None without one.
-        words: of text, what shares its words have; else None.
+        mean: weights of all of a group's tokens that a row sees, (batch, heads, samples, S, r, r), with sum 1.
+        changed: `mean` times the slopes of a cap on logits.
+        own: weights of one token of each group, in a sum that contains it, (batch, heads, samples, S, r, r).
+        own_changed: `own` times the slopes of a cap on logits.
+        queries: rotated queries, with the kernel's covariance or after their norm, (batch, heads, 1, S r, d_k).
+        mean_keys: common part of the keys of a group, (batch, heads, 1, S r, d_k).
+        own_keys: keys of the one token, (batch, heads, samples, S r, d_k).
+        attended: mean key under a row's weights, (batch, heads, samples, S r, d_k).
+        sizes: divisors of the norms of queries, groups' mean keys and the one token's keys, with the shapes of these
+            without d_k; None without norms.
+        words: shares of repeated token ids in a row's sums, for text; otherwise None.
     """
 
     mean: Array
@@ -59,14 +61,18 @@ class GroupedPatterns:
 
     @property
     def whole(self) -> GroupedPatterns:
-        """With weights of all rows and columns, (batch, heads, samples, S r, S r)."""
+        """The samples with weights of all rows and columns in one matrix, (batch, heads, samples, S r, S r)."""
         return replace(
             self, mean=whole(self.mean), changed=whole(self.changed), own=whole(self.own),
             own_changed=whole(self.own_changed),
         )  # fmt: skip
 
     def at_rows(self, chosen: NDArray[np.intp]) -> GroupedPatterns:
-        """The patterns of some of the rows, (S r,), as many of each sequence and in its order."""
+        """Return the samples for some of the rows.
+
+        Args:
+            chosen: indices of the rows, (S r,), with equally many of each sequence in its order.
+        """
         sequences = self.mean.shape[3]
         of_one = chosen[: len(chosen) // sequences]
         return replace(
@@ -77,13 +83,19 @@ class GroupedPatterns:
         )  # fmt: skip
 
     def keys_of(self, sequences: int) -> Array:
-        """The mean keys of every sequence, (batch, heads, 1, S, r, d_k)."""
+        """Return the mean keys of every sequence, (batch, heads, 1, S, r, d_k)."""
         return rows(self.mean_keys, sequences)
 
     def of_pairs(self, words: WordShares, kernel: Array, *, back: bool = False) -> Array:
-        """Sums over tokens of one word of a kernel between places, (..., R, R), by rows; or over rows, by places.
+        """Return the sums of a kernel over pairs of tokens with equal ids, averaged over heads and samples.
 
-        Means over heads and samples. Of two tokens of one sequence a row's sum is known to hold both.
+        The shape is (..., R, R). If both tokens are in one sequence, a row's sum is known to contain both.
+
+        Args:
+            words: shares of repeated token ids.
+            kernel: kernel between positions, or between rows if `back` is true.
+            back: whether to sum over rows, with a result by positions, instead of over positions, with a result by
+                rows.
         """
         tokens, layout, alike = words.tokens, words.tokens.one, words.tokens.one_sequence
         once, twice = (each * layout.seen[:, layout.beside] for each in (self.own[..., layout.probes], words.of_two))
@@ -97,9 +109,15 @@ def grouped_patterns(
     stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator, *,
     attending: Array | None = None,
 ) -> GroupedPatterns:  # fmt: skip
-    """Patterns of so many heads, in their law at the width of a head, (batch, r, r) of the kernel.
+    """Sample attention weights of some heads for representatives of token groups, at the width of a head.
 
-    Rows are those of the representatives, or of the tokens whose kernel is given as `attending`, (batch, R, R).
+    Args:
+        stack: the network.
+        tokens: layout of the representatives.
+        kernel: kernel of the representatives, (batch, r, r).
+        heads: number of sampled heads.
+        generator: random generator of queries and keys.
+        attending: kernel of other tokens that attend, (batch, R, R); None if the representatives attend.
     """
     (queries, mean_keys, keys), (scale, extra, alone), sizes = _queries_and_keys(
         stack, tokens, kernel, heads, generator, kernel if attending is None else attending
@@ -150,10 +168,22 @@ def grouped_patterns(
 def _queries_and_keys(
     stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator, of_rows: Array
 ) -> tuple[tuple[Array, Array, Array], tuple[float, Array, Array], tuple[Array, Array, Array] | None]:
-    """Queries, groups' mean keys and keys of one token; scale and variances of logits; and what norms divide by.
+    """Return random queries and keys, the scale and variances of logits, and the divisors of norms of queries and keys.
 
-    The variances, over those of queries, are of a group's keys beside the mean one, and of what one token's key leaves
-    out. `of_rows` is the kernel of the tokens that attend.
+    Args:
+        stack: the network.
+        tokens: layout of the representatives.
+        kernel: kernel of the representatives, (batch, r, r).
+        heads: number of sampled heads.
+        generator: random generator of queries and keys.
+        of_rows: kernel of the tokens that attend.
+
+    Returns:
+        Queries, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by
+            those
+        of queries, of a group's keys around the mean key and of the part that one token's key leaves out; then the
+            divisors
+        of norms, or None.
     """
     smooth, extra = tokens.smooth_and_own(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
@@ -182,9 +212,9 @@ def _queries_and_keys(
 
 @lru_cache(maxsize=8)
 def _turned_words(stack: Stack, layout: GroupLayout) -> Array:
-    """The correlation of a row's logits with two keys of one word, mean over its other tokens, (r, r) or ().
+    """Return the correlation of a row's logits with two keys of one word, averaged over its other tokens, (r, r) or ().
 
-    Positions turn the two keys by different angles.
+    Rotary positions turn the two keys by different angles.
     """
     if not stack.rotary:
         return np.ones(())
@@ -195,14 +225,19 @@ def _turned_words(stack: Stack, layout: GroupLayout) -> Array:
 
 
 def columns(array: Array, sequences: int) -> Array:
-    """Numbers of columns, (batch, S r), beside blocks of every head and sample."""
+    """Return numbers by column, (batch, S r), with axes that broadcast against blocks of every head and sample."""
     return numbers(array, sequences)[:, None, None, :, None, :]
 
 
 def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
-    """For each sample a sum of so many tokens of each group, (r,), from the others, (batch, heads, samples, S, r, r).
+    """Return, for each sample, the sum of the weights of some tokens of each group, from the other samples.
 
-    Of more tokens than samples the sum has their mean and variance.
+    If there are more tokens than samples, the sum has the mean and the variance of their sum.
+
+    Args:
+        number: number of tokens of each group, (r,).
+        weights: sampled weights, (batch, heads, samples, S, r, r).
+        expected: mean weight of a token, broadcast against `weights`.
     """
     others = SAMPLES - 1
     turn = ((np.arange(SAMPLES) - np.arange(SAMPLES)[:, None]) % SAMPLES - 1.0)[..., None]
@@ -213,12 +248,19 @@ def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
 
 
 def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
-    """Queries or keys as positions rotate them, where they do, (..., r, d_k); −1 rotates back."""
+    """Return queries or keys, (..., r, d_k), rotated by rotary positions if the stack has them.
+
+    Args:
+        stack: the network.
+        places: positions of the rows, (r,).
+        rows: queries or keys.
+        sense: 1 to rotate, −1 to rotate back.
+    """
     return rotated_by(stack, places, rows, sense) if stack.rotary else rows
 
 
 def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:
-    """C tanh(a/c) and its slope."""
+    """Return capped logits c tanh(a/c) and the slope of the cap; without a cap, the logits and 1."""
     if not stack.logit_softcap:
         return logits, np.ones(())
     part = np.tanh(logits / stack.logit_softcap)
@@ -226,7 +268,7 @@ def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:
 
 
 def _mean_weight(stack: Stack, logits: Array, variance: Array) -> tuple[Array, Array]:
-    """Ln E e^a of Gaussian logits a, and under e^a the mean of the cap's slope."""
+    """Return ln E e^a for Gaussian logits a after their cap, and the mean slope of the cap weighted by e^a."""
     if not stack.logit_softcap:
         return logits + variance / 2, np.ones(())
     nodes, weights = np.polynomial.hermite_e.hermegauss(_CAPPED)

@@ -1,9 +1,9 @@
-"""Attention weights at random: queries, keys and logits of one head at its own width d_k, and dropped weights.
+"""Random attention weights: queries, keys and logits of a head with its own width d_k, and dropped weights.
 
-A head's queries q_i = x_i W^Q and keys k_j = x_j W^K have d_k coordinates, independent Gaussians of covariance s² Q,
-each with an s of its own.
-The logits a_ij = q_i·k_j/√d_k (or over d_k) are Gaussian given the queries, and Gaussian themselves only as d_k grows;
-and a gradient asks for q_i·q_k/d_k and k_j·k_l/d_k as well, which vary with the logits.
+A head's queries q_i = x_i W^Q and keys k_j = x_j W^K have d_k coordinates, which are independent Gaussians with
+covariance s² Q; queries and keys each have their own s. The logits a_ij = q_i·k_j/√d_k (or divided by d_k) are
+Gaussian given the queries, and Gaussian themselves only as d_k grows. A gradient also needs q_i·q_k/d_k and
+k_j·k_l/d_k, which vary with the logits.
 """
 
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ _GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patterns:
-    """One pattern per entry of the batch and head, and the products that go with it.
+    """Sampled attention weights, one matrix for each entry of the batch and head, and the products that gradients need.
 
     Attributes:
-        weights: the softmaxed logits, (batch, heads, N, M).
-        queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm over d_k; without queries the kernel.
-        keys: k_j·k_l/(s² d_k), (batch, heads, M, M); likewise.
-        sizes: what a norm divides queries and keys by, (batch, heads, N) and (batch, heads, M); None without one.
-        slopes: of the cap on logits, (batch, heads, N, M); None without one.
-        coordinates: q_i/s and k_j/s in a basis that heads of one group share, (batch, heads, N, r) and, of heads that
-            have keys of their own, (batch, key heads, M, r'), whose first r axes are those of the queries; None without
-            queries, or embeddings that are tied.
-        turns: what a logit's change is multiplied by where positions rotate, (batch, heads, N, M), as in `_turns`; None
-            where they do not.
+        weights: the softmax of the logits, (batch, heads, N, M).
+        queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm q_i·q_k/d_k; without queries the kernel.
+        keys: k_j·k_l/(s² d_k), (batch, heads, M, M), or after a norm k_j·k_l/d_k; without keys the kernel.
+        sizes: divisors of the norms of queries and keys, (batch, heads, N) and (batch, heads, M); None without norms.
+        slopes: slopes of the cap on logits, (batch, heads, N, M); None without a cap.
+        coordinates: q_i/s and k_j/s in a basis that the heads of one group share, (batch, heads, N, r) and, for heads
+            with keys of their own, (batch, key heads, M, r'). The first r axes of the keys are those of the queries.
+            None unless queries are random and the embeddings are tied or the batch has one entry.
+        turns: factors on a logit's change with rotary positions, (batch, heads, N, M), as in `_turns`; None without
+            rotary positions.
     """
 
     weights: Array
@@ -52,17 +52,17 @@ def sampled_patterns(
     stack: Stack, query_tokens: Array, key_tokens: Array, allowed: Array | None, generator: np.random.Generator, *,
     tied: bool = False, mirrored: bool = False,
 ) -> Patterns:  # fmt: skip
-    """Patterns of random queries and keys, in their law at the width of a head; uniform ones without queries.
+    """Sample attention weights from random queries and keys at the width of a head; uniform weights without queries.
 
     Args:
         stack: the network.
-        query_tokens: kernel of the N tokens that ask, (batch, N, N).
-        key_tokens: kernel of the M tokens that are asked, (batch, M, M).
-        allowed: above 0 where a token may look, (N, M); None where all look at all.
-        generator: of the queries and keys.
-        tied: whether queries are the keys, of one kernel.
-        mirrored: whether entries of the batch come in pairs, one after another, of which the second has the first's
-            normals with the signs of the keys reversed. It has the same law, and what is odd in the logits cancels.
+        query_tokens: kernel of the N tokens that attend, (batch, N, N).
+        key_tokens: kernel of the M tokens that are attended to, (batch, M, M).
+        allowed: positive where a token may attend, (N, M); None if all attend to all.
+        generator: random generator of the queries and keys.
+        tied: whether queries are the keys, with one kernel.
+        mirrored: whether entries of the batch come in pairs, of which the second has the first's normals with the
+            signs of the keys reversed. It has the same law, and odd functions of the logits cancel in the mean.
     """
     shape = (*query_tokens.shape[:-2], stack.heads, query_tokens.shape[-1], key_tokens.shape[-1])
     logits, queries, keys = np.zeros(shape), query_tokens, key_tokens
@@ -103,7 +103,7 @@ def _sampled_queries_and_keys(
     stack: Stack, roots: tuple[Array, Array], shape: tuple[int, ...], generator: np.random.Generator, *,
     tied: bool, mirrored: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return coordinates of random queries and of their keys whose products have the law of logits, and all keys'.
+    """Return coordinates of random queries and of their keys, whose products have the law of logits, and of all keys.
 
     Args:
         stack: the network.
@@ -135,30 +135,40 @@ def _sampled_queries_and_keys(
 
 
 def logit_scale(stack: Stack) -> float:
-    """Logits over z_i·z_j where q_i·k_j is z_i·z_j times the scales of W^Q and W^K, but for norms and caps."""
+    """Return the scale of attention logits for queries and keys of unit variance, without norms and caps.
+
+    It is √(gain of W^Q · gain of W^K) times the factor of q·k.
+    """
     return float((gain(stack, "WQ") * gain(stack, "WK")) ** 0.5 * bare_logit_scale(stack))
 
 
 def bare_logit_scale(stack: Stack) -> float:
-    """The factor on q·k in attention's logits."""
+    """Return the factor of q·k in attention logits: 1/√d_k or 1/d_k, times `logit_factor`."""
     return stack.logit_factor / (stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5)
 
 
 def logit_shrink(stack: Stack) -> float:
-    """The square of that factor over 1/√d_k, by which squared gradients of queries and keys are smaller.
+    """Return d_k times the squared factor of q·k in logits: the factor on squared gradients of queries and keys.
 
-    A norm of queries and keys divides a gradient again, whose projection is O(1/d_k).
+    It is 1 for the usual factor 1/√d_k. The extra projection by a norm of queries and keys is O(1/d_k) and left out.
     """
     return float(stack.key_width * bare_logit_scale(stack) ** 2)
 
 
 def _sizes(stack: Stack, role: str, products: Array) -> Array:
-    """Root mean squares of queries, or of keys, of every head or of all heads together, (..., heads, N)."""
+    """Return the root mean squares of queries or keys, for each head or for all heads together, (..., heads, N)."""
     return normed_sizes(stack, role, np.linalg.diagonal(products), -2)
 
 
 def normed_sizes(stack: Stack, role: str, squares: Array, heads: int) -> Array:
-    """The same of mean squares over the matrix's gain, whose axis of heads is given."""
+    """Return the divisors of the norm of queries or keys, from their mean squares before the matrix's gain.
+
+    Args:
+        stack: the network.
+        role: "WQ" or "WK".
+        squares: mean squares divided by the matrix's gain.
+        heads: axis of the heads, over which a norm of all heads averages.
+    """
     squares = gain(stack, role) * squares
     if stack.query_key_norm == "all":
         squares = np.broadcast_to(squares.mean(heads, keepdims=True), squares.shape)
@@ -166,22 +176,34 @@ def normed_sizes(stack: Stack, role: str, squares: Array, heads: int) -> Array:
 
 
 def _positions(stack: Stack) -> NDArray[np.int64]:
-    """The place of every row in its sequence, (N,)."""
+    """Return the position of every row in its sequence, (N,)."""
     return np.tile(np.arange(stack.tokens), stack.sequences)
 
 
 def frequencies(stack: Stack) -> Array:
-    """Angles per place of the coordinates' pairs that are rotated."""
+    """Return the rotary frequencies, in radians per position, of the rotated pairs of a head's coordinates."""
     return np.asarray(stack.rotary_base ** (-np.arange(0, stack.rotary_width, 2) / stack.rotary_width))
 
 
 def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
-    """Queries or keys with pairs of their first coordinates rotated by their places, (..., N, d_k); −1 rotates back."""
+    """Return queries or keys, (..., N, d_k), with their first coordinates rotated in pairs according to the positions.
+
+    Args:
+        stack: the network.
+        rows: queries or keys.
+        sense: 1 to rotate, −1 to rotate back.
+    """
     return rotated_by(stack, _positions(stack), rows, sense)
 
 
 def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) -> Array:
-    """The same by given places, (N,), which may lie between tokens.
+    """Return queries or keys, (..., N, d_k), rotated according to given positions, which may lie between tokens.
+
+    Args:
+        stack: the network.
+        places: positions of the rows, (N,).
+        rows: queries or keys.
+        sense: 1 to rotate, −1 to rotate back.
 
     Source: Su et al. (2021), section 3.4.2.
     """
@@ -198,20 +220,21 @@ def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) 
 
 
 def _turns(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """√2 cos((j − i) θ + φ) of one pair of a head's coordinates and one phase at random; 1 of a pair not rotated.
+    """Return √2 cos((j − i) θ + φ) for one random pair of a head's coordinates and one random phase.
 
-    q_i is rotated by i and k_j by j, so that products k_j·k_l come with the mean of cos((j − l) θ − (i − k) θ) over a
-    head's coordinates, up to O(1/d_k). That is the mean of t_ij t_kl over θ and φ: an n-th of the price of every i − k
-    for itself, and the same mean, in which everything after it is linear. Heads have their coordinates and phases
-    spread evenly, on a lattice that is shifted at random.
+    The result is 1 for coordinates that are not rotated. q_i is rotated by i and k_j by j, so that products k_j·k_l
+    come with the mean of cos((j − l) θ − (i − k) θ) over a head's coordinates, up to O(1/d_k). This is the mean of
+    t_ij t_kl over θ and φ, where t is the result. Computing every i − k separately would cost n times as much and
+    give the same mean, since all later steps are linear in it. The heads' coordinates and phases are spread evenly,
+    on a lattice that is shifted at random.
 
     Args:
         stack: the network.
         shape: (..., heads).
-        generator: of the lattice's shift.
+        generator: random generator of the lattice's shift.
 
     Returns:
-        Of shape (..., heads, N, N).
+        An array of shape (..., heads, N, N).
     """
     shift = generator.random((*shape[:-1], 1, 2))
     lattice = np.arange(shape[-1])[:, None] * [1.0 / shape[-1], _GOLDEN]
@@ -225,12 +248,15 @@ def _turns(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator)
 
 
 def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Array, Array, Array]:
-    """`_query_and_key_roots` of heads, (..., heads, N, r) and (..., key heads, M, r'): a group's ask the same keys.
+    """Return roots of the products of queries and keys for heads that may share keys in groups.
 
     Args:
         stack: the network.
         shape: (..., heads, N, M).
-        generator: of all.
+        generator: random generator of the normals.
+
+    Returns:
+        The arrays of `_query_and_key_roots`: (..., heads, N, r) for queries, and (..., key heads, M, r') for keys.
     """
     *batch, heads, query_tokens, key_tokens = shape
     group, head_width = heads // stack.key_heads, stack.key_width
@@ -245,18 +271,16 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
 def _query_and_key_roots(
     shape: tuple[int, ...], head_width: int, generator: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    """Return roots of the products of independent normal queries Z_q and keys Z_k of d_k coordinates.
+    """Return roots of the products of independent normal queries Z_q and keys Z_k with d_k coordinates.
 
-    They hold as few numbers as the products have.
-
-    In an orthonormal basis that begins with one of the queries' span, Z_q = R O, the keys are normal again. So the
-    products are R Rᵀ of the queries, R Nᵀ of queries and keys with N = Z_k Oᵀ, and N Nᵀ + S Sᵀ of the keys with S a
-    root in the coordinates that are left.
+    They contain as few random numbers as the products. In an orthonormal basis that begins with one of the queries'
+    span, Z_q = R O, the keys are normal again. So the products are R Rᵀ of the queries, R Nᵀ of queries and keys with
+    N = Z_k Oᵀ, and N Nᵀ + S Sᵀ of the keys, with S a root in the remaining coordinates.
 
     Args:
-        shape: of what is asked for, (..., N, M).
+        shape: shape of the products of queries and keys, (..., N, M).
         head_width: d_k.
-        generator: of all.
+        generator: random generator of the normals.
 
     Returns:
         R, (..., N, r) with r = min(N, d_k); N, (..., M, r); and [N, S], (..., M, r + min(M, d_k − r)).
@@ -271,15 +295,17 @@ def _query_and_key_roots(
 
 
 def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Generator) -> Array:
-    """Lower trapezoidal R with R Rᵀ in law the Gram matrix of rows of so many independent N(0, 1): Bartlett's.
+    """Return a lower trapezoidal R such that R Rᵀ is in law the Gram matrix of rows of independent N(0, 1) numbers.
+
+    This is Bartlett's decomposition.
 
     Args:
         shape: (..., rows).
-        degrees: coordinates of a row, at least 0.
-        generator: of the numbers.
+        degrees: number of coordinates of a row, at least 0.
+        generator: random generator of the entries.
 
     Returns:
-        Of shape (..., rows, min(rows, degrees)).
+        An array of shape (..., rows, min(rows, degrees)).
     """
     columns = min(shape[-1], degrees)
     root = np.tril(generator.standard_normal((*shape, columns)), -1)
@@ -289,7 +315,7 @@ def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Gene
 
 
 def dropped(stack: Stack, weights: Array, generator: np.random.Generator) -> Array:
-    """The pattern with a share of its weights 0, and the others as much larger."""
+    """Return the attention weights after dropout: a share of them is 0, and the others are scaled up in turn."""
     if not stack.attention_dropout:
         return weights
     kept = generator.random(weights.shape) >= stack.attention_dropout

@@ -1,8 +1,8 @@
-"""Attention with weights that are not fixed: what one pattern does to the kernel and to the gradient's.
+"""Attention with random weights: its effect on the kernel and on the gradient kernel, given sampled attention weights.
 
-Neither logits of random W^Q and W^K nor dropped weights average out at finite n and number of heads, so the recursion
-is averaged over sampled patterns, in their law at the width of a head; given those, the gradient's kernel passes
-linearly.
+Neither logits of random W^Q and W^K nor dropped weights average out at finite n and number of heads. So the recursion
+is averaged over sampled attention weights, with their law at the width of a head. Given the weights, the map of the
+gradient kernel is linear.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -37,17 +37,20 @@ _WIDEST_TIED_HEAD = 32
 
 
 def looks_at_itself(stack: Stack) -> bool:
-    """Whether a token's own logit is larger than the others by s² √d_k: queries are the keys, over √d_k."""
+    """Return whether a token's own logit exceeds the others by s² √d_k.
+
+    This is the case if queries are the keys and logits are divided by √d_k.
+    """
     return stack.query_key_scale > 0.0 and (stack.query_key, stack.attention_scale) == ("tied", "sqrt")
 
 
 def random_attention(stack: Stack, allowed: Array | None, generator: np.random.Generator) -> Branch[Array]:
-    """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O over heads, with one pattern per head and entry of the batch.
+    """Return the branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, with one attention sample per head and batch entry.
 
     Args:
         stack: the network.
-        allowed: above 0 where a token may look, (N, N); None where all look at all.
-        generator: of the patterns.
+        allowed: positive where a token may attend, (N, N); None if all attend to all.
+        generator: random generator of the attention samples.
     """
     tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
     alone = looks_at_itself(stack) and stack.key_width > _WIDEST_TIED_HEAD
@@ -78,9 +81,16 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
 def random_cross_attention(
     stack: Stack, memory: Memory[Array], generator: np.random.Generator, *, mirrored: bool = False
 ) -> Branch[Array]:
-    """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all.
+    """Return the branch of cross-attention with random queries and keys to an encoder's output.
 
-    `mirrored` as in `sampled_patterns`.
+    The encoder's output has no overlap with the tokens that attend in all networks with shared matrices that have a
+    rule.
+
+    Args:
+        stack: the network.
+        memory: the encoder's output.
+        generator: random generator of the attention samples.
+        mirrored: whether entries of the batch come in pairs with opposite logits, as in `sampled_patterns`.
     """
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
@@ -121,13 +131,15 @@ def _attend(
         kind: first letter of the matrices' roles.
         asking: layout of the tokens that attend.
         tokens: layout of the tokens that are attended to.
-        keys: their kernel.
-        softmaxed: the patterns.
-        generator: of what is dropped.
+        keys: kernel of the tokens that are attended to.
+        softmaxed: attention weights before dropout.
+        generator: random generator of the dropped weights.
 
     Returns:
-        Kernel of the output; the patterns; and from the gradient kernel at the output to that of a head's values before
-        the patterns, to that of the attended tokens, and the energies of W^V and W^O.
+        The kernel of the output; the attention weights after dropout; and a function of the gradient kernel at the
+            output
+        that returns the gradient kernel of one head's attended values, that of the attended tokens, and the squared
+        gradient norms of W^V and W^O.
     """
     value_gain = gain(stack, kind + "V")
     projection_gain = head_gain(stack, kind)
@@ -156,11 +168,20 @@ def query_path(
     stack: Stack, kind: str, layouts: tuple[KernelLayout[Array], KernelLayout[Array]], kernels: tuple[Array, Array],
     patterns: Patterns, kept: Array, head: Array, removed: Overlaps[Array],
 ) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
-    """Energies of W^Q and W^K, and the gradient kernels that pass through them to query tokens and key tokens.
+    """Return the squared gradient norms of W^Q and W^K, and the gradient kernels at query tokens and at key tokens.
 
-    `layouts` and `kernels` are those of the query tokens and of the key tokens; `kept` is what dropping some left of
-    patterns.
-    A gradient at the queries is a sum of keys, whose products are those of the head and not their mean, the kernel.
+    A gradient at the queries is a sum of keys. Their products are those sampled for the head, not their mean, the
+    kernel.
+
+    Args:
+        stack: the network.
+        kind: first letter of the matrices' roles.
+        layouts: layouts of the query tokens and the key tokens.
+        kernels: kernels of the query tokens and the key tokens.
+        patterns: the attention samples.
+        kept: attention weights after dropout.
+        head: gradient kernel at one head's attended values.
+        removed: overlaps that the norms above removed.
     """
     weights, products = patterns.weights, (patterns.queries, patterns.keys)
     values, removed = gain(stack, kind + "V") * kernels[1][..., None, :, :], _of_a_head(stack, kind, removed)
@@ -195,7 +216,7 @@ def query_path(
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """Return the part that the norms above removed from one head's gradient."""
+    """Return the gradient components that the norms above removed, for one head."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2
@@ -211,12 +232,13 @@ def _controlled(
     head: Array,
     overlaps: Overlaps[Array],
 ) -> SquaredNorms:
-    """Energies of W^Q and W^K less a control variate of mean 0: what products of keys and queries are off their mean.
+    """Return the squared gradient norms of W^Q and W^K less a control variate of mean 0, which reduces their variance.
 
-    Given a pattern the energies are linear in these products, whose mean is the kernel, given all that is below. Of one
-    half of the batch the coefficients are those of the other half's mean pattern and gradient, which are independent
-    of it, so that nothing is biased. After a norm of queries and keys the mean is another one, and nothing is done; nor
-    for one token, whose weights are 1 whatever its products.
+    The control variate is linear in the deviation of the sampled products of keys and queries from their mean. Given
+    attention weights, the squared norms are linear in these products, whose mean is the kernel given all layers
+    below. For one half of the batch the coefficients come from the mean attention weights and gradient of the other
+    half, which are independent, so there is no bias. Nothing is changed with norms of queries and keys, for which the
+    mean differs, and for one token, whose weights are always 1.
     """
     half = len(kernel) // 4 * 2
     if patterns.sizes is not None or not half or stack.tokens == 1:
@@ -243,12 +265,12 @@ def _controlled(
 
 
 def head_gain(stack: Stack, kind: str) -> float:
-    """Gain of the matrix after attention."""
+    """Return the gain of the matrix after attention, W^O; 1 without one."""
     return 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
 
 
 def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
-    """B V, B V Bᵀ, and what a logit changes of the overlap of the attended values with themselves: ∂(B V)_ii/∂a_ij."""
+    """Return B V, B V Bᵀ, and the derivative ∂(B V)_ii/∂a_ij of the attended values' self-overlap by a logit."""
     u = b @ values
     w = u @ b.mT
     return u, w, b * u - a * np.linalg.diagonal(w)[..., None]
@@ -256,21 +278,21 @@ def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inner:
-    """Gradients at queries and keys, per head, of products that may be any matrix.
+    """The gradient kernels at queries and keys of one head, as functions of arbitrary matrices of products.
 
-    ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the weights A that were not dropped and r_ij = g_i·v_j with
-    Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the gradient's component along the stream, which holds
-    Σ_m B_im v_m, r varies less: the overlaps.
+    The gradient of a logit is ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im. A are the weights, B those that were not
+    dropped, and r_ij = g_i·v_j has Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the gradient's component
+    along the residual stream, which contains Σ_m B_im v_m, r varies less; the overlaps describe this.
 
     Attributes:
         a: the weights A.
         b: the weights B.
         values: V.
         head: G.
-        overlaps: as in `theory.mean_field.sublayers`, of a head.
+        overlaps: overlaps of one head with the removed component, as in `theory.mean_field.sublayers`.
         u: B V.
         w: B V Bᵀ.
-        a1: what a logit changes of the overlap of the attended values with themselves.
+        a1: derivative of the attended values' self-overlap by a logit.
     """
 
     a: Array
@@ -286,14 +308,28 @@ class Inner:
     def of(
         cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps[Array], slopes: Array | None
     ) -> Inner:
-        """From the weights; a cap's slopes multiply what a logit changes, but not what the weights hold."""
+        """Create the gradient kernels from attention weights.
+
+        Args:
+            a: attention weights A.
+            b: attention weights after dropout, B.
+            values: kernel of the values, V.
+            head: gradient kernel at one head's attended values, G.
+            overlaps: overlaps of one head.
+            slopes: slopes of a cap on logits, which multiply derivatives by logits but not the weights themselves; or
+                None.
+        """
         u, w, a1 = _held(a, b, values)
         if slopes is not None:
             a, b, a1 = a * slopes, b * slopes, a1 * slopes
         return cls(a, b, values, head, overlaps, u, w, a1)
 
     def at_queries(self, keys: Array) -> Array:
-        """Σ_jl P_jl E ∂a_ij ∂a_kl, with P the products of keys over s² d_k: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s²."""
+        """Return the gradient kernel at queries, E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² = Σ_jl P_jl E ∂a_ij ∂a_kl.
+
+        Args:
+            keys: P, the products of keys divided by s² d_k.
+        """
         a, b, u, w = self.a, self.b, self.u, self.w
         aq = a @ keys
         crossed = b @ (u * (a @ keys.mT)).mT
@@ -309,7 +345,11 @@ class Inner:
         return np.asarray(kernel + second * (a1q @ self.a1.mT) - part(a1q) - part(self.a1 @ keys.mT).mT)
 
     def at_keys(self, queries: Array) -> Array:
-        """Σ_ik P_ik E ∂a_ij ∂a_kl, with P the products of queries over s² d_k: E⟨∂L/∂k_j, ∂L/∂k_l⟩/s²."""
+        """Return the gradient kernel at keys, E⟨∂L/∂k_j, ∂L/∂k_l⟩/s² = Σ_ik P_ik E ∂a_ij ∂a_kl.
+
+        Args:
+            queries: P, the products of queries divided by s² d_k.
+        """
         a, b, u, w, a1 = self.a, self.b, self.u, self.w, self.a1
         p = self.head * queries
         crossed = ((b.mT @ p) * u.mT) @ a + a.mT @ ((p @ b) * u)
@@ -343,7 +383,10 @@ def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps:
 
 
 def _statistics(pattern: Array) -> SquaredNorms:
-    """Entropy in nats and sum of squared weights of a row, averaged over rows and heads, per entry of the batch."""
+    """Return the entropy in nats and the sum of squared weights of an attention row, averaged over rows and heads.
+
+    Both have one value for each entry of the batch.
+    """
     return {
         "attention_entropy": entr(pattern).sum(-1).mean((-2, -1)),
         "attention_squares": np.square(pattern).sum(-1).mean((-2, -1)),

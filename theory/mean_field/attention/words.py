@@ -1,8 +1,8 @@
 """Repeated token ids in attention by representatives: their keys, their share of a row's sums, and their values.
 
-A token's key is what all have in common, what its word adds, and its own. All tokens of a word lean to a query
-together, so that a sum over n keys varies like one over 1/κ words, and a word that weighs much is a share of its own
-sum.
+A token's key is the sum of a part common to all tokens, a part of its word (token id), and its own part. All tokens
+of a word lean to a query together. So a sum over n keys varies like one over 1/κ words, and a word with a large
+weight is a noticeable share of its own sum.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _TINY = float(np.finfo(float).tiny)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordShares:
-    """Sampled shares of words of what a row sees.
+    """Sampled shares of a token id among the tokens that an attention row sees.
 
     Attributes:
-        tokens: the layout of all sequences.
-        of_two: weights of a probe where another token of a row's sequence is known to hold its word, blocks
+        tokens: layout of all sequences.
+        of_two: weights of a probe where another token of a row's sequence is known to have its id, blocks
             (batch, heads, samples, S, 2 r, r).
-        held: the share of a probe's word in a row's sums that hold a probe, likewise.
-        changes: by how much what a logit changes is less where two tokens are known to hold that word, likewise.
-        others: how many of the tokens that a row sees hold the word of another one, times the ratio of their mean
-            weight to its own, (..., S, 2 r, 2 r).
+        held: share of a probe's id in a row's sums that contain a probe, with the shape of `of_two`.
+        changes: factor on the effect of a logit where two tokens are known to have that id, which is smaller there,
+            with the shape of `of_two`.
+        others: number of the tokens seen by a row that share another one's id, times the ratio of their mean weight
+            to its own, (..., S, 2 r, 2 r).
     """
 
     tokens: TextLayout
@@ -42,14 +43,17 @@ class WordShares:
 def probe_weights(
     tokens: TextLayout, weights: Array, holding: Array, again: Array, generator: np.random.Generator
 ) -> tuple[Array, Array, WordShares]:
-    """Sums that hold a token once, where words repeat; weights of probes over theirs; and shares of words.
+    """Return attention weights for repeated token ids: weight sums, weights of probes, and shares of repeated ids.
+
+    The weight sums contain a token exactly once. Probes are representatives that share one token id.
 
     Args:
-        tokens: the layout of all sequences.
-        weights: unnormalized ones of one token, blocks (batch, heads, samples, S, 2 r, 2 r).
-        holding: of each token their sum over what a row sees, with that token in it and all of other words, likewise.
-        again: the mean weight of another token of the same word, given a token's, likewise.
-        generator: of words.
+        tokens: layout of all sequences.
+        weights: unnormalized weights of one token, blocks (batch, heads, samples, S, 2 r, 2 r).
+        holding: for each token the weight sum over the tokens that a row sees, with that token included and all
+            others of other words, with the shape of `weights`.
+        again: mean weight of another token of the same word, given a token's weight, with the shape of `weights`.
+        generator: random generator of the words.
     """
     layout = tokens.one
     probes, beside, seen = layout.probes, layout.beside, np.maximum(layout.seen_all, 1.0)
@@ -78,15 +82,16 @@ def probe_weights(
 
 
 def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Array:
-    """By how much more of the same two rows of two sequences see, given whether they hold one word.
+    """Return the factor on products of two attention rows that accounts for the rows' own token ids, (..., 2 R, 2 R).
 
-    Of what their words make, and not of what places do that they have in common, with the squares of both. Gradients of
-    rows that hold one word do not go along with how often texts repeat words, which makes their sizes larger too.
+    Rows of two sequences with one id see more of the same words. The factor applies to the words' part of the
+    products, and not to the part common to positions, with the squares of both. Gradients of rows that share an id do
+    not vary with how often texts repeat words, because this makes their sizes larger too.
 
     Args:
-        tokens: the layout of all sequences.
-        kernel: of what attention is given.
-        coincidences: how much likelier two rows see one word, as positions turn it, (2 R, 2 R).
+        tokens: layout of all sequences.
+        kernel: kernel of attention's input.
+        coincidences: how much likelier two rows see one word, under rotary positions, (2 R, 2 R).
     """
     if tokens.sequences == 1:
         return np.ones((1, 1))

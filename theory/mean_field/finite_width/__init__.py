@@ -1,13 +1,13 @@
-"""Finite width: what products of random factors do to Post-LN and Pre-LN gradients, to first order in 1/d.
+"""Finite-width corrections of Post-LN and Pre-LN gradients, to first order in 1/d.
 
 In Post-LN, from layer to layer the squared gradient is multiplied by a random factor R with E R = 1 + μ/d and
 Var ln R = ν/d. Over many layers ln of the product is normal with variance ν (L − l)/d and mean (μ − ν/2)(L − l)/d, so
-that the mean square grows like exp(μ (L − l)/d) although large-width theory has it flat.
+that the mean square grows like exp(μ (L − l)/d), although it is constant at large width.
 
 The coefficients are those of one token (n = 1), where every factor is explicit. They hold for any n once the tokens
 have aligned, as they do exponentially fast in Post-LN: then only the sum of the positions' gradients matters, and it
-moves as the gradient of one token. In Pre-LN a branch is small beside the stream, and the same sums grow like ln L
-(`pre_norm`, one token). Derived in docs/finite_width.md.
+moves as the gradient of one token. In Pre-LN a branch is small compared with the residual stream, and the same sums
+grow like ln L (`pre_norm`, one token). Derived in docs/finite_width.md.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from theory.stack import Stack
 
 
 def inverse_energy(branch: BranchMoments) -> sp.Expr:
-    """The relative excess, times d, of E[d/‖y‖²] over 1/(1 + b), y the centred residual sum.
+    """Return d times the relative excess of E[d/‖y‖²] compared with 1/(1 + b), where y is the centred residual sum.
 
     ‖y‖²/d has mean 1 + b − b/d (the branch loses one dimension to centring) and variance (4b + 2b² + ω)/d: from the
     cross term, the matrix, and the nonlinearity.
@@ -39,12 +39,12 @@ def inverse_energy(branch: BranchMoments) -> sp.Expr:
 
 
 def backward_energy(branch: BranchMoments) -> sp.Expr:
-    """The relative excess over 1 + b, times d, of the gradient energy below a residual sum, off 1 and off x.
+    """Return d times the relative excess over 1 + b of the squared gradient below a residual sum, off 1 and off x.
 
-    u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Off x it loses b/((1 + b) d), since
-    x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its input and fresh elsewhere:
-    two dimensions of d are lost to 1 and x, and where there is an inner nonlinearity the known direction gives
-    1/((1 + b) d) and costs 1/d.
+    u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Off x it loses b/((1 + b) d),
+    since x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its input and fresh
+    elsewhere: two dimensions of d are lost to 1 and x, and where there is an inner nonlinearity the known direction
+    gives 1/((1 + b) d) and costs 1/d.
     """
     b = branch.energy
     stream = -b / (1 + b)
@@ -53,7 +53,7 @@ def backward_energy(branch: BranchMoments) -> sp.Expr:
 
 
 def mean_coefficient(branch: BranchMoments) -> sp.Expr:
-    """μ of a sub-layer: E R = 1 + μ/d for the factor R by which it multiplies the squared gradient.
+    """Return μ of a sub-layer, which multiplies the squared gradient by a random factor R with E R = 1 + μ/d.
 
     >>> mean_coefficient(attention_branch()), mean_coefficient(feed_forward_branch())
     (3/4, 7/9)
@@ -63,7 +63,9 @@ def mean_coefficient(branch: BranchMoments) -> sp.Expr:
 
 
 def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
-    """ν of a sub-layer: Var ln R = ν/d, from ‖y‖² below and the gradient's energy above, less what they share.
+    """Return ν of a sub-layer, which multiplies the squared gradient by a random factor R with Var ln R = ν/d.
+
+    ν comes from ‖y‖² below and the gradient's energy above, less what they share.
 
     >>> log_variance_coefficient(attention_branch()), log_variance_coefficient(feed_forward_branch())
     (3, 28/9)
@@ -74,9 +76,10 @@ def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
 def ends_log_variance(branch: BranchMoments) -> sp.Expr:
     """Return d times the two end layers' variance of ln(grad_sq_W2 of layer l / grad_sq_W2 of layer L), at one token.
 
-    ‖∂L/∂W2‖² = ‖h‖² ‖u‖² has ‖h‖² of both ends, of relative variance ω/b², where the product of R has neither. Of
-    ‖y‖² the ratio has layer l's and not layer L's, so that ‖h_l‖² is shared with ‖y_l‖² (ω/(b (1 + b))), ‖h_L‖² with
-    what layer L returns (c/(b (1 + b))), and what it returns with no ‖y_L‖² (c/(1 + b)²).
+    ‖∂L/∂W2‖² = ‖h‖² ‖u‖² contains ‖h‖² of both end layers, of relative variance ω/b², which the product of R does not
+    contain. The ratio contains ‖y‖² of layer l and not that of layer L. So ‖h_l‖² shares ω/(b (1 + b)) with ‖y_l‖²,
+    ‖h_L‖² shares c/(b (1 + b)) with the gradient that layer L returns, and there is no ‖y_L‖² with which this
+    gradient would share c/(1 + b)².
 
     >>> ends_log_variance(feed_forward_branch())
     56/9
@@ -88,12 +91,12 @@ def ends_log_variance(branch: BranchMoments) -> sp.Expr:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """In units of 1/d.
+    """The finite-width coefficients of a Post-LN layer, in units of 1/d.
 
     Attributes:
         mean: μ of a whole layer.
         log_variance: ν of a whole layer.
-        last: of grad_sq_W1, grad_sq_W2 and grad_sq_WV in the last layer.
+        last: coefficients of grad_sq_W1, grad_sq_W2 and grad_sq_WV in the last layer.
     """
 
     mean: sp.Expr
@@ -103,7 +106,7 @@ class Coefficients:
 
 @lru_cache(maxsize=1)
 def coefficients() -> Coefficients:
-    """The coefficients of a Post-LN layer.
+    """Return the finite-width coefficients of a Post-LN layer.
 
     In the last layer the loss's gradient loses 2/d to the projector of LayerNorm, and ‖∂L/∂W2‖² = ‖h‖² ‖u‖² has
     h in ‖y‖² as well: Cov(‖h‖²/d, ‖y‖²/d) = ω/d. ‖∂L/∂W1‖² = d ‖v‖² with v the gradient at the pre-activations.
@@ -128,11 +131,14 @@ def coefficients() -> Coefficients:
 
 
 def corrections(stack: Stack) -> dict[str, Array]:
-    """Factors on the large-width means of grad_sq_W1, grad_sq_W2 and grad_sq_WV of every layer, (L,).
+    """Return the finite-width factors on large-width means of grad_sq_W1, grad_sq_W2 and grad_sq_WV per layer, (L,).
 
-    Post-LN: exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), O(n/d) of the layers in which
-    the tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized. Pre-LN, one token:
-    exp(c_l/d), `theory.mean_field.finite_width.pre_norm`.
+    Post-LN: exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), O(n/d) of the layers in
+    which the tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized. Pre-LN, one
+    token: exp(c_l/d), `theory.mean_field.finite_width.pre_norm`.
+
+    Args:
+        stack: the network.
 
     Raises:
         ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting.
@@ -148,16 +154,22 @@ def corrections(stack: Stack) -> dict[str, Array]:
 
 
 def log_law(stack: Stack, layer: int) -> tuple[float, float]:
-    """Mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in 1/d.
+    """Return mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in 1/d.
 
-    Both relative to their large-width means, which differ while tokens align and in Pre-LN. Post-LN: at fixed L/d. The
-    last layer's own logarithm has the scatter of softmax and labels besides. At one token the variance has
-    `ends_log_variance` beside ν (L − l)/d; the mean has no such term, since both ends' logarithms have the same
-    variance. More tokens fluctuate apart in the first layers, where they have not aligned, which takes as much off
-    again (8 tokens, L ≥ 8); what is left is not known. Pre-LN: `pre_log_law` over d.
+    Both gradients are divided by their large-width means, which differ while tokens align and in Pre-LN. For Post-LN,
+    the limit is at fixed L/d; the last layer's own logarithm has the scatter of softmax and labels in addition. At
+    one token the variance is `ends_log_variance`/d plus ν (L − l)/d. The mean has no such term, since both ends'
+    logarithms have the same variance. With more tokens, the tokens of the first layers, which have not aligned,
+    fluctuate separately, which subtracts about as much again (8 tokens, L ≥ 8); the rest is not known. For Pre-LN the
+    result is `pre_log_law` divided by d.
+
+    Args:
+        stack: the network.
+        layer: number of the layer, from 1 to L.
 
     Raises:
-        ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting, or lacks the layer.
+        ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting, or lacks the
+            layer.
     """
     require(stack, "finite_width")
     if not 1 <= layer <= stack.depth:

@@ -11,10 +11,10 @@ class BranchMoments:
     """The moments of a residual branch x → f(x W...), per unit of its input's mean squared activation.
 
     Attributes:
-        energy: b, the mean energy that it adds, forward as well as backward.
-        spread: ω, d times the variance of the energy that its nonlinearity passes.
-        shared: c, d times the covariance of what it passes forward and backward.
-        inner: whether a second matrix stands below the nonlinearity.
+        energy: b, the mean squared activation that the branch adds, forward as well as backward.
+        spread: ω, d times the variance of the mean squared activation that its nonlinearity passes.
+        shared: c, d times the covariance of the energies that it passes forward and backward.
+        inner: whether a second matrix precedes the nonlinearity.
     """
 
     energy: sp.Expr
@@ -24,15 +24,16 @@ class BranchMoments:
 
 
 def attention_branch() -> BranchMoments:
-    """Attention of one token, x W^V: all energy passes, and nothing is random but W^V."""
+    """Return the moments of attention with one token, x W^V: nothing but W^V is random, and b = 1."""
     return BranchMoments(sp.Integer(1), sp.Integer(0), sp.Integer(0), inner=False)
 
 
 @lru_cache(maxsize=1)
 def feed_forward_branch() -> BranchMoments:
-    """ReLU(x W1) W2, from the density of a pre-activation a ~ N(0, 1) and an independent gradient entry z ~ N(0, 1).
+    """Return the moments of the ReLU MLP ReLU(x W1) W2.
 
-    Forward a unit passes D a², backward D z², with D = 1 where a > 0.
+    They follow from the density of a pre-activation a ~ N(0, 1) and an independent gradient entry z ~ N(0, 1).
+    Forward a hidden unit passes D a², backward D z², with D = 1 where a > 0.
 
     >>> feed_forward_branch()
     BranchMoments(energy=1/2, spread=5/4, shared=1/4, inner=True)
@@ -41,11 +42,11 @@ def feed_forward_branch() -> BranchMoments:
     density = sp.exp(-(a**2) / 2) / sp.sqrt(2 * sp.pi)
 
     def active(power: int) -> sp.Expr:
-        """E[D a^power]."""
+        """Return E[D a^power] for a ~ N(0, 1) and D = 1 where a > 0."""
         return sp.integrate(a**power * density, (a, 0, sp.oo))
 
     def gaussian(power: int) -> sp.Expr:
-        """E[z^power]."""
+        """Return E[z^power] for z ~ N(0, 1)."""
         return sp.integrate(a**power * density, (a, -sp.oo, sp.oo))
 
     # Backward it passes the same energy with the same spread, since D is independent of |a|.
@@ -56,8 +57,13 @@ def feed_forward_branch() -> BranchMoments:
 
 
 def energy_variance(branch: BranchMoments, stream: sp.Expr = sp.S.One) -> sp.Expr:
-    """The variance, times d, that a branch adds to ‖x‖²/d of a stream of energy q: 4 q b + 2 b² + ω.
+    """Return d times the variance that a branch adds to ‖x‖²/d of a residual stream: 4 q b + 2 b² + ω.
 
-    From the cross term, the matrix, and the nonlinearity; forward, and for a gradient backward.
+    The terms come from the cross term, the matrix, and the nonlinearity. The result holds forward, and for a gradient
+    backward.
+
+    Args:
+        branch: moments of the branch.
+        stream: q, mean squared activation of the residual stream.
     """
     return 4 * stream * branch.energy + 2 * branch.energy**2 + branch.spread

@@ -1,4 +1,4 @@
-"""Finite width in Pre-LN: the law of one token's gradients along the stream, to first order in 1/d."""
+"""Finite-width corrections in Pre-LN: the law of one token's gradients along the stream, to first order in 1/d."""
 
 from dataclasses import dataclass
 
@@ -11,20 +11,20 @@ from theory.mean_field.kernels import Array
 
 @dataclass(frozen=True, slots=True)
 class PreStream:
-    """One token's Pre-LN stream, and how its energy and the gradient along it fluctuate, to first order in 1/d.
+    """One token's Pre-LN residual stream, and the fluctuations of its energy and gradient to first order in 1/d.
 
     Sub-layers are numbered from 0, points of the stream from 0 (the input N(0, I_d)) to 2L (before the final norm).
-    Above point k the squared gradient is prod (1 + b/q) (1 + ρ); ln of it adds, besides ln q, backward fluctuations
-    over q and what every forward fluctuation does to the norms above it. The stream's energies have the mean
-    q (1 − 1/d), being centred.
+    Above point k the squared gradient is prod (1 + b/q) (1 + ρ). In addition to ln q, its logarithm contains backward
+    fluctuations divided by q, and the effect of every forward fluctuation on the norms above it. The stream's
+    energies have the mean q (1 − 1/d), because they are centred.
 
     Attributes:
         energy: q, the large-width energy, (2L + 1,).
-        variance: d Var ‖x‖²/d, (2L + 1,); `theory.mean_field.concentration.pre_energy_variance` has every other one.
-        added: 4 q b + 2 b² + ω of every sub-layer, (2L,): what it adds to the variance.
+        variance: d Var(‖x‖²/d), (2L + 1,); `theory.mean_field.concentration.pre_energy_variance` has every other one.
+        added: 4 q b + 2 b² + ω of every sub-layer, (2L,): its contribution to the variance.
         branch: b of every sub-layer, (2L,).
         shared: c of every sub-layer, (2L,).
-        known: where a sub-layer has an inner matrix that the forward pass fixes along one direction, (2L,).
+        known: 1 where a sub-layer has an inner matrix that the forward pass fixes along one direction, else 0, (2L,).
     """
 
     energy: Array
@@ -35,9 +35,10 @@ class PreStream:
     known: Array
 
     def cosine(self) -> Array:
-        """Mean square cosine of the gradient and the stream, times d, at every point: 1 for an independent gradient.
+        """Return d times the mean square cosine of the gradient and the stream at every point, (2L + 1,).
 
-        0 at the top, by the final norm's projector; g_j · x_j = g_{j+1} · (x_{j+1} − f_j) below it, (2L + 1,).
+        It is 1 for an independent gradient, and 0 at the top, because of the final norm's projector. Below, it
+        follows from g_j · x_j = g_{j+1} · (x_{j+1} − f_j).
         """
         q, cosines = self.energy, np.zeros(len(self.energy))
         for j in range(len(q) - 2, -1, -1):
@@ -45,10 +46,11 @@ class PreStream:
         return cosines
 
     def mean_log(self) -> Array:
-        """Mean, times d, of ln(‖g_k‖² / ‖g_2L‖²) beyond the large-width ln(q_2L / q_k), (2L + 1,).
+        """Return d times the finite-width excess of the mean ln(‖g_k‖² / ‖g_2L‖²) at every point k, (2L + 1,).
 
-        A branch's share b/(q + b) is larger by the variance of 1/‖x‖² and by 1/d of centring, and loses 2/d to the
-        norm's projector; the known direction of W2 costs (1 − cos² of `cosine`)/(q d).
+        The large-width value is ln(q_2L / q_k). A branch's share b/(q + b) is larger by the variance of 1/‖x‖² and by
+        1/d of centring, and loses 2/d to the norm's projector; the known direction of W2 costs (1 − cos² of
+        `cosine`)/(q d).
         """
         above, variance = self.energy[1:], self.variance[:-1] / self.energy[:-1] ** 2
         share = variance - 1 - self.known * (1 - self.cosine()[1:]) / above
@@ -56,10 +58,14 @@ class PreStream:
         return _sum_above(self.branch / above * share - spread / 2)
 
     def log_variance(self, reference: float) -> Array:
-        """Variance, times d, of ln ‖g_k‖² but for the scatter of the loss, at reference 0, (2L + 1,).
+        """Return d times the variance of ln ‖g_k‖² for the gradient at every point k of the stream, (2L + 1,).
 
-        What sub-layer j adds to ‖x‖² by chance is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that
-        reference 1/q_2L gives the variance of ln(‖g_k‖² / ‖g_2L‖²).
+        It is for reference 0, and without the scatter of the loss. What sub-layer j adds to ‖x‖² by chance is divided
+        by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that reference 1/q_2L gives the variance of ln(‖g_k‖² /
+        ‖g_2L‖²).
+
+        Args:
+            reference: 0, or 1/q of the point with whose gradient the others are compared.
         """
         inverse = 1 / self.energy
         above, forward = inverse[1:], inverse[1:] - reference
@@ -68,12 +74,12 @@ class PreStream:
 
 
 def _sum_above(terms: Array) -> Array:
-    """At every point of the stream the sum over the sub-layers above it, (2L,) → (2L + 1,)."""
+    """Return, for every point of the stream, the sum over the sub-layers above it, (2L,) → (2L + 1,)."""
     return np.append(np.cumsum(terms[::-1])[::-1], 0.0)
 
 
 def pre_stream(depth: int) -> PreStream:
-    """The stream of a Pre-LN network of L layers at one token.
+    """Return the residual stream of a Pre-LN network with L layers at one token.
 
     >>> pre_stream(2).energy.tolist()
     [1.0, 2.0, 2.5, 3.5, 4.0]
@@ -91,9 +97,13 @@ def pre_stream(depth: int) -> PreStream:
 
 
 def pre_coefficients(depth: int) -> dict[str, Array]:
-    """Relative correction, times d, of the mean grad_sq_W2, grad_sq_W1 and grad_sq_WV of every Pre-LN layer, (L,).
+    """Return d times the relative corrections of grad_sq_W2, grad_sq_W1 and grad_sq_WV in every Pre-LN layer, (L,).
 
-    At the top −2 of the projector, and 1 + Var/2 of E ln 1/‖x‖². W2 has ‖h‖² as well, which lies in the ‖x‖² above.
+    At the top, the projector contributes −2, and E ln 1/‖x‖² contributes 1 + Var/2. W2 also contains ‖h‖², which is
+    part of the ‖x‖² above.
+
+    Args:
+        depth: number of layers L.
     """
     stream, ffn = pre_stream(depth), feed_forward_branch()
     b, omega, c = (float(value) for value in (ffn.energy, ffn.spread, ffn.shared))
@@ -108,9 +118,17 @@ def pre_coefficients(depth: int) -> dict[str, Array]:
 
 
 def pre_log_law(depth: int, layer: int) -> tuple[float, float]:
-    """Mean beyond large width, and variance, of ln(grad_sq_W2 of a layer / of the last layer), both times d.
+    """Return d times mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), relative to large width.
 
-    ‖h‖² of both ends adds 2 ω/b², less what layer l's shares with the ‖x‖² above, and layer L's with what it returns.
+    ‖h‖² of both layers adds 2 ω/b², less the share of layer l's with the ‖x‖² above, and of layer L's with the
+    gradient that it returns.
+
+    Args:
+        depth: number of layers L.
+        layer: number of the layer, from 1 to L.
+
+    Returns:
+        The mean beyond its large-width value, and the variance, both times d.
     """
     stream, ffn, point = pre_stream(depth), feed_forward_branch(), 2 * layer
     b, omega, c = (float(value) for value in (ffn.energy, ffn.spread, ffn.shared))

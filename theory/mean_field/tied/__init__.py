@@ -1,1 +1,1 @@
-"""Tied embeddings: the loss, and a gradient that has overlaps of order one with the stream."""
+"""The backward pass with tied embeddings, where the loss's gradient overlaps with the residual stream in order one."""

@@ -1,8 +1,9 @@
-"""A gradient with overlaps on its way back through attention.
+"""The backward pass through attention of a gradient that overlaps with the residual stream (tied embeddings).
 
-Where the gradient has coefficients M on what attention made, its products with a head's values, r_ij = g_i·v_j, have a
-mean of order √d M besides their noise. So the gradient at the logits has a mean given the pattern, and that at queries
-and keys is along keys and queries: through W^Q and W^K it comes back with coefficients on the tokens, and noise.
+Where the gradient has coefficients M on attention's output, its products with a head's values, r_ij = g_i·v_j, have a
+mean of order √d M in addition to their noise. So the gradient at the logits has a mean given the attention weights,
+and that at queries and keys is along keys and queries. Through W^Q and W^K it comes back with coefficients on the
+tokens, and noise.
 """
 
 import numpy as np
@@ -20,15 +21,15 @@ def below_attention(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Below softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights.
+    """Return the gradient below the branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
         noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
-        part: its coefficients on the output's tokens, likewise.
-        inside: of the sub-layer, of kernels (entries, 1, N, N).
-        overlaps: that norms above removed of the noise.
+        part: the gradient's coefficients on the output's tokens, (entries, samples, N, N).
+        inside: kernels of the sub-layer, (entries, 1, N, N).
+        overlaps: the part of the noise that norms above removed.
 
     Returns:
         Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
@@ -69,7 +70,19 @@ def below_attention(
 def _below_equal_weights(
     stack: Stack, tokens: KernelLayout[Array], energies: SquaredNorms, noise: Array, part: Array, given: Array
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Below the values, where all heads have one pattern."""
+    """Return the gradient below the values if all heads have the same fixed attention weights.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        energies: squared gradient norms of the matrices above.
+        noise: kernel of the gradient's noise at the attended values.
+        part: its coefficients on the attended values.
+        given: kernel of the branch's input.
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
+    """
     pattern, n = attention_pattern(stack), given.shape[-1]
     pattern = np.full((n, n), 1.0 / n) if pattern is None else pattern
     value_gain, group = gain(stack, "WV"), stack.heads / stack.key_heads
@@ -88,7 +101,7 @@ def _along_queries(
 ) -> tuple[SquaredNorms, Array, Array]:
     """Return the effect of a fixed gradient at the logits: squared norms of W^Q and W^K, noise, and coefficients.
 
-    Heads that share keys have certain gradients of the same keys, which add up.
+    Heads that share keys have fixed gradients of the same keys, which add up.
     """
     gradients, products = _at_queries_and_keys(stack, patterns, certain)
     shared = gradients[1].reshape(*gradients[1].shape[:-3], stack.key_heads, -1, *gradients[1].shape[-2:]).sum(-3)
@@ -105,10 +118,15 @@ def _along_queries(
 
 
 def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tuple[tuple[Array, Array], Array]:
-    """Gradients at the coordinates z of queries and of keys, and their products with these, in sum.
+    """Return fixed gradients at the coordinates z of queries and of keys, and the sum of their products with these.
+
+    Args:
+        stack: the network.
+        patterns: the attention samples.
+        certain: the fixed gradient ∂a at the logits.
 
     Returns:
-        Σ_j ∂a_ij z_j and Σ_i ∂a_ij z_i, below norms, of every head; and products with z_l, (..., heads, N, N).
+        Σ_j ∂a_ij z_j and Σ_i ∂a_ij z_i, below norms, for every head; and products with z_l, (..., heads, N, N).
     """
     assert patterns.coordinates is not None, "there are queries"
     asking, asked = patterns.coordinates
@@ -127,13 +145,21 @@ def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tu
 
 
 def _dot(left: Array, other: Array) -> Array:
-    """Products of rows in one basis, of which either may have the first axes alone."""
+    """Return the products of rows in one basis, of which either may have only the first axes."""
     axes = min(left.shape[-1], other.shape[-1])
     return np.asarray(left[..., :axes] @ other[..., :axes].mT)
 
 
 def _below_norm(stack: Stack, role: str, gradient: Array, normed: Array, sizes: Array) -> Array:
-    """The gradient below the norm that divided queries, or keys, by these sizes: it takes out their own direction."""
+    """Return the gradient below the norm of queries or keys, which removes the component along their own direction.
+
+    Args:
+        stack: the network.
+        role: "WQ" or "WK".
+        gradient: gradient above the norm.
+        normed: queries or keys after the norm.
+        sizes: divisors of the norm.
+    """
     along = np.linalg.diagonal(_dot(gradient, normed))[..., None] * gain(stack, role) / stack.key_width
     if stack.query_key_norm == "all":
         along = along.mean(-3, keepdims=True)

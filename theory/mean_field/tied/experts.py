@@ -1,10 +1,10 @@
-"""A gradient with overlaps on its way back through experts and their router.
+"""The backward pass through experts and their router of a gradient that overlaps with the residual stream.
 
-Where the gradient has coefficients M on what a branch made, f_p = Σ_e p_pe F_e(u_p), that of expert e is p_ie g_i and
-has coefficients p_ie M_ip p_pe on F_e's own output; what others made is noise to it. The product of a token's gradient
-with an expert's output, t_ie = F_e(u_i)·g_i, has the mean √d Σ_p M_ip p_pe K_ip besides its noise. So the gradient at
-the router's logits has a mean given the choice, and through W^R it comes back as noise and along the tokens, whose
-logits are known. Derived in docs/report.md.
+Let the gradient have coefficients M on a branch's output f_p = Σ_e p_pe F_e(u_p). Then the gradient of expert e is
+p_ie g_i, and has coefficients p_ie M_ip p_pe on F_e's own output; outputs of other experts are noise to it. The
+product of a token's gradient with an expert's output, t_ie = F_e(u_i)·g_i, has the mean √d Σ_p M_ip p_pe K_ip in
+addition to its noise. So the gradient at the router's logits has a mean given the choice of experts. Through W^R it
+comes back as noise and along the tokens, whose logits are known. Derived in docs/report.md.
 """
 
 import numpy as np
@@ -21,16 +21,16 @@ def below_experts(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array], generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Below Σ_e p_ie F_e(u_i), and a shared expert.
+    """Return the gradient below the branch Σ_e p_ie F_e(u_i), and below a shared expert.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
         noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
-        part: its coefficients on the output's tokens, likewise.
-        inside: of the sub-layer, of kernels (entries, 1, N, N).
-        overlaps: that norms above removed of the noise.
-        generator: of the Gaussian samples.
+        part: the gradient's coefficients on the output's tokens, (entries, samples, N, N).
+        inside: kernels of the sub-layer, (entries, 1, N, N).
+        overlaps: the part of the noise that norms above removed.
+        generator: random generator of the Gaussian samples.
 
     Returns:
         Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.

@@ -1,17 +1,18 @@
-"""Tied embeddings: a gradient that has overlaps of order one with the stream, on its way back.
+"""The backward pass with tied embeddings, in which the gradient has overlaps of order one with the residual stream.
 
-The output matrix has the words of the batch as columns, and the stream still holds x_0. So the logit of a position's
+The output matrix has the batch's words as columns, and the stream still contains x_0. So the logit of a position's
 own word grows like √d, and the gradient at the output has a component along the words as large as all the rest:
 
     g_i = Σ_p M_ip x_p/√d + Σ_p C_ip w_p/√d + z_i (1, ..., 1)/√d + noise,
 
-with x the stream where the gradient is, without the mean of its coordinates, and w the words. Backward the state is
-(N, M, C, z), N the kernel of the noise. A linear map y = x W takes y to a multiple of x, since y Wᵀ = x W Wᵀ, and all
-else to noise; a norm takes R_i x_i/√d away, with R_i = g_i·x_i/√d; what a branch adds to the stream is noise below it;
-the gradient of an activation is projected on its pre-activations, by averages over Gaussian samples.
+with x the stream where the gradient is, without the mean of its coordinates, and w the words' embeddings. Backward
+the state is (N, M, C, z), N the kernel of the noise. A linear map y = x W takes y to a multiple of x, since y Wᵀ = x
+W Wᵀ, and all else to noise. A norm removes R_i x_i/√d, with R_i = g_i·x_i/√d. The component along a branch's output
+becomes noise below the branch. The gradient of an activation is projected on its pre-activations, by averages over
+Gaussian samples.
 
-Assumes d → ∞ at fixed n, L, V and σ_e √d, so that the softmax is neither flat nor sure of a position's own word; its
-logits are sampled, with independent fluctuations of variance σ_e² Q.
+Assumes d → ∞ at fixed n, L, V and σ_e √d, so that the softmax is neither flat nor certain of a position's own word;
+its logits are sampled, with independent fluctuations of variance σ_e² Q.
 """
 
 from dataclasses import dataclass, replace
@@ -40,13 +41,13 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Where a gradient is: what it has overlaps with.
+    """A point of the network, with the vectors that a gradient there may overlap with.
 
     Attributes:
-        kernel: of the stream without its mean, (entries, 1, N, N).
-        means: of its coordinates, (N,), or 0.
-        words: w_i·w_j/d, 1 where the words are one, (entries, 1, N, N).
-        held: how much of its word every token holds, (entries, 1, N).
+        kernel: kernel of the stream without its coordinates' mean, (entries, 1, N, N).
+        means: mean of the coordinates, (N,), or 0.
+        words: w_i·w_j/d, 1 where the token ids are equal, (entries, 1, N, N).
+        held: coefficient of every token on its own word, (entries, 1, N).
     """
 
     kernel: Array
@@ -55,7 +56,7 @@ class Place:
     held: Array
 
     def without_words(self, kernel: Array) -> "Place":
-        """The place of what a branch made, of this kernel, which holds no words."""
+        """Return the place of a branch's output, whose tokens have no component along word embeddings."""
         return Place(kernel, 0.0, self.words, 0.0 * self.held)
 
 
@@ -65,10 +66,10 @@ def _place(stream: TokenMoments[Array], words: Array, word_sizes: Array) -> Plac
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """A gradient on its way back, of every entry and sample.
+    """The gradient at one point of the backward pass, for every entry and sample.
 
     Attributes:
-        noise: kernel N of what is orthogonal to all else, (entries, samples, N, N).
+        noise: kernel N of the part that is orthogonal to all else, (entries, samples, N, N).
         stream: coefficients M on the stream's tokens, (entries, samples, N, N).
         words: coefficients C on the words, (entries, samples, N, N).
         mean: coefficient z on (1, ..., 1), (entries, samples, N).
@@ -80,23 +81,29 @@ class Gradient:
     mean: Array
 
     def kernel(self, place: Place) -> Array:
-        """g_i·g_j."""
+        """Return the gradient kernel g_i·g_j, (entries, samples, N, N)."""
         across = self.stream @ (place.held[..., None] * place.words) @ self.words.mT
         within = self.stream @ place.kernel @ self.stream.mT + self.words @ place.words @ self.words.mT
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
+        """Return the kernel of the gradient's component along a branch's output y, and the products g_i·y_j/√d."""
         stream = scale * self.stream
         along = stream @ added
         return along @ stream.mT, along
 
     def without_words(self, noise: Array, stream: Array, place: Place) -> "Gradient":
-        """A gradient of this noise and these coefficients on the tokens at a place."""
+        """Return a gradient given by its noise and its coefficients on a place's tokens, with none on words."""
         return Gradient(noise, stream, 0.0 * stream, (stream * place.means).sum(-1))
 
     def past_branches(self, alpha: float, direct: Array, given: "Gradient") -> "Gradient":
-        """The gradient before a sub-layer: this one past its branches, with that noise, and what these bring back."""
+        """Return the gradient below a sub-layer, from the parts that pass its branches and that come back through them.
+
+        Args:
+            alpha: scale of the residual stream.
+            direct: noise of the part that passes the branches.
+            given: the gradient that comes back through the branches.
+        """
         return Gradient(
             direct + given.noise,
             alpha**2 * self.stream + given.stream,
@@ -105,11 +112,11 @@ class Gradient:
         )
 
     def along(self, place: Place) -> Array:
-        """g_i·x_j/√d, x without its mean."""
+        """Return g_i·x_j/√d with the stream x without its mean."""
         return self.stream @ place.kernel + self.words @ place.words * place.held[..., None, :]
 
     def below_norm(self, place: Place, scales: Number) -> "Gradient":
-        """The gradient at a place above which a norm divides by these scales; 1 if there is none."""
+        """Return the gradient below a norm with given divisors at a place; unchanged without a norm."""
         if isinstance(scales, float):
             return self
         root = norm_root(scales)
@@ -124,8 +131,8 @@ class Gradient:
     ) -> SquaredNorms:
         """Return the squared gradients of a norm's gains and biases from the gradient above it; empty without a norm.
 
-        With A_ij = g_i·x_j/√d of the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji beside Σ_ij G_ij Q_ij: the
-        coordinates of x are Gaussian.
+        With A_ij = g_i·x_j/√d for the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji in addition to Σ_ij
+        G_ij Q_ij, because the coordinates of x are Gaussian.
         """
         if isinstance(scales, float) or not tokens.apart:
             return {}
@@ -138,7 +145,11 @@ class Gradient:
         return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, root: Array) -> "Gradient":
-        """By the tokens that the norm is given, without what it takes off the mean."""
+        """Return the gradient above a norm in terms of the norm's input tokens, without the part along the mean.
+
+        Args:
+            root: divisor of each token in the norm.
+        """
         return replace(self, stream=self.stream / root[..., None, :], mean=0.0 * self.mean)
 
 
@@ -146,15 +157,15 @@ def tied_backward(
     stack: Stack, tokens: KernelLayout[Array], inputs: Inputs[Array], forward: Forward[Array],
     generator: np.random.Generator, *, mean_labels: bool = False,
 ) -> Backward[Array]:  # fmt: skip
-    """The way down, for some samples of the logits of every entry of the batch, along the batch's last axis.
+    """Compute the backward pass for samples of the logits of every entry of the batch, along the batch's last axis.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        inputs: with the words of every row and sample; labels are drawn where there are none.
-        forward: the way up, the same for all samples: of kernels (entries, 1, N, N).
-        generator: of logits, labels and samples of activations.
-        mean_labels: as in `sampled_output`.
+        inputs: inputs, with the token ids of every row and sample; labels are sampled if there are none.
+        forward: the forward pass, the same for all samples, with kernels (entries, 1, N, N).
+        generator: random generator of logits, labels and samples of activations.
+        mean_labels: whether missing labels are replaced by their law, as in `sampled_output`.
     """
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
     word_sizes = held_words(stack, forward, np.ones(inputs.words.shape))

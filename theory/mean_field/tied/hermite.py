@@ -1,4 +1,4 @@
-"""Means of products of functions of two Gaussians, of many tokens at once, by Hermite's polynomials."""
+"""Means of products of functions of two Gaussians, for many tokens at once, by Hermite polynomials."""
 
 from collections.abc import Iterator
 
@@ -14,14 +14,15 @@ _DENSITY = 4.0
 
 
 def gaussian_nodes() -> tuple[Array, Array]:
-    """Nodes and weights of N(0, 1), for functions that vary on a scale of about one."""
+    """Return quadrature nodes and weights of N(0, 1) for functions that vary on a scale of about one."""
     return normal_rule(_DENSITY)
 
 
 def _coefficients(values: Array) -> Iterator[Array]:
-    """E f_i(u) He_k(u)/√k!, (..., n), for k = 0, 1, ...; of `values` at the nodes, (..., n, nodes).
+    """Yield the coefficients E f_i(u) He_k(u)/√k!, (..., n), for k = 0, 1, ... until their squares sum to E f².
 
-    Until their squares have the sum E f².
+    Args:
+        values: f_i at the nodes, (..., n, nodes).
     """
     nodes, weights = gaussian_nodes()
     before, polynomial = np.zeros_like(nodes), np.ones_like(nodes)
@@ -37,13 +38,13 @@ def _coefficients(values: Array) -> Iterator[Array]:
 
 
 def pair_means(values: Array, correlation: Array) -> Array:
-    """E f_i(u) f_j(v) of standard normals u, v of a correlation ρ_ij, (..., n, n): Σ_k ρ^k α_ik α_jk.
+    """Return E f_i(u) f_j(v) = Σ_k ρ^k α_ik α_jk for standard normals u, v with correlation ρ_ij, (..., n, n).
 
-    With α_ik = E f_i(u) He_k(u)/√k!. Of one token with itself it is the mean of the square.
+    Here α_ik = E f_i(u) He_k(u)/√k!. On the diagonal it is the mean of the square.
 
     Args:
         values: f_i at `gaussian_nodes`, (..., n, nodes).
-        correlation: (..., n, n).
+        correlation: ρ, (..., n, n).
     """
     total, power = np.zeros(correlation.shape), np.ones(correlation.shape)
     for part in _coefficients(values):
@@ -53,7 +54,12 @@ def pair_means(values: Array, correlation: Array) -> Array:
 
 
 def shifted_means(values: Array, shifts: Array) -> Array:
-    """E f_i(u + b_ij) of a standard normal u, (..., n, n): Σ_k α_ik b^k/√k!."""
+    """Return E f_i(u + b_ij) = Σ_k α_ik b^k/√k! for a standard normal u, (..., n, n).
+
+    Args:
+        values: f_i at `gaussian_nodes`, (..., n, nodes).
+        shifts: b, (..., n, n).
+    """
     total, power = np.zeros(shifts.shape), np.ones(shifts.shape)
     for order, part in enumerate(_coefficients(values)):
         total += power * part[..., :, None]

@@ -1,4 +1,4 @@
-"""The loss of tied embeddings, whose logits hold the words of the batch, by sampling them."""
+"""The loss with tied embeddings, whose logits depend on the batch's own token ids, by sampling the logits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,11 @@ LARGEST_TABLE = 2**22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """The loss and its gradient in the logits, sampled.
+    """Samples of the loss and of its gradient at the logits.
 
     Attributes:
-        loss: cross-entropy, (entries, samples).
-        own: (p − t)/P in the columns of the words of an entry, (entries, samples, N, N), those that repeat left out.
+        loss: cross-entropy in nats, (entries, samples).
+        own: (p − t)/P in the columns of an entry's own words, (entries, samples, N, N); 0 for repetitions of a word.
         others: Σ_v (p − t)_iv (p − t)_jv/P² over all other columns, (entries, samples, N, N).
     """
 
@@ -33,16 +33,16 @@ def sampled_output(
     stack: Stack, inputs: Inputs[Array], kernel: Array, stream: Array, generator: np.random.Generator, *,
     mean_labels: bool = False,
 ) -> Output:  # fmt: skip
-    """Loss and gradient for samples of the logits of every entry of the batch.
+    """Return the loss and its gradient for samples of the logits of every entry of the batch.
 
     Args:
         stack: the network.
-        inputs: with words and, if they are given, labels, (entries, 1, N).
-        kernel: Q of the tokens that the output matrix is given, (entries, 1, N, N).
-        stream: how much of its word every token holds, (entries, 1, N).
-        generator: of logits and labels.
-        mean_labels: whether labels that are not given are replaced by their law, in the mean: exact where products are
-            of two positions alone.
+        inputs: inputs with token ids and, if they are given, labels, (entries, 1, N).
+        kernel: Q, kernel of the output matrix's input, (entries, 1, N, N).
+        stream: coefficient of every token on its own word, (entries, 1, N).
+        generator: random generator of logits and labels.
+        mean_labels: whether missing labels are replaced by their law in the mean, which is exact where only products
+            of two positions matter.
     """
 
     def every_sample(array: Any) -> Any:
@@ -101,16 +101,16 @@ def embedding_energy(
     gradient: Array,
     across: Array,
 ) -> Number:
-    """E‖∂L/∂W_emb‖²/d by both uses of the matrix, and their product.
+    """Return E‖∂L/∂W_emb‖²/d from both uses of the matrix and their product.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        inputs: with words.
-        kernel: Q of the tokens that the output matrix is given.
+        inputs: inputs with token ids.
+        kernel: Q, kernel of the output matrix's input.
         output: the sampled loss.
-        gradient: kernel of the gradient at x_0.
-        across: x_L,i·g_j/√d of the tokens that the output matrix is given and that gradient.
+        gradient: gradient kernel at x_0.
+        across: x_L,i·g_j/√d for the output matrix's input x_L and the gradient at x_0.
     """
     same = inputs.words[..., :, None] == inputs.words[..., None, :]
     everywhere = output.others + output.own @ output.own.mT

@@ -1,7 +1,7 @@
-"""A gradient with overlaps on its way back through a branch, by representatives of text.
+"""The backward pass through a branch of a gradient with overlaps, for representatives of a text (tied embeddings).
 
-With a the coefficients on what the branch made of a unit of a token's error, the known part of the gradient is also
-noise to what is below. Of a token itself units leave a multiple of its pre-activation.
+The coefficients a on the branch's output are for a unit of a token's error. The known part of the gradient is also
+noise for the layers below. From a token itself, hidden units leave a multiple of its pre-activation.
 """
 
 from typing import Any
@@ -20,15 +20,15 @@ from theory.stack.weights import gain, inner_ratio
 def below_units(
     stack: Stack, tokens: TextLayout, noise: Array, part: Array, own: Array, inside: SublayerState[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Below φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
+    """Return the gradient below the MLP φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
         noise: kernel of the gradient's noise at the output, (batch, 2 R, 2 R).
         part: its coefficients a there, (batch, 2 R).
-        own: products of tokens' errors, as `noise`.
-        inside: of the sub-layer.
+        own: products of tokens' errors, (batch, 2 R, 2 R).
+        inside: kernels of the sub-layer.
 
     Returns:
         Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
@@ -69,7 +69,20 @@ def below_attention(
     stack: Stack, tokens: TextLayout, noise: Array, part: Array, own: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Below attention, as `below_units`. Of what a token attends to, its coefficient is known on itself alone."""
+    """Return the gradient below attention; a token's coefficient is kept on itself, not on others that it attends to.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        noise: kernel of the gradient's noise at the output, (batch, 2 R, 2 R).
+        part: its coefficients a there, (batch, 2 R).
+        own: products of tokens' errors, (batch, 2 R, 2 R).
+        inside: kernels of the sub-layer.
+        overlaps: the part of the noise that norms above removed.
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
+    """
     ratio, projected = inner_ratio(stack), stack.output_projection == "random"
     size = gain(stack, "WO") if projected else 1.0
     within = own * part[..., :, None] * part[..., None, :] * inside.made
@@ -91,7 +104,7 @@ def below_attention(
 
 
 def _to_itself(tokens: TextLayout, attended: Any) -> Array:
-    """The mean square of a token's weight on itself, of all heads, (..., 2 R)."""
+    """Return the mean square of a token's attention weight on itself over all heads, (..., 2 R)."""
     if attended is not None:
         squares = np.square(np.linalg.diagonal(attended[0].own)).mean((1, 2))
         return np.asarray(squares.reshape(len(squares), -1))

@@ -1,16 +1,16 @@
-"""Tied embeddings on random text: a gradient with overlaps, by representatives of text.
+"""The backward pass with tied embeddings on random text, by representatives of groups of tokens.
 
-What is known of a token's gradient is along its own stream and its own word, with coefficients in proportion to one
-random number, the error e_i = (p − t)_i in the column of that word:
+The known part of a token's gradient is along its own stream and its own word. Its coefficients are proportional to
+one random number, the error e_i = (p − t)_i in the column of that word:
 
     g_i = e_i (a_i x_i + b_i w_i)/√d + noise,
 
-so that products are entrywise in the products E e_i e_j of either class of pairs. All else is noise here: labels, the
-words of others, and what attention brings of other tokens. Labels are words, so that a token's gradient overlaps with
-the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
+so that products are entrywise in the products E e_i e_j of either class of pairs. All else is noise here: labels,
+other words, and the gradients that attention brings from other tokens. Labels are words, so that a token's gradient
+overlaps with the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
 
-Assumes d → ∞ as `gradient` does, and many tokens. Left out are relative O(1/n) and what a certain gradient at the
-logits of attention brings (`docs/report.md`).
+Assumes d → ∞ as in `gradient`, and many tokens. Relative terms of O(1/n) and the effect of a deterministic gradient
+at attention logits (`docs/report.md`) are left out.
 """
 
 from __future__ import annotations
@@ -38,26 +38,31 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Where a gradient is: kernel of the stream, (batch, 2 R, 2 R), and how much of its word every token holds."""
+    """A point of the network, with the vectors that a gradient there may overlap with.
+
+    Attributes:
+        kernel: kernel of the stream, (batch, 2 R, 2 R).
+        held: coefficient of every token on its own word.
+    """
 
     kernel: Array
     held: Array
 
     def without_words(self, kernel: Array) -> Place:
-        """The place of what a branch made, of this kernel, which holds no words."""
+        """Return the place of a branch's output, whose tokens have no component along word embeddings."""
         return Place(kernel, 0.0 * self.held)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """A gradient on its way back.
+    """The gradient at one point of the backward pass.
 
     Attributes:
-        tokens: their layout.
-        output: products of errors.
-        noise: kernel of what is orthogonal to all else, (batch, 2 R, 2 R).
-        stream: coefficients a, of a unit of error, (batch, 2 R).
-        words: coefficients b.
+        tokens: layout of the tokens.
+        output: products of errors at the logits.
+        noise: kernel of the part that is orthogonal to all else, (batch, 2 R, 2 R).
+        stream: coefficients a on the stream for a unit of error, (batch, 2 R).
+        words: coefficients b on the words for a unit of error, (batch, 2 R).
     """
 
     tokens: TextLayout
@@ -67,7 +72,7 @@ class Gradient:
     words: Array
 
     def kernel(self, place: Place) -> Array:
-        """g_i·g_j."""
+        """Return the gradient kernel g_i·g_j, (batch, 2 R, 2 R)."""
         across = _products(self.stream * place.held, self.words)
         across = (self.tokens.one_word * self.output.own + self.output.others.mT) * across
         along = _products(self.stream, self.stream) * place.kernel
@@ -75,26 +80,32 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient along y, a branch's output of this scale, and g_i·y_j/√d."""
+        """Return the kernel of the gradient's component along a branch's output y, and the products g_i·y_j/√d."""
         stream = self.stream * scale
         return self.output.own * _products(stream, stream) * added, stream[..., :, None] * added
 
     def without_words(self, noise: Array, stream: Array, _: Place) -> Gradient:
-        """A gradient of this noise and these coefficients on the tokens at a place."""
+        """Return a gradient given by its noise and its coefficients on a place's tokens, with none on words."""
         return replace(self, noise=noise, stream=stream, words=0.0 * stream)
 
     def past_branches(self, alpha: float, direct: Array, given: Gradient) -> Gradient:
-        """The gradient before a sub-layer: this one past its branches, with that noise, and what these bring back."""
+        """Return the gradient below a sub-layer, from the parts that pass its branches and that come back through them.
+
+        Args:
+            alpha: scale of the residual stream.
+            direct: noise of the part that passes the branches.
+            given: the gradient that comes back through the branches.
+        """
         return replace(
             self, noise=direct + given.noise, stream=alpha**2 * self.stream + given.stream, words=alpha * self.words
         )
 
     def along(self, place: Place) -> Array:
-        """g_i·x_j/√d of a unit of i's error, (batch, 2 R, 2 R)."""
+        """Return g_i·x_j/√d for a unit of token i's error, (batch, 2 R, 2 R)."""
         return self.stream[..., :, None] * place.kernel + self.tokens.one_word * _products(self.words, place.held)
 
     def below_norm(self, place: Place, scales: Number) -> Gradient:
-        """The factor on the gradient below a norm that divides by these scales; 1 without a norm."""
+        """Return the gradient below a norm with given divisors at a place; unchanged without a norm."""
         if isinstance(scales, float):
             return self
         size = norm_root(scales)
@@ -124,18 +135,22 @@ class Gradient:
         return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, size: Array) -> Gradient:
-        """By the tokens that the norm is given."""
+        """Return the gradient above a norm in terms of the norm's input tokens.
+
+        Args:
+            size: divisor of each token in the norm.
+        """
         return replace(self, stream=self.stream / size)
 
 
 def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forward: Forward[Array]) -> Backward[Array]:
-    """The way down, in the mean over texts.
+    """Compute the backward pass averaged over texts.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        same_label: the chance that two labels agree, (batch, 2 R, 2 R).
-        forward: the way up, of kernels (batch, 2 R, 2 R).
+        same_label: probability that two labels agree, (batch, 2 R, 2 R).
+        forward: the forward pass, with kernels (batch, 2 R, 2 R).
     """
     ones, sigma = np.ones(forward.output.shape[:-1]), stack.output_scale
     word_sizes = held_words(stack, forward, ones)
@@ -166,13 +181,13 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
 def _rule(
     arrived: Gradient, inside: SublayerState[Array], overlaps: Overlaps[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
-    """The way through one branch."""
+    """Return noise, coefficients and squared gradient norms below one branch."""
     parts = (inside.step.stack, arrived.tokens, arrived.noise, arrived.stream, arrived.output.own, inside)
     return below_units(*parts) if inside.step.kinds == ("units",) else below_attention(*parts, overlaps)
 
 
 def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: Array, same_label: Array) -> Array:
-    """Return the loss's variance: the untied one, and the scatter of how often a label is the position's own word."""
+    """Return the loss's variance: that of untied embeddings, plus the scatter of how often a label is the own word."""
     logits, chances = stack.output_scale * stack.width**0.5 * word_sizes, np.diagonal(tokens.labels.own)
     by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
     of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))
@@ -180,5 +195,5 @@ def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: 
 
 
 def _products(first: Array, other: Array) -> Array:
-    """f_i h_j."""
+    """Return the products f_i h_j for all i and j."""
     return first[..., :, None] * other[..., None, :]

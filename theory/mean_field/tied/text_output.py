@@ -1,7 +1,7 @@
-"""The loss of tied embeddings on random text: what logits hold of a position's own word, and labels that are words.
+"""The loss with tied embeddings on random text: logits contain a position's own word, and labels are words of the text.
 
 A token's own word has the logit σ_e √d h_i + z, with z ~ N(0, σ_e² Q_ii), and the probability p_i. The label of a
-position is the next word, so it may be the position's own, and that of a position may be the word of another.
+position is the next word. So it may be the position's own word, and a position's label may be the word of another.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ from theory.mean_field.tied.hermite import gaussian_nodes, pair_means, shifted_m
 from theory.stack import Stack
 
 LARGEST_OWN_PROBABILITY = 0.25
-"""Mean probability of a position's own word up to which texts are predicted: what attention brings of the known part of
-other tokens' gradients, which is left out, grows with it (docs/report.md)."""
+"""The largest mean probability of a position's own word for which texts are predicted.
+
+The effect of the known part of other tokens' gradients through attention is left out, and grows with this probability
+(docs/report.md).
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextOutput:
-    """The loss and its gradient in the logits.
+    """The loss and the products of its gradient at the logits.
 
-    With r_iv = (p − t)_iv/P, and e_i that in the column of the word of i.
+    Here r_iv = (p − t)_iv/P, and e_i is r_iv in the column v of token i's own word.
 
     Attributes:
-        loss: cross-entropy, (batch,).
+        loss: cross-entropy in nats, (batch,).
         errors: E Σ_v r_iv r_jv, (batch, 2 R, 2 R).
-        own: E e_i e_j, likewise.
-        others: E r_iv e_j of the column v of the other's word, where it is another word, else 0.
-        crossed: E r_iv r_jw of v the word of j and w that of i, where they are two, else 0.
+        own: E e_i e_j, (batch, 2 R, 2 R).
+        others: E r_iv e_j with v the word of j, if i has another word; else 0. (batch, 2 R, 2 R).
+        crossed: E r_iv r_jw with v the word of j and w that of i, if they differ; else 0. (batch, 2 R, 2 R).
     """
 
     loss: Array
@@ -46,17 +49,17 @@ class TextOutput:
 
 
 def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, same_label: Array) -> TextOutput:
-    """Loss and gradient at the logits of representatives, in the mean over texts.
+    """Return the loss and the gradient products at the logits of representatives, averaged over texts.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        kernel: Q of the tokens that the output matrix is given, (batch, 2 R, 2 R).
-        held: how much of its word every token holds, (batch, 2 R).
-        same_label: the chance that two labels agree, likewise.
+        kernel: Q, kernel of the output matrix's input, (batch, 2 R, 2 R).
+        held: coefficient of every token on its own word, (batch, 2 R).
+        same_label: probability that two labels agree, (batch, 2 R, 2 R).
 
     Raises:
-        ValueError: the softmax is too sure of the words of positions.
+        ValueError: the softmax gives positions' own words too large a probability.
     """
     vocab, smoothing, scale = stack.vocab, stack.label_smoothing, stack.output_scale
     certain, count = 1.0 - smoothing, loss_count(stack)
@@ -98,13 +101,13 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
 
 
 def _in_own_columns(stack: Stack, tokens: TextLayout, first: Array, both: Array) -> tuple[Array, Array, Array]:
-    """The products `own`, `others` and `crossed` of `TextOutput`, times P².
+    """Return the products `own`, `others` and `crossed` of `TextOutput`, times P².
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        first: the mean probability of a position's own word, (batch, 2 R).
-        both: the mean product of two of them, (batch, 2 R, 2 R).
+        first: mean probability of a position's own word, (batch, 2 R).
+        both: mean product of two such probabilities, (batch, 2 R, 2 R).
     """
     vocab, smoothing, same, chances = stack.vocab, stack.label_smoothing, tokens.one_word, tokens.labels
     certain, left = 1.0 - smoothing, 1.0 - first
@@ -123,7 +126,7 @@ def _in_own_columns(stack: Stack, tokens: TextLayout, first: Array, both: Array)
 
 
 def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:
-    """Why a softmax that gives positions' own words this probability is refused, and the way out."""
+    """Return the error message for a softmax that gives positions' own words too large a probability."""
     given, rule, way_out = "a text", "a law of text reaches", "windows=text.windows(...) predicts texts that are given"
     if not tokens.repeats.any():
         given, rule = "groups of tokens", "groups reach"

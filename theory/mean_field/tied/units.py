@@ -1,4 +1,4 @@
-"""A gradient with overlaps on its way back through feed-forward units."""
+"""The backward pass through an MLP of a gradient that overlaps with the residual stream (tied embeddings)."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -21,18 +21,18 @@ def below_units(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Below φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
+    """Return the gradient below the MLP φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
-    With h the units, the gradient there is C h/√d and noise; times the slope s of a pre-activation u it is w/√d and
-    noise, w = s ∘ C h, and w is B u and what has no overlap with any u_i.
+    With h the hidden units, the gradient at h is C h/√d plus noise. Multiplied by the slope s of a pre-activation u
+    it is w/√d plus noise with w = s ∘ C h, and w is B u plus a part without overlap with any u_i.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
         noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
-        part: its coefficients on the output's tokens, likewise.
-        inside: of the sub-layer, of kernels (entries, 1, N, N).
-        generator: of the Gaussian samples.
+        part: its coefficients on the output's tokens, (entries, samples, N, N).
+        inside: kernels of the sub-layer, (entries, 1, N, N).
+        generator: random generator of the Gaussian samples.
 
     Returns:
         Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
@@ -46,16 +46,19 @@ def below_network(
     stack: Stack, tokens: KernelLayout[Array], whole: Array, parts: Sequence[Array], kernels: tuple[Array, Array],
     generator: np.random.Generator, kind: str = "W",
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Below networks of one law that are given the same tokens: one, or the experts of a layer, in sum.
+    """Return the gradient below one MLP, or below all experts of a layer together, which have the same law and input.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        whole: kernel of the gradients at their outputs, in sum.
-        parts: coefficients of each network's on its own output's tokens.
-        kernels: of what they are given, and of what one of them makes.
-        generator: of the Gaussian samples.
-        kind: S for the shared expert.
+        whole: sum of the gradient kernels at the MLPs' outputs.
+        parts: coefficients of each MLP's gradient on its own output's tokens.
+        kernels: kernels of the input, and of one MLP's output.
+        generator: random generator of the Gaussian samples.
+        kind: "S" for the shared expert, else "W".
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
     """
     given, output = kernels
     units, _ = weight_shapes(stack)[kind + "2"]
@@ -91,13 +94,16 @@ def below_network(
 
 
 def own_numbers(stack: Stack) -> int:
-    """About how many numbers an entry with patterns of its own holds at once: these points, and patterns to go back."""
+    """Return about how many floats a batch entry with tied embeddings and its own attention sample needs in memory.
+
+    They are the Gaussian samples here, and the attention weights for the backward pass.
+    """
     patterns = stack.heads * stack.rows * (6 * stack.rows + (2 * stack.key_width if stack.rotary else 0))
     return 6 * OWN_POINTS * stack.rows + stack.depth * patterns + 3 * stack.experts * stack.rows**2
 
 
 def _points(kernel: Array, part: Array, generator: np.random.Generator, sets: int) -> list[Array]:
-    """Independent sets of Gaussian samples of a kernel, (entries, 1, points, N) each."""
+    """Return independent sets of Gaussian samples with a given kernel, each (entries, 1, points, N)."""
     root, n = cholesky(kernel), kernel.shape[-1]
     if part.shape[1] == 1:
         shape = (*kernel.shape[:-2], OWN_POINTS, n)
@@ -109,15 +115,22 @@ def _points(kernel: Array, part: Array, generator: np.random.Generator, sets: in
 
 
 def _mean(left: Array, other: Array) -> Array:
-    """The mean of left_i other_j over the points."""
+    """Return the mean of left_i other_j over the samples."""
     return left.mT @ other / left.shape[-2]
 
 
 def response(part: Array, kernel: Array, units: Array, active: Array, slope: Array) -> Array:
-    """B with w = B u + what has no overlap with u, of w_i = φ'(u_i) Σ_p C_ip φ(u_p) and u ~ N(0, K).
+    """Return the coefficients B of w = B u + (a part without overlap with u), for w_i = φ'(u_i) Σ_p C_ip φ(u_p).
 
-    Integrated by parts, E w_i u_k = Σ_p C_ip (K_kp E φ'_i φ'_p + K_ki E φ''_i φ_p), and E u_i φ'_i φ_p is
-    K_ip E φ'_i φ'_p + K_ii E φ''_i φ_p. So no inverse of K is needed, which aligned tokens do not have.
+    Here u ~ N(0, K). By partial integration, E w_i u_k = Σ_p C_ip (K_kp E φ'_i φ'_p + K_ki E φ''_i φ_p), and E u_i
+    φ'_i φ_p is K_ip E φ'_i φ'_p + K_ii E φ''_i φ_p. So no inverse of K is needed, which aligned tokens do not have.
+
+    Args:
+        part: C.
+        kernel: K.
+        units: samples of u.
+        active: φ(u) for the samples.
+        slope: φ'(u) for the samples.
     """
     slopes = _mean(slope, slope)
     bent = (_mean(units * slope, active) - kernel * slopes) / np.linalg.diagonal(kernel)[..., :, None]
@@ -125,7 +138,13 @@ def response(part: Array, kernel: Array, units: Array, active: Array, slope: Arr
 
 
 def _squares(part: Array, slopes: Array, hidden: Array) -> Array:
-    """E w_i w_j of w_i = Σ_p C_ip s_i h_p."""
+    """Return E w_i w_j for w_i = Σ_p C_ip s_i h_p.
+
+    Args:
+        part: C.
+        slopes: samples of s.
+        hidden: samples of h.
+    """
     if part.shape[1] == 1:
         w = slopes * (hidden @ part.mT)
         return _mean(w, w)

@@ -1,7 +1,7 @@
-"""The way down of a gradient with overlaps, from the output to the inputs, by all tokens or by representatives of text.
+"""The backward pass of a gradient with overlaps, from output to inputs, for all tokens or representatives of text.
 
-Every layout has a gradient of its own, with one set of methods: its kernel, what lies along the stream, and what norms
-do to it. The order in which norms, branches and the embedding are passed is the same for all.
+Each of the two layouts has its own gradient class with the same methods: its kernel, the part along the stream, and
+the effect of norms. The order in which norms, branches and the embedding are passed is the same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,20 +28,23 @@ from theory.mean_field.sublayers import (
 from theory.stack import Stack
 
 BranchRule = Callable[[Any, SublayerState[Array], Overlaps[Array]], tuple[Array, Array, SquaredNorms]]
-"""From a gradient at what a branch made and what norms removed of it to noise and coefficients at its input."""
+"""A function from a branch's gradient, kernels and removed part to noise and coefficients at its input.
+
+It also returns E‖∂L/∂W‖²/d of the branch's matrices.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walked:
-    """The end of the way down.
+    """The result of the backward pass of a gradient with overlaps.
 
     Attributes:
-        gradient: at the inputs.
-        below: the place there.
-        at_total: kernel of the gradient at the last residual sum.
-        across: x_j·g_i/√d of what left the stream, with x the tokens at the output.
-        remains: share of every token of the inputs that the tokens at the output hold.
-        energies: of every sub-layer, from above.
+        gradient: gradient at the inputs.
+        below: place of the inputs.
+        at_total: gradient kernel at the last residual sum.
+        across: x_j·g_i/√d for the part of the gradient that has left the stream, with x the tokens at the output.
+        remains: coefficient of every output token on its input token.
+        energies: E‖∂L/∂W‖²/d of every sub-layer, from above.
     """
 
     gradient: Any
@@ -53,7 +56,13 @@ class Walked:
 
 
 def held_words(stack: Stack, forward: Forward[Array], ones: Array) -> list[Array]:
-    """How much of its word every token holds, at the inputs and behind every sub-layer, in the shape of `ones`."""
+    """Return every token's coefficient on its own word's embedding, at the inputs and after every sub-layer.
+
+    Args:
+        stack: the network.
+        forward: the forward pass.
+        ones: array of ones in the shape of the results.
+    """
     sizes = [stack.embedding_scale * ones]
     for inside, *_ in forward.insides:
         sizes.append(sizes[-1] * inside.step.residual / norm_root(inside.after_scales))
@@ -64,16 +73,16 @@ def walk_down(
     stack: Stack, tokens: KernelLayout[Array], forward: Forward[Array], top: Any, held: list[Array],
     place: Callable[[TokenMoments[Array], Array], Any], rule: BranchRule,
 ) -> Walked:  # fmt: skip
-    """Carry a gradient from the output to the inputs.
+    """Run the backward pass of a gradient with overlaps from the output to the inputs.
 
     Args:
         stack: the network.
         tokens: layout of its tokens.
-        forward: the way up.
-        top: the gradient at the output.
-        held: as `held_words` gives it.
-        place: from the moments of a stream and what its tokens hold of their words to a place.
-        rule: the way through one branch.
+        forward: the forward pass.
+        top: gradient at the output.
+        held: coefficients on words from `held_words`.
+        place: function from the moments of a stream and its tokens' coefficients on words to a place.
+        rule: function that passes the gradient through one branch.
     """
     scales = forward.output_scales
     remains = 1.0 / norm_root(scales)
@@ -107,16 +116,19 @@ def _below_sublayer(
     tokens: KernelLayout[Array], gradient: Any, overlaps: Overlaps[Array], total: Any, below: Any,
     branches: Sequence[SublayerState[Array]], rule: BranchRule,
 ) -> tuple[Any, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
-    """Before a sub-layer: the gradient, and what norms removed of it; g·y/√d of what branches added, y; energies.
+    """Return the gradient below a sub-layer, with its removed part, its products with the branches, and squared norms.
 
     Args:
         tokens: layout of the tokens.
-        gradient: at the residual sum.
-        overlaps: what norms above removed of it; only attention with random queries asks for them.
-        total: the residual sum.
-        below: the stream before it.
-        branches: of the sub-layer.
-        rule: the way through one branch.
+        gradient: gradient at the residual sum.
+        overlaps: the part of it that norms above removed, which only attention with random queries needs.
+        total: place of the residual sum.
+        below: place of the stream before it.
+        branches: kernels of the sub-layer, by branch.
+        rule: function that passes the gradient through one branch.
+
+    Returns:
+        The gradient; its removed part; g·y/√d with y the sum of the branches' outputs; and E‖∂L/∂W‖²/d.
     """
     inside = branches[0]
     alpha, kappa, arriving = inside.step.residual, inside.step.input_scale, gradient.kernel(total)
@@ -148,16 +160,16 @@ def _below_branch(
     tokens: KernelLayout[Array], gradient: Any, others: Array, overlaps: Overlaps[Array], below: Any,
     inside: SublayerState[Array], rule: BranchRule,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Noise and coefficients at the input of one branch of a sub-layer, and its energies.
+    """Return noise and coefficients at the input of one branch of a sub-layer, and its squared gradient norms.
 
     Args:
         tokens: layout of the tokens.
-        gradient: at the residual sum.
-        others: kernel of what it has there beside what the branch made.
-        overlaps: what norms above removed of it.
-        below: the stream before the sub-layer.
-        inside: of the branch.
-        rule: the way through it.
+        gradient: gradient at the residual sum.
+        others: kernel of the gradient there, without the part along the branch's output.
+        overlaps: the part of it that norms above removed.
+        below: place of the stream before the sub-layer.
+        inside: kernels of the branch.
+        rule: function that passes the gradient through the branch.
     """
     tau, place = inside.step.branch, below.without_words(inside.made)
     arrived = gradient.without_words(tau**2 * others, tau**2 * gradient.stream, place)
@@ -173,7 +185,7 @@ def norm_root(scales: Number) -> Array:
 
 
 def norm_overlaps(gradient: Any, place: Any, scales: Number) -> Overlaps[Array]:
-    """Return the random part that a norm removes from a gradient along the residual stream; None without a norm."""
+    """Return the component along the stream that a norm removes from a gradient's noise; None without a norm."""
     if isinstance(scales, float):
         return None
     above = gradient.above_norm(norm_root(scales))
