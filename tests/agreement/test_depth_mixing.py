@@ -147,6 +147,15 @@ def test_fixed_gates_are_factors_of_stream_and_branches():
     assert all(np.allclose(gated[name], value, rtol=1e-12) for name, value in expected.items())
 
 
+@pytest.mark.parametrize("scheme", ["attention_residuals", "hyper_connections"])
+def test_norms_remove_the_factor_of_a_row(scheme):
+    """With equal weights in each row, loss and gradients are those of Pre-LN."""
+    mixed, plain = predict(replace(SMALL, depth_mixing=scheme)), predict(SMALL)
+    same = [name for name in plain if name == "loss" or name.startswith("grad_sq_")]
+    assert all(np.allclose(mixed[name], plain[name], rtol=1e-12) for name in same)
+    assert mixed["hidden_energy"][-1] != pytest.approx(plain["hidden_energy"][-1], rel=0.5)
+
+
 def test_a_chain_is_a_network_without_residual():
     chain = predict(replace(SMALL, depth_mixing=np.eye(7).tolist()))
     without = predict(replace(SMALL, residual_scale=0.0))

@@ -192,9 +192,7 @@ class Residual(Group):
     branch_scale: float | None = own_unless_given(
         "tau; factor on every branch's output; own: from placement", allowed=_SOME, low=0
     )
-    depth_mixing: str = mixing(
-        "weights of all earlier outputs: none (1), a published scheme, or rows of a matrix"
-    )
+    depth_mixing: str = mixing("weights of all earlier outputs: none (1), a published scheme, or rows of a matrix")
     branch_scaling: BranchScaling = choice(
         "none", get_args(BranchScaling),
         "factor on tau: none, 1/sqrt(L) (depth), 1/L (inverse_depth), or 1/sqrt(l) in layer l (layer)",
