@@ -92,6 +92,11 @@ def _rows(stack: Any) -> int:
     return 1 + int(stack.depth) * (2 if stack.branches == "both" and stack.layout == "sequential" else 1)
 
 
+def has_rows(stack: Any) -> bool:
+    """Return whether the matrix was given, so that it fits one depth only."""
+    return str(stack.depth_mixing) not in (NONE, *SCHEMES)
+
+
 def mixing_matrix(stack: Any) -> Matrix | None:
     """Return M of a `Stack`, (S + 1, S + 1), or None where the placement adds branches to one residual stream."""
     return None if stack.depth_mixing == NONE else _matrix(stack.depth_mixing, _rows(stack))
