@@ -10,7 +10,8 @@ unique and continuous, and is itself exact: it is the law of a network whose wei
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ NORMAL_ONLY = (
 _PIECE = 2**18
 
 Square = Float[Tensor, "draws rows rows"]
+Draw = Callable[[int], Tensor]
 
 
 def factor(
@@ -88,21 +90,31 @@ def pulled_back(
     """
     known = product(gradient, forward.mT)
     overlap = torch.addcmul(product(fresh, rows.mT), extra_sq.sqrt(), fresh_extra)  # in float64, as what follows
-    # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
+    return product(share_of_rows(known, overlap, lower).to(rows.dtype), rows, onto=fresh)
+
+
+def share_of_rows(known: Square, overlap: Square, lower: Square) -> Square:
+    """The coefficients (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹ of the rows, from g Zᵀ, N X'ᵀ and L, as two triangular solves."""
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
-    share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
-    return product(share.to(rows.dtype), rows, onto=fresh)
+    return torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
 
 
 class ConditionedMap:
-    """A map that holds its rows and the numbers that made their product, O(n d) per draw."""
+    """A map that holds its rows and the numbers that made their product, O(n d) per draw.
 
-    def __init__(self, engine: "ConditionedEngine", d_out: int, std: float) -> None:
-        self._engine, self._d_out, self._std = engine, d_out, std
+    Args:
+        engine: the source of random numbers.
+        std: standard deviation of an entry.
+        known: draws the numbers that make the product of so many rows.
+        fresh: draws the numbers of so many rows that are pulled back.
+    """
+
+    def __init__(self, engine: "ConditionedEngine", std: float, known: Draw, fresh: Draw) -> None:
+        self._engine, self._std, self._known, self._fresh = engine, std, known, fresh
         self._state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
+        normals = self._known(rows.shape[1])
         applied, *known = self._engine.replays.call(self._engine.applied, rows, normals)
         rows_gram, lower, extra_sq = known
         self._state = rows, normals, rows_gram, lower, extra_sq
@@ -112,8 +124,8 @@ class ConditionedMap:
         self, gradient: Float[Tensor, "draws rows d_out"]
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
         state, self._state = taken(self._state, "applied", "is pulled back"), None
-        n, d_in = state[0].shape[1:]
-        fresh = self._engine.normals(n, d_in, self._std, keep=False), self._engine.normals(n, n, self._std)
+        n = state[0].shape[1]
+        fresh = self._fresh(n), self._engine.normals(n, n, self._std)
         below, gradient_sq = self._engine.replays.call(self._engine.pulled_back, *state, gradient, *fresh)
         return below, gradient_sq
 
@@ -147,13 +159,17 @@ class ConditionedEngine(MapEngine):
         """
         if law != NORMAL:
             raise ValueError(NORMAL_ONLY)
-        return ConditionedMap(self, d_out, std)
+        return ConditionedMap(self, std, *self.draws(d_in, d_out, std))
+
+    def draws(self, d_in: int, d_out: int, std: float) -> tuple[Draw, Draw]:
+        """Draw the numbers of a map, onward and back."""
+        return partial(self.normals, width=d_out, std=std), partial(self.normals, width=d_in, std=std, keep=False)
 
     def applied(self, rows: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Square, Tensor]:
         """X W of a fresh W, the Gram matrix of X, its factor and its extra coordinate."""
         gram = self.gram(rows)
         lower, extra_sq = factor(gram, RIDGE[rows.dtype], _LEAST, self._identity(rows.shape[1]))
-        return product(lower.to(rows.dtype), normals), gram, lower, extra_sq
+        return product(lower.to(normals.dtype), normals), gram, lower, extra_sq
 
     def pulled_back(
         self,
@@ -176,7 +192,7 @@ class ConditionedEngine(MapEngine):
         """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
         shape = (self.streams.draws, rows, width)
         like: dict[str, Any] = {"dtype": self.dtype, "device": self.streams.device}
-        numbers = torch.empty(shape, **like) if keep else self._room(self.dtype, shape)
+        numbers = torch.empty(shape, **like) if keep else self.room(self.dtype, shape)
         return self.streams.fill_normal(numbers, std, piece=self._piece)
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
@@ -186,11 +202,11 @@ class ConditionedEngine(MapEngine):
             return product(rows, rows.mT)
         step = max(1, self._piece // (n * width))
         if draws <= step:
-            room = self._room(torch.float64, rows.shape).copy_(rows)
+            room = self.room(torch.float64, rows.shape).copy_(rows)
             return product(room, room.mT)
         grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
         for piece, result in zip(rows.split(step), grams.split(step), strict=True):
-            room = self._room(torch.float64, piece.shape).copy_(piece)
+            room = self.room(torch.float64, piece.shape).copy_(piece)
             product(room, room.mT, out=result)
         return grams
 
@@ -200,7 +216,7 @@ class ConditionedEngine(MapEngine):
             self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
         return self._identities[rows]
 
-    def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    def room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """Memory that is used again and again: fresh pages of a CPU cost as much as what is written into them."""
         if self.streams.device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=self.streams.device)

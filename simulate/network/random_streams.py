@@ -62,6 +62,13 @@ class RandomStreams:
             part.uniform_(generator=generator)
         return numbers
 
+    def chi(self, degrees: Tensor) -> Tensor:
+        """Roots of independent chi-squared numbers of so many degrees of freedom each, (draws, *)."""
+        numbers = torch.empty(self.draws, *degrees.shape, dtype=degrees.dtype, device=self.device)
+        for part, generator in self._parts(numbers):
+            part.copy_(torch._standard_gamma((degrees / 2).expand_as(part).contiguous(), generator=generator))
+        return numbers.mul_(2.0).sqrt_()
+
     def entries(self, *shape: int, std: float, law: Law, dtype: torch.dtype) -> Tensor:
         """Independent numbers of that law and standard deviation, (draws, *shape)."""
         if law.uniform:
@@ -102,6 +109,15 @@ class RandomStreams:
             return [batch]
         parts = batch.split(self._each)
         return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
+
+    def parts(self, most: int) -> list[tuple[slice, Generator]]:
+        """The draws of every block, at most so many together, each part with its block's generator."""
+        step = max(1, min(most, self._each))
+        return [
+            (slice(k * self._each + at, min(k * self._each + at + step, (k + 1) * self._each)), generator)
+            for k, generator in enumerate(self._generators)
+            for at in range(0, self._each, step)
+        ]
 
     def _drawn_ahead(self, kind: str, numbers: Tensor) -> Tensor | None:
         """The next numbers of every block, (blocks, numbers), as many as a tensor has; None where each call draws."""

@@ -1,6 +1,6 @@
 """The record of a network's passes: named quantities, and how they are read from tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,6 +76,13 @@ class Record:
             self.per_layer[name] = [*function(*columns).unbind(1), *self.per_layer.get(name, [])]
         self._later.clear()
 
+    def hidden(self, width: int, hidden: Sequence[Float[Tensor, "draws tokens units"]]) -> None:
+        """Record the hidden units of the next layer, draws after draws."""
+        self.hidden_norm = torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in hidden])
+        self.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / width, self.hidden_norm)
+        largest, least = (torch.cat([size(part, (1, 2)) for part in hidden]) for size in (torch.amax, torch.amin))
+        self.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
+
     def network(self, name: str, value: Tensor) -> None:
         """Set the network's value."""
         self.per_network[name] = value
@@ -103,8 +110,10 @@ def record_last_norm(
     stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
 ) -> None:
     """Record the quantities of Theorem 1's proof at the last LayerNorm, with input `total`, and at the loss."""
-    width = total.shape[2]
-    scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
+    width = stack.width
+    # The first of fewer coordinates than d is the one along the mean.
+    rest = total[..., 1:] if total.shape[2] < width else total - total.mean(-1, keepdim=True)
+    scale, centred = total.norm(dim=-1), rest.norm(dim=-1)
     centred = scale if stack.normalization == "rms" else centred
     smoothed = [(norm.square() + stack.norm_epsilon * width).sqrt() for norm in (centred, scale)]
     centred, scale = smoothed if stack.norm_epsilon else (centred, scale)
@@ -133,16 +142,16 @@ def norm_of_sums(x: Stream, sequences: int) -> Float[Tensor, " draws"]:
     return norm(x.detach().view(len(x), sequences, -1, x.shape[2]).sum(2))
 
 
-def record_energies(stack: Stack, record: Record, size: int, norms: list[Tensor], sums: list[Tensor]) -> None:
+def record_energies(stack: Stack, record: Record, norms: list[Tensor], sums: list[Tensor]) -> None:
     """Energies ‖x‖²/d averaged over tokens, and correlations of tokens, of all layers at once.
 
     Args:
         stack: the network.
         record: gets them.
-        size: entries of a stream of one draw.
         norms: norms of every residual sum, (draws,).
         sums: of the sums of tokens, of the last residual sum of every layer, (draws,).
     """
+    size = stack.rows * stack.width
     energies, of_sums = torch.stack(norms, 1).square() / size, torch.stack(sums, 1).square() / size
     for step, energy in zip(plan(stack), energies.unbind(1), strict=True):
         record.layer(step.energy, energy)

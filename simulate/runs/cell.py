@@ -8,12 +8,13 @@ from typing import Any, Literal, get_args
 import torch
 
 from simulate.network.conditioned import NORMAL_ONLY
+from simulate.network.gram import drawn_rows, without_gram
 from simulate.text import TextWindows
 from theory.stack import Stack, check_stack
 from theory.stack.initializations import NORMAL
 from theory.stack.weights import copies, law, rows_met, weight_shapes
 
-EngineName = Literal["auto", "conditioned", "dense"]
+EngineName = Literal["auto", "conditioned", "dense", "gram"]
 DtypeName = Literal["float32", "float64"]
 
 # Sized so that a block's weights take about 128 MiB in float32, and so that small networks still share a tensor.
@@ -29,7 +30,7 @@ class Cell:
 
     Attributes:
         stack: the network.
-        engine: "dense" or "conditioned"; "auto" becomes the cheaper of the two.
+        engine: "dense", "conditioned" or "gram"; "auto" becomes the cheaper of the first two.
         device: "cpu", "cuda" or "cuda:N"; a `torch.device` is stored by its name.
         dtype: the type of weights and activations.
         text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
@@ -57,6 +58,8 @@ class Cell:
         object.__setattr__(self, "device", device_name(self.device))
         if self.engine == "conditioned" and law(self.stack) != NORMAL:
             raise ValueError(NORMAL_ONLY)
+        if self.engine == "gram" and (reason := without_gram(self.stack)):
+            raise ValueError(reason)
         if self.text is not None:
             _check_text(self.stack, self.text)
         if self.engine == "auto":
@@ -87,6 +90,8 @@ class Cell:
                 for role, (a, b) in weight_shapes(part).items()
             )
             normals = each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
+        elif self.engine == "gram":
+            normals = 2 * sum(rows * width for rows, width in drawn_rows(s))
         else:
             # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
             each = sum(

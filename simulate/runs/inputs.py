@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from simulate.network.engines import Engine
+from simulate.network.gram import GramEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.network.tied_words import Words
 from simulate.runs.cell import Cell
@@ -20,7 +21,10 @@ def network_inputs(
 ) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
     """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
     stack, streams = cell.stack, engine.streams
-    x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+    if isinstance(engine, GramEngine):
+        x = engine.frame.normal(stack.rows)
+    else:
+        x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
     if cell.text is None:
         x = _correlated(stack, streams, x)
         labels = _labels(stack, streams)
@@ -128,4 +132,4 @@ def _correlated(stack: Stack, streams: RandomStreams, x: Tensor) -> Tensor:
     # Of the symmetric root, since a Gram matrix may be singular.
     values, vectors = np.linalg.eigh(stack.input_covariance)
     root = torch.as_tensor(vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T, dtype=x.dtype, device=x.device)
-    return torch.cat([(root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x) for x in streams.blocks(x)])
+    return torch.cat([(root @ x.reshape(-1, stack.tokens, x.shape[2])).view_as(x) for x in streams.blocks(x)])

@@ -104,7 +104,8 @@ def _rates(cell: Cell, enough: float) -> np.ndarray:
     """
     from scipy.optimize import nnls  # late: to sample takes none of it
 
-    probes = [Cell(stack, cell.engine, cell.device, cell.dtype) for stack in _PROBES]
+    engine = "conditioned" if cell.engine == "gram" else cell.engine  # which takes the narrow ones too
+    probes = [Cell(stack, engine, cell.device, cell.dtype) for stack in _PROBES]
     seconds, end = [], time.perf_counter() + enough
     for probe in probes:
         times = [_timed(probe)]  # the first is to warm up, and counts where nothing follows

@@ -15,6 +15,7 @@ from simulate.counts import check_count
 from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
+from simulate.network.gram import GramEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import on_host
 from simulate.network.transformer import run
@@ -95,8 +96,9 @@ def sample(
         stack: the network.
         draws: number of random networks, at least 1.
         seed: root seed, a nonnegative integer.
-        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens. The
-            distribution is the same. "auto" chooses the cheaper one.
+        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens, "gram" only
+            the hidden units (not for every stack). The distribution is the same. "auto" chooses the cheaper of the
+            first two.
         device: "cpu", "cuda", "cuda:N", or a `torch.device`.
         dtype: type of weights and activations, "float32" or "float64".
         text: a text file, "lighthouse", or `TextWindows`, for inputs and labels; each draw uses one random window.
@@ -125,7 +127,7 @@ def sample(
     return Samples(cell, np.full(draws, seed), values)
 
 
-_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine}
+_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine, "gram": GramEngine}
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
@@ -175,13 +177,14 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     """
     with one_thread(), fitting(cell):
         streams = RandomStreams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
-        engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
+        dtype = getattr(torch, cell.dtype)
+        engine = _ENGINES[cell.engine](streams, dtype, *[cell.stack] * (cell.engine == "gram"))
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-        arrays = on_host(values)
+        arrays = on_host({name: value.to(dtype) for name, value in values.items()})
     # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
     each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
     return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]
