@@ -1,4 +1,4 @@
-"""The one error for a count that is none; it loads no torch."""
+"""The check of all counts that users give, such as draws and seeds, without importing torch."""
 
 import numpy as np
 
@@ -12,10 +12,10 @@ MOST_OF_ANY = 2**31 - 1
 
 
 def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is not an integer from `least` to the most there may be of its name.
+    """Check that a value is an integer from `least` to the maximum allowed for its name.
 
     Raises:
-        ValueError: the value is not.
+        ValueError: the value is not an integer, or is outside this range.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
