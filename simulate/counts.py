@@ -6,7 +6,7 @@ MOST = {
     "draws": 2**40, "seed": 2**63 - 1, "seeds": 10**4, "workers": 4096, "steps": 10**5,
     "patterns": 10**6,
 }  # fmt: skip
-"""The most of what is counted, by name; of anything else `MOST_OF_ANY`. More would never end, or not fit a table."""
+"""The largest allowed counts by name; other names have `MOST_OF_ANY`. Larger ones would never end or fit a table."""
 
 MOST_OF_ANY = 2**31 - 1
 

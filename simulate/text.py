@@ -13,7 +13,7 @@ from theory.stack.documents import content_of
 UNKNOWN = 0
 
 TEXTS = {"lighthouse": Path(__file__).parent / "lighthouse.txt"}
-"""Texts that come along, by names that stand for a file's path: a short story of our own."""
+"""Built-in texts, as paths by name: a short story of our own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, TorchFunction] = {
     "relu_squared": lambda x: torch.relu_(x) * x,
     "identity": lambda x: x,
 }
-"""By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
+"""Functions of tensors by the value of `Stack.activation`, with torch's defaults; they may work in place."""
 
 
 def activation_of(name: str, leak: float = LEAK) -> TorchFunction:

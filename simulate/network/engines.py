@@ -17,7 +17,7 @@ from theory.stack.initializations import NORMAL, Law
 
 T = TypeVar("T")
 ENCODER = "encoder_"
-"""What roles of an encoder's matrices begin with."""
+"""The prefix of an encoder's role names."""
 
 
 @runtime_checkable

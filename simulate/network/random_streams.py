@@ -16,7 +16,7 @@ from theory.stack.initializations import Law
 _ALIGNED = 64
 
 AHEAD = 2**20
-"""Numbers that a block draws ahead on a GPU, where every call of a generator is a launch, and blocks are many."""
+"""The number of random numbers that a block samples ahead on a GPU, where every generator call is a kernel launch."""
 
 
 class RandomStreams:

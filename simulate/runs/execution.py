@@ -27,17 +27,17 @@ from simulate.runs.registrations import packed, unpack
 from simulate.runs.sample import sample_batches
 
 LAND_EVERY = 5.0
-"""Seconds between files of a young sweep: what an interruption can lose."""
+"""Seconds between files at the beginning of a sweep: the work that an interruption can lose."""
 
 # Blocks of a cell that are made tasks of together.
 _AT_A_TIME = 2**16
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-"""What ends a command: Ctrl-C, and what schedulers send before they kill."""
+"""The signals that end a command: Ctrl-C, and the one that schedulers send before they kill."""
 
 Values = dict[str, NDArray[np.floating]]
 Task = tuple[Cell, int, tuple[int, ...]]
-"""Blocks of one cell that are handed over together: the cell, the root seed, and their indices."""
+"""The blocks of one cell that a worker gets together: the cell, the root seed, and the blocks' indices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class Execution:
 
 
 ONE_PROCESS = Execution()
-"""Block after block, in this process."""
+"""The default execution: block after block, in this process."""
 
 
 class _Processes(ProcessPoolExecutor):

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _LOCK = ".lock"
 
 Landed = tuple[str, int, int]
-"""A block on disk: cell name, root seed, block index."""
+"""A saved block: cell name, root seed, block index."""
 
 
 class Run:
