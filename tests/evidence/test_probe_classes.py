@@ -204,10 +204,10 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
 
     Returns:
         "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
-        divided by the largest of the module, 1 if it names none; "norm": the least number of times that the output of a norm that the alarm
-        names is as large without its epsilon; "leak": by how much outputs move with what they must not see
-        (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
-        ids, each at its own position.
+        divided by the largest of the module, 1 if it names none; "norm": the least number of times that the output of
+        a norm that the alarm names is as large without its epsilon; "leak": by how much outputs move with what they
+        must not see (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-
+        entropy of the inputs' ids, each at its own position.
     """
     kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak", "norm"}
     if not kinds:
