@@ -1,4 +1,4 @@
-"""Colours, marks and lines of placements, matrices and curves, without matplotlib, which the page does not load."""
+"""Colors, markers and line styles of placements, matrices and other curves, without importing matplotlib."""
 
 import itertools
 from collections.abc import Iterator
@@ -49,9 +49,11 @@ CURVES: list[dict[str, Any]] = [
 
 
 def looks() -> Iterator[dict[str, Any]]:
-    """Colour, mark and line of one curve after another that is no placement; they differ together, so also in grey.
+    """Yield color, marker and line style for curves that are not placements, different from curve to curve.
 
-    Every round of nine pairs the marks with other colours.
+    Markers and line styles differ too, so that curves can be told apart in grey. Each round of nine combines the
+    markers
+    with other colors.
     """
     for number, look in enumerate(itertools.cycle(CURVES)):
         yield look | {"color": CURVES[(number + number // len(CURVES)) % len(CURVES)]["color"]}

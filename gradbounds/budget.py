@@ -24,11 +24,11 @@ _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
 SOON = 10.0
 """Seconds that a prediction takes unasked by the estimate, where there is a cheaper way."""
 
-BY_CLOCK = "Seconds are those of a least batch, which was predicted, times how much more is asked for."
+BY_CLOCK = "The time is extrapolated from the smallest batch, which was predicted."
 
 _FEWEST = 2
 
-_GROUPED = "a few tokens stand for groups of their neighbours (docs/attention.md)"
+_GROUPED = "a few tokens represent groups of their neighbours (docs/attention.md)"
 
 
 class OverBudgetError(ValueError):
@@ -230,12 +230,12 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
     if not (is_fluctuating(stack) or holds_words(stack)):
         return [by("", grouped=False), *([by(_GROUPED, grouped=True)] if grouped else [])]
     asked = patterns or quick_patterns(stack)
-    ways = [by(f"{count} sampled patterns in place of {asked}" * (count < asked), patterns=count)
+    ways = [by(f"{count} attention samples instead of {asked}" * (count < asked), patterns=count)
             for count in _halves(asked)]  # fmt: skip
     if grouped:
         most = patterns or quick_patterns(stack, grouped=True)
-        fewer = {count: f" in place of {patterns}" if patterns and count < patterns else "" for count in _halves(most)}
-        groups = [by(f"{_GROUPED}, in {count} sampled patterns{less}", grouped=True, patterns=count)
+        fewer = {count: f" instead of {patterns}" if patterns and count < patterns else "" for count in _halves(most)}
+        groups = [by(f"{_GROUPED}, with {count} attention samples{less}", grouped=True, patterns=count)
                   for count, less in fewer.items()]  # fmt: skip
         # What representatives leave out is less than what fewer patterns than theirs scatter.
         chosen = next((each for each in groups if budget.holds(each.cost)), groups[-1])
@@ -256,19 +256,19 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
     """Return the error for a prediction over the budget: its smallest cost, the limit, and what to change."""
     stack = way.stack
     price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
-    how = f" with {way.arguments['patterns']} patterns" if "patterns" in way.arguments else ""
+    how = f" with {way.arguments['patterns']} attention samples" if "patterns" in way.arguments else ""
     takes = f"theory would take about {price} for {stack.tokens} tokens{how}"
     change = []
     if (fewer := tokens_within(stack, replace(budget, seconds=budget.seconds / pace))) is not None:
-        change.append(f"--tokens {fewer} is within these")
+        change.append(f"--tokens {fewer} is within the limits")
     twice = 2 * cost.seconds
     enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"
     if holds_words(stack):
-        change.append("--embeddings untied predicts it with an output matrix of its own")
+        change.append("--embeddings untied predicts it with a separate output matrix")
     longer = [f"--max-time {enough}"] if cost.seconds > budget.seconds else []
     longer += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > budget.bytes else []
     if cost.seconds < 86400.0 and cost.bytes < free_memory():
-        change.append(f"{' '.join(longer)} waits for it")
+        change.append(f"{' '.join(longer)} allows it")
     return f"{takes}, more than {budget.exceeded(cost)}" + "".join(f"; {suggestion}" for suggestion in change)
 
 

@@ -34,9 +34,9 @@ def comparison_lines(
         other: that of the network with the changes.
     """
     value = "predicted" if table["predicted"].notna().any() else "mean"
-    at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens beside {tokens[0]}"
+    at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens, compared with {tokens[0]}"
     table, other = with_cosines(table), with_cosines(other)
-    heads = ["", "first over last layer", "changed", "last layer", "changed"]
+    heads = ["", "first / last layer", "changed", "last layer", "changed"]
     rows = []
     for name in dict.fromkeys([*matrices(table), *matrices(other), *STREAM]):
         both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
@@ -58,7 +58,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
         if here is not None and there is not None:
             pairs[of] = here, there
     if not pairs:
-        return f"{name} has no matrix of its layers in common with this network."
+        return f"{name}: its layers have no matrix in common with this network's."
     lasts = {of: there[2] / here[2] for of, (here, there) in pairs.items()}
     shifts = {of: abs(math.log(there[0] / here[0])) for of, (here, there) in pairs.items() if here[0] * there[0] > 0}
     most, least = max(lasts, key=lambda of: lasts[of]), min(lasts, key=lambda of: lasts[of])
@@ -66,8 +66,8 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
     here, there = pairs[moved]
     return (
         f"{name}: the last layer's norms are {lasts[least]:.3g} ({matrix_name(least)}) to {lasts[most]:.3g} times "
-        f"({matrix_name(most)}) this network's; its first layer's {matrix_name(moved)} is {there[0]:.3g} times the "
-        f"last's, here {here[0]:.3g} times."
+        f"({matrix_name(most)}) this network's; {matrix_name(moved)} of the first layer / the last: {there[0]:.3g}, "
+        f"in this network {here[0]:.3g}."
     )
 
 
@@ -81,7 +81,7 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     names = dict.fromkeys(name for table in tables.values() for name in [*matrices(table), *STREAM])
     ends = {name: [ends_of_layers(table, name, "predicted") for table in tables.values()] for name in names}
     lines = []
-    for head, ratio in (("First over last layer, by large-width theory", True), ("Last layer", False)):
+    for head, ratio in (("First / last layer, by large-width theory", True), ("Last layer", False)):
         rows = [[matrix_name(name), *_end_texts(ends[name], ratio=ratio)] for name in names]
         lines += ["", head, *table_lines(["", *(f"n = {tokens}" for tokens in tables)], rows)]
     return lines

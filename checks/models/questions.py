@@ -19,7 +19,7 @@ BELONGS: dict[str, tuple[tuple[Question, ...], str]] = {
 
 
 def check_question(question: Question, given: Iterable[str]) -> None:
-    """Check that every given argument applies to this use of `probe`.
+    """Check that every given argument or flag applies to this use of `probe`.
 
     Args:
         question: the use: "one" module, a "grid" of widths and depths, or optimizer "steps" over such a grid.

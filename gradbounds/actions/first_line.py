@@ -97,7 +97,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     """
     if text == ZIPF:
         return [
-            f"Words by Zipf's law with exponent 1: for fewer than {LEAST_VOCAB:,} tokens, here {stack.vocab:,},",
+            f"Tokens by Zipf's law with exponent 1: for a vocabulary below {LEAST_VOCAB:,}, here {stack.vocab:,},",
             "no English law is known. Another text can halve or double the norm; --text FILE counts yours.",
         ]
     if text not in KINDS:
@@ -105,7 +105,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     law = token_law(text, stack.vocab)
     name = f"{text.replace('_', ' ').capitalize()}{' text' * (text == 'english')}"
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
-    sentence = f"{name} by {by}: two tokens are the same with the chance {law.kappa:.2g}"
+    sentence = f"{name} by {by}: two tokens are equal with probability {law.kappa:.2g}"
     if line is None or len(law.kappa_of_texts) == 1:
         return [f"{sentence}. --text FILE counts yours."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
@@ -132,11 +132,13 @@ def _power(stack: Stack) -> int:
     return _GATED_POWER if stack.ffn == "gated" else 1
 
 
-def cost_of_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> tuple[Cost, bool]:
+def cost_of_batch(
+    stack: Stack, law: TextLaw | None, patterns: int | None, *, coarse: bool = False
+) -> tuple[Cost, bool]:
     """The estimate of what the gradient of a batch takes, and whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
-    return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None), grouped
+    return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse), grouped
 
 
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
@@ -147,18 +149,20 @@ def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> C
 
 
 def scale_of_batch(
-    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None
-) -> NoiseScale:
+    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
+    coarse: bool = False,
+) -> NoiseScale:  # fmt: skip
     """The gradients of batches, within time and memory.
 
     Who knows how many times its estimate the like of it takes here gives that as `pace`, and no clock is asked.
+    `coarse` is as in `noise_scale`.
 
     Raises:
         ValueError: as `noise_scale`.
         NoRuleError: likewise.
         OverBudgetError: theory would take more than it may.
     """
-    cost, grouped = cost_of_batch(stack, law, patterns)
+    cost, grouped = cost_of_batch(stack, law, patterns, coarse=coarse)
     if budget.is_clocked and budget.has_room(cost):
         cost = measured_batch(stack, law, patterns)
     if not (budget.holds(cost) and budget.has_room(cost)):
@@ -168,11 +172,14 @@ def scale_of_batch(
 
     def scale() -> NoiseScale:
         threads = one_numpy_thread() if grouped else nullcontext()
-        seconds = measured_batch(stack, law, patterns).seconds if pace is None else pace * cost.seconds
+        clocked = pace is None and not coarse
+        seconds = measured_batch(stack, law, patterns).seconds if clocked else (pace or 1.0) * cost.seconds
         with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", seconds), threads:
-            return noise_scale(stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf)
+            return noise_scale(
+                stack, patterns=patterns, grouped=grouped, text=law, max_time=math.inf, memory=math.inf, coarse=coarse
+            )
 
-    return once((stack, patterns, None if law is None else law.key), scale)
+    return once((stack, patterns, None if law is None else law.key, coarse), scale)
 
 
 def format_cost(cost: Cost, grouped: bool) -> str:

@@ -61,7 +61,7 @@ def cost_within(
     within = replace(budget, seconds=budget.seconds * cost.seconds / paced.seconds)
     tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
     shorter = (fewer for fewer in tokens if within.holds(costs(fewer)))
-    change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
+    change = "".join(f"; --tokens {fewer} is within the limits" for fewer in itertools.islice(shorter, 1))
     raise OverBudgetError(
         f"theory of the first step would take about {duration(paced.seconds)} and {format_bytes(cost.bytes)}, more "
         f"than {budget.exceeded(paced)}{change}; --max-time and --memory allow more."

@@ -128,8 +128,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
     """The region of every step, and when a warm-up passes the critical rate."""
     lines = []
     for each in steps:
-        where = f"{each.optimizer}: the rate is {each.region}{' of' * (each.region != _BEYOND)} the region where"
-        lines.append(f"{where} the quadratic holds{'; its change is no prediction' * (each.region == _BEYOND)}.")
+        where = f"{each.optimizer}: the rate is {each.region}{' of' * (each.region != _BEYOND)} the region where the"
+        lines.append(f"{where} quadratic loss holds{'; its change is not predicted' * (each.region == _BEYOND)}.")
         share = each.step.critical_rate / rate
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
@@ -143,8 +143,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
 
 _LIMITS = (
     "",
-    "Critical rate: where the quadratic loss with the Gauss-Newton matrix is back at its start, for step 1 alone.",
-    "Weights move in a warm-up, so that later steps have other critical rates. Theory recommends no rate.",
+    "Critical rate: learning rate at which the quadratic loss (Gauss-Newton) is back at its start, in step 1 only.",
+    "Weights move in a warm-up, so that later steps have other critical rates. The theory does not recommend a rate.",
     f"Stated errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}.",
-    "Not stepped here are biases, gains, tables of positions and, with untied embeddings, the table of inputs.",
+    "Not stepped: biases, gains, position tables and, with untied embeddings, the embedding table.",
 )

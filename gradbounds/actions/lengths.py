@@ -18,9 +18,9 @@ from theory.configurations import drawn_by
 _GROWN = 1.1
 
 _WHY = (
-    "The first layer's W^Q, W^K and W^V gain on the last layer's as n grows: the last layer's gradients shrink with "
-    "what its tokens have in common, which falls with n, and the first layer's do so less (docs/attention.md, "
-    "Thousands of tokens)."
+    "As n grows, gradients of W^Q, W^K and W^V grow in the first layer relative to the last. The last layer's tokens "
+    "have less in common, so that its gradients shrink; the first layer's shrink less (docs/report.md, Groups of "
+    "tokens)."
 )
 
 

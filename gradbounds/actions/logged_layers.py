@@ -184,8 +184,8 @@ def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
         return []
     role, layer = table.loc[row, ["role", "layer"]]
     return [
-        f"{fine}, and {_called(str(role))} of layer {layer} is not: it is "
-        f"{times:.3g} times as large over theory's as the median is."
+        f"{fine}, except {_called(str(role))} of layer {layer}: its ratio logged / predicted is "
+        f"{times:.3g} times the median ratio."
     ]
 
 
@@ -205,16 +205,16 @@ def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory
         unmatched: likewise.
         beside: whose norms they stand beside.
     """
-    lines = [f"Parameters of other names: {names_line(unmatched)}."] if unmatched else []
+    lines = [f"Parameters with unknown names: {names_line(unmatched)}."] if unmatched else []
     if table.empty:
         return lines
     middle = float(np.exp(np.log(table["ratio"]).median()))
     row, times = furthest(table)
     worst = table.loc[row]
     head = [
-        f"By layer and matrix logged norms are {middle:.3g} times {beside}'s in the median. Furthest from that is "
-        f"{_called(str(worst['role']))} of layer {worst['layer']}: {worst['logged']:.4g} where {beside} has "
-        f"{worst['theory']:.4g}, {times:.3g} times the median's.",
+        f"Norms by layer and matrix, logged / {beside}: median {middle:.3g}. Furthest from the median: "
+        f"{_called(str(worst['role']))} of layer {worst['layer']}, logged {worst['logged']:.4g}, {beside} "
+        f"{worst['theory']:.4g}, {times:.3g} times the median.",
     ]
     of_roles = [
         f"  {role:<9} {rows['ratio'].median():7.3g} times {beside} in the median, {rows['ratio'].min():.3g} in layer "

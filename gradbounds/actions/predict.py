@@ -159,7 +159,7 @@ def predict_plan(
             row["refused"] = str(error)
             takes = [f"theory  {error}"]
         else:
-            how = chosen.said or "all tokens and patterns that are asked for"
+            how = chosen.said or "all tokens and attention samples that were requested"
             row |= {"seconds": pace * chosen.cost.seconds, "bytes": chosen.cost.bytes, "way": how}
             takes = [
                 f"time    about {duration(row['seconds'])} on one core",
@@ -266,7 +266,7 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
         f"{matrix_name(name)}{', encoder' * name.startswith('encoder_')} {number_text(float(of.mean), float(of.sem))}"
         for name, of in ends.items()
     )
-    return [f"The same in the {samples.draws} sampled networks, +- standard error, draw by draw: {by_matrix}."]
+    return [f"The same ratios in the {samples.draws} sampled networks, +- standard error: {by_matrix}."]
 
 
 def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
@@ -282,7 +282,7 @@ def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
             ]
             if numbers:
                 lines.append(
-                    f"From here to twice the {field} the {layer} layer's norms change like {symbol} to the power of: "
+                    f"Exponents in {symbol} of the {layer} layer's norms, from here to twice the {field}: "
                     f"{', '.join(numbers)}."
                 )
     return lines
@@ -297,7 +297,7 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
     bound = float(bound_value(stack).value)
     last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
     times = f", {bound / last:.3g} times the prediction" if last > 0 else ""
-    return [f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}{times}."]
+    return [f"Theorem 1's bound on the norm of the last dL/dW2: {bound:.4g}{times}."]
 
 
 def _profile_figure(stack: Stack, table: pd.DataFrame) -> "Figure":

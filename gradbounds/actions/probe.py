@@ -54,7 +54,7 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
     words = LoggedAs.of(logged_as)
     if words.is_sum is not None:
         raise ValueError(
-            "logged_as must be without mean and sum in a probe, whose own loss is what it is: one factor in all norms "
+            "logged_as cannot be mean or sum in a probe: its loss decides that, and a common factor of all norms "
             "is printed as the median."
         )
     line = read_log(logged)

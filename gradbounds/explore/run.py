@@ -24,7 +24,7 @@ def serve(port: int | None, folder: Path | None = None) -> int:
     try:
         server = Server(port or 0, page(run=None if run is None else run.about), run)
     except OSError as error:
-        raise ValueError(f"port must be free, but {port} is not to be had: {error.strerror}.") from error
+        raise ValueError(f"port must be free, but {port} cannot be used: {error.strerror}.") from error
     print(f"The page is {server.address} on this machine alone, and Ctrl-C ends it.", flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()

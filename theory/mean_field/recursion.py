@@ -247,20 +247,21 @@ def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]
 
 
 def _branch(
-    kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
+    kind: Kind, step: Step, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
     variance: Array | None, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
     """Return the rule of one branch of a sub-layer.
 
     Args:
         kind: kind of the branch.
-        stack: the network.
+        step: the sub-layer.
         tokens: layout of its tokens.
         memory: the encoder's output; None without an encoder.
         generator: random generator of attention samples and experts.
         variance: ρ of `overlap_variance` for groups of tokens; None for all tokens.
         of_words: relative variance of token products over texts; 0 without a law of text.
     """
+    stack = step.stack
     if kind == "units":
         if has_experts(stack):
             return cast(Branch[Any], experts(stack, generator))
@@ -278,7 +279,7 @@ def _branch(
     followed = isinstance(tokens, MemberLayout)
     if not sampled:
         return of_groups(uniform_attention(stack)) if followed else uniform_attention(stack)
-    grouped = GroupedAttention(stack, variance, generator)
+    grouped = GroupedAttention(stack, variance, generator, step.layer)
     return cast(Branch[Any], grouped.of_members if followed else grouped)
 
 
@@ -318,7 +319,7 @@ def forward_pass(
     for step in plan(stack):
         if words is not None:
             of_words = words.variance(cast(Array, stream.kernel), normed=step.stack.composition.input_norm)
-        branches = [_branch(kind, step.stack, tokens, memory, generator, variance, of_words) for kind in step.kinds]
+        branches = [_branch(kind, step, tokens, memory, generator, variance, of_words) for kind in step.kinds]
         passed = _passed(step, tokens, stream, branches)
         if words is not None:
             words = words.passed(step, passed)
