@@ -56,15 +56,17 @@ def text_heads(layer: int, *, coarse: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelChances:
-    """The probabilities that labels are certain words, (2 R, 2 R), for tokens with equal and with different ids.
+    """The probabilities that labels equal the row's or the column's id, (2 R, 2 R), for equal and for different ids.
 
     Attributes:
         own: probability that the row's label is its own id. If the column is the next position, it is 1 for equal ids
             and 0 for different ones.
         both: probability that both labels are the tokens' own ids.
-        hits: for different ids, probability that the column's label is the row's id; 1 if the row is next.
-        hits_twice: for different ids, probability that the row's label is the row's id, too.
-        crossed: for different ids, probability that each is the other's label.
+        hits: for different ids, probability that the column's label is the row's id; 1 if the row is the position after
+            the column.
+        hits_twice: for different ids, probability that both labels, the column's and the row's, are the row's id.
+        crossed: for different ids, probability that the column's label is the row's id and the row's label is the
+            column's id.
     """
 
     own: Array
@@ -270,10 +272,10 @@ class TextLayout(GroupLayout):
     def turned_coincidences(self, of_all: Array, with_itself: Array) -> Array:
         """Return `coincidences` for sums over pairs that rotary positions turn, each with its own factor, (2 R, 2 R).
 
-        Rows with the word w see it themselves: of the m tokens that each sees a are known, and the others are w with
-        the probability f_w, so that two rows have a a' + (a (m' - a') + a' (m - a)) f_w + (m - a) (m' - a') κ pairs
-        of one word. Rows that differ see correspondingly fewer pairs of one word. A row with itself knows one token,
-        which is not a pair.
+        Rows with the word w see it themselves: of the m tokens that one row sees, a are known to be w, and each other
+        one is w with the probability f_w; for the second row the numbers are m' and a'. So two rows have
+        a a' + (a (m' - a') + a' (m - a)) f_w + (m - a) (m' - a') κ pairs of one word. Rows with different ids see
+        correspondingly fewer pairs of one word. A row with itself knows one token, which is not a pair.
 
         Args:
             of_all: the mean factor of all pairs, (R, R) or ().
