@@ -76,8 +76,8 @@ def network_lines(
             expected = table["predicted"].where(table["predicted"] != 0)
             expected = expected.mask(table["quantity"].isin(["cosine", "encoder_cosine"]), 1.0)
             scaled = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
-        what = "Samples over theory" if has_theory else "Samples, root mean squares"
-        cosine = " (the cosine is the samples' own)" if has_theory and "cosine" in set(table["quantity"]) else ""
+        what = "Samples / theory" if has_theory else "Samples, root mean squares"
+        cosine = " (cosine: of the samples)" if has_theory and "cosine" in set(table["quantity"]) else ""
         lines += [f"{what}: {draws} networks, +- standard error{cosine}", *_block(scaled, "mean", "sem", shown), ""]
     return [*lines, *over_layers(stack, table, "predicted" if has_theory else "mean")]
 
@@ -150,10 +150,10 @@ def _legend(table: pd.DataFrame) -> list[str]:
         for roles, whose in _MATRICES.items()
         if plain & set(roles)
     ]
-    cosine = ", the cosine is that between two tokens" if "cosine" in set(table["quantity"]) else ""
+    cosine = "; cosine: of two tokens" if "cosine" in set(table["quantity"]) else ""
     return [
-        f"  |x|^2/d, with d the width, is the mean square of the stream after the layer{cosine}.",
-        *([f"  dL/dW is the loss's gradient in a matrix: {'; '.join(of)}."] if of else []),
+        f"  |x|^2/d: mean square of the residual stream after the layer (d: width){cosine}.",
+        *([f"  dL/dW: norm of the loss gradient of a matrix: {'; '.join(of)}."] if of else []),
     ]
 
 
@@ -479,8 +479,8 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
     return [
-        *(["", "Left out of the configuration", *lines] if lines else []),
-        *([f"Not in the file, and as the class has it by default: {defaults}."] if defaults else []),
+        *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
+        *([f"Not in the file, so that the defaults of the class are used: {defaults}."] if defaults else []),
         *([f"Neutral at initialization: {neutral}."] if neutral else []),
     ]
 

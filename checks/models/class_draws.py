@@ -7,6 +7,9 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
+from scipy import stats
+
 from checks.models.alarm import WHOLE_MODEL, Alarm
 from simulate.modules.factories import seeded
 
@@ -21,13 +24,15 @@ _LAYERS = re.compile(r" \[(all layers|layers [\d, ]+)\]")
 _NUMBER = re.compile(r"[\d.]+(?:e[+-]?\d+)?(?: to [\d.]+(?:e[+-]?\d+)?)?")
 _NAME = re.compile(r"[\w*]*[A-Za-z*][\w*]*[._][\w.*]+")
 
+Ends = Mapping[str, tuple[float, float]]
 Place = tuple[str, str, str]
 """List, kind, and the words of an alarm without its numbers, names and layers."""
 
 
 def drawn_alike(
-    module: Any, wrong: Sequence[Alarm], depths: Mapping[str, int], judged: Callable[[Any], Iterable[Alarm]], seed: int
-) -> list[Alarm]:
+    module: Any, wrong: Sequence[Alarm], depths: Mapping[str, int],
+    judged: Callable[[Any, int], tuple[Iterable[Alarm], Ends]], ends: Ends, seed: int,
+) -> list[Alarm]:  # fmt: skip
     """Return the alarms that new modules of the same installed class and configuration also raise.
 
     Args:
@@ -35,16 +40,17 @@ def drawn_alike(
             configuration sets the size of initial weights to another number than the class's default.
         wrong: the module's alarms.
         depths: the number of layers of each list.
-        judged: function of a new module that returns its alarms.
+        judged: function of a new module and its number that returns its alarms, and its growths as `ends`.
+        ends: growths of the judged module's lists, as `whole_model.ends_of` returns them.
         seed: the seed of the module; the new modules have the next ones.
     """
     asked = [alarm for alarm in wrong if alarm.kind in KINDS]
-    config, source = getattr(module, "config", None), getattr(sys.modules.get(type(module).__module__), "__file__", "")
-    if not asked or "-packages" not in str(source):
+    config = getattr(module, "config", None)
+    if not asked or not _is_installed(module):
         return []
     if config is None:
-        return [alarm for alarm in asked if _is_code(alarm)]
-    names, layers = dict[Place, set[str]](), dict[Place, set[int]]()
+        return [alarm for alarm in asked if _is_code(alarm, module)]
+    names, layers, growths = dict[Place, set[str]](), dict[Place, set[int]](), list[Ends]()
     with suppress(Exception):
         # Somebody else's class may take other arguments, or fail in any way.
         if _draws_of_the_user(config):
@@ -53,13 +59,27 @@ def drawn_alike(
             with seeded(seed + draw):
                 new = type(module)(deepcopy(config))
             new.to(next(module.parameters())).train(module.training)
-            for alarm in judged(new):
+            raised, growth = judged(new, draw)
+            growths.append(growth)
+            for alarm in raised:
                 place, named, numbers = _parts(alarm, depths)
                 names.setdefault(place, set()).update(named)
                 layers.setdefault(place, set()).update(numbers)
             if all(_among(alarm, depths, names, layers) for alarm in asked):
                 break
-    return [alarm for alarm in asked if _among(alarm, depths, names, layers)]
+    return [alarm for alarm in asked if _among(alarm, depths, names, layers) or _by_chance(alarm, ends, growths)]
+
+
+def _by_chance(alarm: Alarm, ends: Ends, others: Sequence[Ends]) -> bool:
+    """Return whether new modules explain a growth: its logarithm is in their 99% prediction interval, by Student's t.
+
+    A growth near its limit raises an alarm in some draws only, and four need not contain one of these.
+    """
+    if alarm.kind != "growth" or len(others) < DRAWS or not all(alarm.part in of for of in others):
+        return False
+    growth, *redrawn = (np.log(of[alarm.part][alarm.what.startswith("gradient")]) for of in (ends, *others))
+    half = stats.t.ppf(0.995, DRAWS - 1) * np.std(redrawn, ddof=1) * (1 + 1 / DRAWS) ** 0.5
+    return bool(abs(growth - np.mean(redrawn)) <= half)
 
 
 def _among(
@@ -96,13 +116,23 @@ def _draws_of_the_user(config: Any) -> bool:
     )
 
 
-def _is_code(alarm: Alarm) -> bool:
+def _is_code(alarm: Alarm, module: Any) -> bool:
     """Return whether an alarm is about an installed class's code: without a configuration it cannot be drawn again.
 
     Weights of attention that do not add up to 1, and the factor of q·k, do not depend on the weights' draw. They count
-    as code if several layers share them, and so do parameters that the first layer alone lacks.
+    as code if several layers share them, and so do parameters that the first layer alone lacks. A norm whose output is
+    linear in its input counts too: a class of the package with its own forward scales alone, as EvoNorm does without
+    its activation.
     """
     several = alarm.layer == WHOLE_MODEL or _LAYERS.search(alarm.what) is not None
     shared = "query add up to" in alarm.what or "logits are q.k times" in alarm.what
     first = alarm.kind == "structure" and alarm.layer == 1
+    if alarm.kind == "norm" and "grows as input^1," in alarm.what:
+        return all(_is_installed(part) for part in module.modules())
     return first or (alarm.kind == "attention" and several and shared)
+
+
+def _is_installed(module: Any) -> bool:
+    """Return whether a module's class is in an installed package, and its forward is the class's own."""
+    source = getattr(sys.modules.get(type(module).__module__), "__file__", "")
+    return "-packages" in str(source) and "forward" not in vars(module)

@@ -161,6 +161,7 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
             what += ", as expected from a batch norm in training mode"
         yield Fact(at[0], at[1] or WHOLE_MODEL, "leak", what, others[at], alarm=not tests.batch_norm)
     ahead = whole(tests, "sees_later") > 0 and not odd_layers
+    lengths = values(tests, "positions")
     told = whole(tests, "label_is_next") == 1 or whole(tests, "label_is_next_below") == 1
     # Of several inputs the label is the next word of one.
     first = whole(tests, "next_words") == 0
@@ -171,9 +172,10 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         )
     elif (
         ahead
-        and later
+        and any(layer for _, layer, _ in later)
         and not any(value > 0 for at, value in later.items() if at[1])
-        # Every list is a witness: a padded encoder, for one, seems to see nothing.
+        # Every list is a witness, with the outputs' positions: a padded encoder, for one, seems to see nothing.
+        and {lengths.get(at) for at in later} == {lengths.get(("", 0, ""))}
         and {at[0] for at, value in earlier.items() if at[1] and value > 0} == {at[0] for at in later if at[1]}
     ):
         yield Fact("", WHOLE_MODEL, "leak", "positions see later positions outside of the layers, not inside any layer")

@@ -145,8 +145,8 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
             what, number = _times(factor)
             what = f"the mean squared activation of its output is {what} the nearest layers'"
             yield Finding(layer, "energy", what, (number,))
-    steps = np.concatenate([[np.nan], np.diff(energies)])
-    apart = () if alone else _steps_apart(steps, layers, [finding.layer for finding in residual], kinds)
+    same = np.isfinite(_profile(middle, "stream_coefficient", layers))
+    apart = () if alone else _steps_apart(energies, same, layers, [finding.layer for finding in residual], kinds)
     for layer, reset, factor in apart:
         culprit = layer if layer in causes else reset
         what, number = _times(factor)
@@ -342,22 +342,26 @@ def _outliers(
 
 
 def _steps_apart(
-    steps: NDArray[np.float64], layers: list[int], residual: list[int], kinds: NDArray[np.int64]
-) -> Iterator[tuple[int, int, float]]:
+    energies: NDArray[np.float64], same: NDArray[np.bool_], layers: list[int], residual: list[int],
+    kinds: NDArray[np.int64],
+) -> Iterator[tuple[int, int, float]]:  # fmt: skip
     """Find layers that multiply the mean squared activation by another factor than the nearest layers.
 
     After a layer without a residual connection the residual stream starts again and grows faster. Such a layer is to
-    blame for the layers after it; the layers before it are compared with one another. Each item is the layer, the layer
-    to blame, and the logarithm of the ratio of factors.
+    blame for the layers after it; the layers before it are compared with one another. Branches after norms add equal
+    amounts, so their factor is large where the stream is small: a larger factor counts if the added amount is larger
+    too. An output of another shape than its input (not `same`), as where a pyramid widens, is another stream. Each item
+    is the layer, the layer to blame, and the logarithm of the ratio of factors.
     """
-    first = min(residual, default=max(layers, default=0) + 1)
-    numbers = np.array(layers)
-    for layer, factor in _outliers(np.where(numbers < first, steps, np.nan), layers, np.log(_ENERGY), kinds):
-        yield layer, layer, factor
-    if residual:
-        for layer, factor in _outliers(steps, layers, np.log(_ENERGY), kinds):
-            if layer >= first:
-                yield layer, max(k for k in residual if k <= layer), factor
+    steps, added = (np.concatenate([[np.nan], np.diff(of)]) for of in (energies, np.exp(energies)))
+    steps = np.where(same | ~same.any(), steps, np.nan)
+    first, limit = min(residual, default=max(layers, default=0) + 1), np.log(_ENERGY)
+    earlier = _outliers(np.where(np.array(layers) < first, steps, np.nan), layers, limit, kinds)
+    later = [outlier for outlier in _outliers(steps, layers, limit, kinds) if outlier[0] >= first]
+    for layer, factor in (*earlier, *later):
+        k = layers.index(layer)
+        if factor < 0 or added[k] > _ENERGY * np.median(_nearest(added, k, kinds)):
+            yield layer, max((start for start in residual if start <= layer), default=layer), factor
 
 
 def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import Alarm, of_weights, one_a_cause
-from checks.models.class_draws import drawn_alike
+from checks.models.class_draws import DRAWS, Ends, drawn_alike
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
 from checks.models.exact_alarms import exact_alarms, said
@@ -37,7 +37,7 @@ from simulate import probe as probe_sizes
 from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory, name_of
-from simulate.modules.one_module import batch_and_loss, is_module, one_module
+from simulate.modules.one_module import PARTS, batch_and_loss, is_module, one_module
 from simulate.modules.one_step import one_step
 from simulate.modules.step_optimizers import optimizer_factory
 from theory import Stack
@@ -146,7 +146,8 @@ def judged_module(
         learning_rate: learning rate of an optimizer given by name.
         stack: the expected network; read from layers of `torch.nn.TransformerEncoder` or from a model's configuration
             if left out.
-        on_part: progress callback, called as on_part(done, total).
+        on_part: progress callback, called as on_part(done, total); an alarm in an installed class makes the total
+            five times as large, because up to four new modules are then probed.
 
     Raises:
         ValueError: as in `one_module` and `one_step`; or the Stack is not a Stack, or has another depth.
@@ -174,11 +175,15 @@ def judged_module(
     notes += measured.notes
     wrong = exact + others
 
-    def judged(new: Any) -> list[Alarm]:
+    def judged(new: Any, draw: int) -> tuple[list[Alarm], Ends]:
+        if on_part is not None:
+            on_part(draw * PARTS, (1 + DRAWS) * PARTS)
         again = one_module(new, batch, loss, seed=seed, layers=layers)
-        return [*exact_alarms(again.tests)[0], *layer_alarms(again.frame, again.config), *of_the_whole(again)]
+        raised = [*exact_alarms(again.tests)[0], *layer_alarms(again.frame, again.config), *of_the_whole(again)]
+        return raised, ends_of(again.frame)
 
-    if drawn := drawn_alike(module, wrong, frame.groupby("part")["layer"].max().to_dict(), judged, seed):
+    depth_of = frame.groupby("part")["layer"].max().to_dict()
+    if drawn := drawn_alike(module, wrong, depth_of, judged, ends_of(frame), seed):
         wrong = [alarm for alarm in wrong if alarm not in drawn]
         notes[:0] = [f"{said(alarm)} ({_why(module)})" for alarm in drawn]
     alarms, step, moves = one_a_cause(wrong), None, pd.DataFrame()

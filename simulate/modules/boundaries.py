@@ -6,6 +6,7 @@ x in `x + f(norm(x))`, and their output is the next layer's input.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -112,8 +113,28 @@ def _bounded(module: nn.Module, part: LayerList, calls: Sequence[_Call]) -> Laye
             after = next((call for call in calls[last + 1 :] if not call.name.startswith(f"{part.names[-1]}.")), None)
             takers = [module.get_submodule(call.name) for call in (*entries, *((after,) if after else ()))]
             seen = after is not None and _made_alike(after, entries) and bool(_reached(after.node, set()) & learned[-1])
-            return replace(part, takers=tuple(takers), last_seen=seen)
+            apart = _apart(
+                module, part, calls, [(max(of), calls.index(e)) for of, e in zip(within, entries[1:], strict=False)]
+            )
+            return replace(part, takers=tuple(takers), last_seen=seen, apart=apart)
     return replace(part, unseen="have no forward, and their first modules do not take the residual stream")
+
+
+def _apart(
+    module: nn.Module, part: LayerList, calls: Sequence[_Call], gaps: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, str, nn.Module], ...]:
+    """Return the modules with weights that run between few pairs of layers, such as one that merges tokens.
+
+    What runs between most pairs, such as norms in a list of their own, belongs to the layers' common form.
+    """
+    inside = tuple(f"{name}." for name in part.names)
+    weighted = {name for name, of in module.named_modules() if not name.startswith(inside) and [*of.parameters()]}
+    between = [
+        (number, name, module.get_submodule(name))
+        for number, (last, entry) in enumerate(gaps, 1)
+        for name in [call.name for call in calls[last + 1 : entry] if call.name in weighted][:1]
+    ]
+    return tuple(between) if 2 * len(between) <= len(gaps) else ()
 
 
 def _reached(node: Any, visited: set[Any]) -> set[int]:
@@ -191,7 +212,7 @@ def boundary_hooks(
             # A module may be called several times; the first call in its turn counts.
             if x is None or place != running + 1:
                 return
-            if running:
+            if running and running not in {number for number, *_ in part.apart}:
                 end(running, x if place <= len(part.layers) or part.last_seen else None)
             running = place if place <= len(part.layers) else 0
             if running:
@@ -199,6 +220,9 @@ def boundary_hooks(
 
         return hook
 
-    return [
-        taker.register_forward_pre_hook(hook_of(place), with_kwargs=True) for place, taker in enumerate(part.takers, 1)
-    ]
+    def outside(number: int, *_: Any) -> None:
+        if running == number:
+            end(number, None)
+
+    takers = [taker.register_forward_pre_hook(hook_of(k), with_kwargs=True) for k, taker in enumerate(part.takers, 1)]
+    return takers + [apart.register_forward_pre_hook(partial(outside, k)) for k, _, apart in part.apart]

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 _HEAD = 64
 # A matrix with few different values among so many is no draw: zeros, ones, the identity, a table of steps.
 _LOOKED_AT, _VALUES = 4096, 64
+# How far sin^2 + cos^2 may be from 1 in single precision.
+_ROUNDED = 1e-3
 
 
 def copies(module: nn.Module) -> list[tuple[str, ...]]:
@@ -16,7 +18,7 @@ def copies(module: nn.Module) -> list[tuple[str, ...]]:
     groups: list[tuple[Tensor, list[str]]] = []
     heads: dict[tuple[object, ...], list[int]] = {}
     for name, parameter in module.named_parameters():
-        if not _is_drawn(parameter):
+        if not _is_drawn(parameter) or torch.equal(parameter, parameter[:1].expand_as(parameter)):
             continue
         key = (parameter.shape, parameter.dtype, *parameter.detach().flatten()[:_HEAD].tolist())
         same = next((k for k in heads.get(key, []) if torch.equal(groups[k][0], parameter)), None)
@@ -65,4 +67,12 @@ def _is_drawn(parameter: Tensor) -> bool:
     if parameter.ndim < 2 or parameter.shape[0] < 2 or not parameter.is_floating_point():
         return False
     values = parameter.detach().flatten()[:_LOOKED_AT]
-    return len(values.unique()) > min(_VALUES, len(values) // 2)
+    return len(values.unique()) > min(_VALUES, len(values) // 2) and not _is_of_waves(parameter.detach())
+
+
+def _is_of_waves(table: Tensor) -> bool:
+    """Whether most rows hold sines and the cosines of the same angles, as a table of positions that is computed."""
+    if table.ndim != 2 or table.shape[1] % 2:
+        return False
+    pairs = (table.unflatten(1, shape).square().sum(axis) for shape, axis in (((2, -1), 1), ((-1, 2), 2)))
+    return any(bool(((of - 1).abs().amax(1) < _ROUNDED).float().mean() > 0.5) for of in pairs)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from simulate.modules.boundaries import boundary_hooks
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
-from simulate.modules.factories import Made
+from simulate.modules.factories import Made, ProbeError
 from simulate.modules.layers import LayerList, place_of, tensor_of, token_axis
 from simulate.modules.mixing import blocks, dependences
 from simulate.modules.norms import norm_response, norms_of, says_norm
@@ -65,10 +65,16 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
     module, axis = built.module, token_axis(built.module)
     of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
     batch_norm = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
-    observer = _Observer(module, lists, axis)
-    caller_inputs, built = built.inputs, built.fresh()
-    with observer:
-        output, loss = built.forward()
+    observer, caller, caller_inputs = _Observer(module, lists, axis), built, built.inputs
+    try:
+        built = caller.fresh()
+        with observer:
+            output, loss = built.forward()
+    except ProbeError:
+        # Such as of a module that asks for its input's gradient itself: then the input is not asked.
+        observer, built = _Observer(module, lists, axis, source=False), caller.fresh()
+        with observer:
+            output, loss = built.forward()
     given = [value for value in tree_leaves((caller_inputs, built.inputs)) if isinstance(value, Tensor)]
     logits = logits_of(output)
     foreign = unregistered(module, logits, loss, [*given, *observer.asked])
@@ -119,6 +125,7 @@ def _whole_sight(
     sight: dict[str, float] = {}
     if observer.source is not None:
         sight |= dependences(observer.source, logits, axis_told)
+        sight |= {"positions": float(logits.shape[axis_told])} if logits.ndim == 3 else {}
         if axis == 0 and not below:
             among = dependences(observer.source, logits, -2).get("sees_samples", 0.0)
             sight["sees_samples" if told or logits.ndim == 2 else "sees_rows"] = among
@@ -140,12 +147,12 @@ def _innermost(lists: Sequence[LayerList]) -> tuple[str, ...]:
 class _Observer:
     """Hooks for one forward pass: dependences of every layer, norms, attention and activations."""
 
-    def __init__(self, module: nn.Module, lists: Sequence[LayerList], axis: int) -> None:
-        self._module, self._lists, self._axis = module, lists, axis
+    def __init__(self, module: nn.Module, lists: Sequence[LayerList], axis: int, *, source: bool = True) -> None:
+        self._module, self._lists, self._axis, self._asks = module, lists, axis, source
         self._watcher, self._scalars = OperationWatcher(), ScalarWatcher()
         self._of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
         self._inputs: dict[tuple[str, int], Tensor] = {}
-        self._two_axes: set[tuple[str, int]] = set()
+        self._shapes: dict[tuple[str, int], tuple[int, ...]] = {}
         self._rows: dict[tuple[str, int, str, str], float] = {}
         self._handles: list[Any] = []
         self.source: Tensor | None = None
@@ -190,20 +197,19 @@ class _Observer:
         return [*((*key, value) for key, value in self._rows.items()), *watched]
 
     def packed(self) -> set[tuple[str, int]]:
-        """Layers that attend among the rows of an input with two axes: rows are positions of all samples together."""
-        attending = {row[:2] for row in self._watcher.rows() if row[2] == "attention_entropy"}
-        return self._two_axes & attending
+        """Layers of a list that attends among the rows of an input with two axes: positions of all samples together."""
+        flat = {at for at, shape in self._shapes.items() if len(shape) == 2}
+        attending = {row[0] for row in self._watcher.rows() if row[2] == "attention_entropy" and row[:2] in flat}
+        return {at for at in flat if at[0] in attending}
 
     def transposed(self, given: Sequence[Tensor]) -> set[tuple[str, int]]:
         """Layers whose input has the positions of a batch of token ids before its samples."""
         shapes = {tuple(x.shape) for x in given if x.ndim == 2 and not x.is_floating_point()}
-        return {
-            at for at, x in self._inputs.items() if x.ndim > 2 and (x.shape[1], x.shape[0]) in shapes - {x.shape[:2]}
-        }
+        return {at for at, of in self._shapes.items() if len(of) > 2 and (of[1], of[0]) in shapes - {of[:2]}}
 
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = tensor_of([*args, *kwargs.values()])
-        if x is None or self.source is not None:
+        if x is None or self.source is not None or not self._asks:
             return None
         # The batch is the test's own copy.
         self.source = x.requires_grad_()
@@ -228,8 +234,7 @@ class _Observer:
                 return None
             if not x.requires_grad:
                 self.asked.append(x.requires_grad_())
-            self._inputs[at] = x
-            self._two_axes |= {at} if x.ndim == 2 else set()
+            self._inputs[at], self._shapes[at] = x, tuple(x.shape)
             return _with_copy(x, args, kwargs)
 
         return hook
@@ -241,6 +246,8 @@ class _Observer:
             if x is not None and y is not None and y.requires_grad:
                 for name, value in dependences(x, y, self._axis).items():
                     self._rows[*at, "", name] = value
+                    if name == "sees_later":
+                        self._rows[*at, "", "positions"] = float(y.shape[self._axis])
 
         return hook
 

@@ -104,6 +104,8 @@ class ModuleRecorder:
         for part in self._lists:
             if part.takers and not part.last_seen:
                 notes.append(f"the last layer of {part.name} was not measured: no module after it takes its output")
+            for number, name, _ in part.apart:
+                notes.append(f"the output of layer {number} of {part.name} was not measured: {name} runs after it")
             for number, layer in enumerate(part.layers, start=1):
                 count = self._calls.get((part.name, number), 0)
                 # A container has no pass of its own, though its modules run.

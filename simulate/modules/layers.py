@@ -21,6 +21,8 @@ class LayerList:
             called after the last layer, if there is one.
         last_seen: whether that one takes the last layer's output.
         unseen: the reason why layers without a forward of their own are not measured; "" where they are.
+        apart: modules outside of the layers that run after few of them: the layer's number, name and module. The
+            output of such a layer is not the next layer's input, and is not measured.
     """
 
     name: str
@@ -29,6 +31,7 @@ class LayerList:
     takers: tuple[nn.Module, ...] = ()
     last_seen: bool = False
     unseen: str = ""
+    apart: tuple[tuple[int, str, nn.Module], ...] = ()
 
 
 def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[LayerList]:
@@ -163,9 +166,9 @@ def token_axis(module: nn.Module) -> int:
 
 
 def tensor_of(values: Any) -> Tensor | None:
-    """The first tensor of floats in the arguments or the output of a layer."""
+    """The first tensor of floats in the arguments or the output of a layer; a nested one has no axes to measure."""
     if isinstance(values, Tensor):
-        return values if values.is_floating_point() else None
+        return values if values.is_floating_point() and not values.is_nested else None
     if isinstance(values, dict):
         values = list(values.values())
     if isinstance(values, tuple | list):

@@ -40,10 +40,16 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
             break
     # Of a Fourier transform what is 0 is rounding, which is told from the part of a layer of small factor.
     most = max(seen.get("sees_later", 0.0), seen.get("sees_earlier", 0.0))
-    return {
+    seen = {
         name: value if value > ROUNDING * (1.0 if name == "sees_samples" else most) else 0.0
         for name, value in seen.items()
     }
+    if middle > 1 and seen.get("sees_later", 0.0) > 0.0 == seen["sees_earlier"]:
+        # A class token at the first position that alone sees others tells nothing about a mask.
+        inner = _split(x, y, across, slice(1, middle), slice(middle, None), positions=positions)
+        if inner.get("sees_later") == 0.0:
+            seen = {name: value for name, value in seen.items() if name == "sees_samples"}
+    return seen
 
 
 def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, positions: bool) -> dict[str, float]:

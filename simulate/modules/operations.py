@@ -159,7 +159,9 @@ class OperationWatcher(TorchFunctionMode):
             # In place, what was negative is 0.
             self._put("dead_units", (x.flatten(0, -2).amax(0) <= limit).float().mean())
         elif name in _SATURATED:
-            self._put("saturated_units", (x.abs() > _SATURATED[name]).float().mean())
+            # A gate of weight 0 has its bias at every token: that is where it is meant to begin.
+            varies = (x != x.flatten(0, -2)[:1]).flatten(0, -2).any(0)
+            self._put("saturated_units", ((x.abs() > _SATURATED[name]) & varies).float().mean())
 
 
 def _visible(logits: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Modules built as other people build them: healthy ones raise no alarm, and a fault in one of them is named."""
 
 import importlib
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -131,6 +132,10 @@ def test_documents_in_one_row_are_found_and_a_small_layer_scale_hides_nothing():
         y = x + 1e-7 * (visible.float() @ x)
         seen = dependences(x, y, -2)
         assert (seen["sees_later"] > 0, seen["sees_earlier"] > 0) == sees
+    transposed, token = torch.ones(12, 12).triu(), torch.eye(12)
+    token[0] = 1.0
+    assert dependences(x, transposed @ x, -2)["sees_later"] > 0
+    assert "sees_later" not in dependences(x, token @ x, -2), "a class token, and no mask"
     window = torch.ones(12, 12).tril() - torch.ones(12, 12).tril(-4)
     assert blocks(x, window @ x) == ([], 3)
 
@@ -183,6 +188,74 @@ def test_what_an_installed_class_draws_is_a_note(tmp_path, monkeypatch):
     assert report.alarms == []
     assert "norm divides by its epsilon" in note
     assert judged(Small(SimpleNamespace())).alarms, "a class that is not installed"
+
+
+class Loose(Model):
+    def __init__(self):
+        super().__init__(layer=lambda _: nn.ModuleDict({"norm": Norm(), "up": nn.Linear(WIDTH, WIDTH)}))
+        self.between = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for number, layer in enumerate(self.layers):
+            x = x + layer["up"](layer["norm"](x))
+            x = self.between(x) if number == 1 else x
+        return self.head(self.last(x))
+
+
+class Turned(Layer):
+    def forward(self, x):
+        return super().forward(x.transpose(0, 1)).transpose(0, 1)
+
+
+class Hidden(Model):
+    def forward(self, ids):
+        return {"hidden": nn.Sequential(*self.layers)(self.words(ids).transpose(0, 1))}
+
+
+class Padded(Model):
+    def forward(self, ids):
+        x = self.words(ids)
+        x = functional.pad(x + x.mean(1, keepdim=True), (0, 0, 0, ids.shape[1]))
+        return self.head(self.last(nn.Sequential(*self.layers)(x)))[:, : ids.shape[1]]
+
+
+class Gated(Layer):
+    def __init__(self, number, size=0.0):
+        super().__init__(number)
+        self.gate = nn.Linear(WIDTH, WIDTH)
+        nn.init.normal_(self.gate.weight, std=size)
+        nn.init.constant_(self.gate.bias, 0.0 if size else 10.0)
+
+    def forward(self, x):
+        return x + self.gate(x).sigmoid() * (super().forward(x) - x)
+
+
+def with_tables():
+    module, angles = made(), torch.arange(12.0)[:, None] * 0.1 ** torch.arange(WIDTH // 2)
+    for name in ("first", "second"):
+        module.register_parameter(name, nn.Parameter(torch.cat([angles.sin(), angles.cos()], 1)))
+    return module
+
+
+@pytest.mark.parametrize(("make", "loss"), [
+    (Loose, None), (partial(Hidden, layer=Turned), lambda y: y["hidden"].square().mean()),
+    (Padded, lambda y: functional.cross_entropy(y.flatten(0, 1), IDS.flatten()[:24])),
+    (partial(made, layer=Gated), None),
+    (with_tables, None),
+])  # fmt: skip
+def test_healthy_streams_gates_and_tables_raise_no_alarm(make, loss):
+    torch.manual_seed(0)
+    report = judged(make()) if loss is None else judged_module(make(), IDS[:, :-1], loss)
+    assert report.alarms == []
+    assert ("the output of layer 2 of layers was not measured: between runs after it" in report.notes) == (
+        make is Loose
+    )
+
+
+def test_a_gate_that_its_input_saturates_is_an_alarm():
+    (alarm,) = judged(made(layer=partial(Gated, size=20.0))).alarms
+    assert "of its hidden units are saturated" in alarm.what
 
 
 def test_each_optimizer_says_what_it_steps():

@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache, partial
@@ -199,70 +199,17 @@ FAULTS: dict[str, tuple[int, Callable[[Single, random.Random], Planted]]] = {
 """Each with the number of modules that it is planted in, the first of a random order in which it can be."""
 
 
-def margins(report: Any, single: Single) -> dict[str, float | list[float]]:
-    """Numbers that thresholds are set on, of a module as it is: the one that is nearest to its threshold.
-
-    Returns:
-        "lone matrices": entries of each matrix that fewer than three layers have, over the median of its list;
-        "far entry": the largest entry of a parameter over the median one; "backward": g.x of norms;
-        "equal gradients": the least difference of gradients along an axis of equal entries, over the largest;
-        "double": the least norm of a gradient in double precision over the same in single, of those that may be
-        rounding. What a module has none of is left out.
-    """
-    module, inputs, loss = single
-    frame, tests = report.probed.frame, report.probed.tests
-    found: dict[str, float | list[float]] = {}
-    rows, lone = frame[(frame["layer"] > 0) & (frame["parameter"] != "")], list[float]()
-    for _, of_list in rows.groupby("part"):
-        table = of_list.pivot_table("value", ["layer", "parameter"], "quantity")
-        if {"gradient_double", "gradient"} <= {*table}:
-            found["double"] = float((table["gradient_double"] / table["gradient"]).min())
-        if {"shortest", "weight", "entries"} <= {*table} and table.index.get_level_values("layer").nunique() > 1:
-            drawn = table["one_row"].isna() if "one_row" in table else True
-            table = table[table["shortest"].notna() & (table["weight"] > 0) & drawn]
-            sizes = table["weight"] * (table["shortest"] / table["entries"]) ** 0.5
-            few = sizes.groupby("parameter").transform("size") < _FEWEST
-            if few.any():
-                lone += (sizes / sizes.median())[few].tolist()
-    values: dict[str, dict[Any, float]] = {}
-    for part, layer, name, quantity, value in tests.rows:
-        values.setdefault(quantity, {})[part, layer, name] = value
-    far, share = values.get("norm_far", {}), values.get("norm_share", {})
-    backward = [
-        value for at, value in values.get("norm_backward", {}).items()
-        if min(values["norm_response"][at], far.get(at, 1.0)) < 0.01 and share[at] < 0.1
-    ]  # fmt: skip
-    if backward:
-        found["backward"] = max(backward)
-    module.zero_grad(set_to_none=True)
-    output = run(module, inputs)
-    (output.loss if loss is None else loss(output)).backward()
-    apart, entries = [], []
-    for one in filter(Tensor.numel, module.parameters()):
-        sizes = one.detach().abs().flatten()
-        sizes = sizes[sizes > 0]
-        entries += [float(sizes.max() / sizes.median())] if len(sizes) > 1 else []
-        for axis in range(one.ndim if one.grad is not None else 0):
-            gradient = one.grad
-            if one.shape[axis] > 1 and torch.equal(one, one.narrow(axis, 0, 1).expand_as(one)):
-                start = gradient.narrow(axis, 0, 1)
-                largest = start.abs().max()
-                apart += [float((gradient - start).abs().max() / largest)] if largest > 0 else []
-    found |= {"lone matrices": lone} if lone else {}
-    found |= {"far entry": max(entries)} | ({"equal gradients": min(apart)} if apart else {})
-    return found
-
-
 def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     """Numbers that show whether alarms are true, by the alarm's kind, in double precision where the class can.
 
     Returns:
-        "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
-        divided by the largest of the module; "leak": by how much outputs move with what they must not see
+        "loss": itself; "no gradient", "detached": the largest entry of the gradients of the parameters that the alarm
+        names, divided by the largest of the module, 1 if it names none; "norm": how many times larger a named norm's
+        output is without its epsilon, at least; "leak": by how much outputs move with what they must not see
         (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
         ids, each at its own position.
     """
-    kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak"}
+    kinds = {one.kind for one in alarms} & {"loss", "non-finite", "no gradient", "detached", "leak", "norm"}
     if not kinds:
         return {}
     with suppress(RuntimeError):  # of a kernel that takes single precision alone
@@ -279,23 +226,23 @@ def in_double(single: Single) -> Single:
 
 
 def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: list[Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found, times = dict[str, float](), list[float]()
+    for _, part in named_by(alarms, "norm", module.named_modules()):
+        if epsilon := next((one for one in ("eps", "variance_epsilon") if hasattr(part, one)), None):
+            part.register_forward_hook(partial(without_epsilon, times, epsilon))
     module.zero_grad(set_to_none=True)
     output = run(module, inputs)
     value = output.loss if loss is None else loss(output)
     value.backward()
-    if "loss" in kinds:
+    if "norm" in kinds:
+        found["norm"] = min(times, default=1.0)
+    if {"loss", "non-finite"} & kinds:
         found["loss"] = float(value.detach())
-    if "no gradient" in kinds:
-        found["no gradient"] = 0.0
-        for alarm in (one for one in alarms if one.kind == "no gradient"):
-            words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in alarm.what.split()}
-            number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
-            pattern = re.compile(rf"{re.escape(alarm.part)}\.{number}\.(?:{'|'.join(words)})")
-            for name, one in module.named_parameters():
-                if pattern.fullmatch(name) and one.grad is not None:
-                    found["no gradient"] = max(found["no gradient"], float(one.grad.abs().max()))
-        found["no gradient"] /= max(float(one.grad.abs().max()) for one in module.parameters() if one.grad is not None)
+    for kind in {"no gradient", "detached"} & kinds:
+        named = [one for _, one in named_by(alarms, kind, module.named_parameters())]
+        largest, all_of = (max((float(one.grad.abs().max()) for one in of if one.grad is not None), default=0.0)
+                           for of in (named, module.parameters()))  # fmt: skip
+        found[kind] = largest / all_of if named else 1.0
     if any(OWN in one.what for one in alarms):
         logits = logits_of(output).detach()
         own = nn.functional.cross_entropy(logits.flatten(0, -2), inputs["input_ids"].flatten())
@@ -306,9 +253,33 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
     return found
 
 
+def named_by(alarms: list[Any], kind: str, members: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters or modules that alarms of a kind name, in the layers that these are about."""
+    members = list(members)
+    for alarm in (one for one in alarms if one.kind == kind):
+        said = alarm.what.partition("; also ")[0]
+        whole = kind == "detached" or "no parameter of its layers" in said
+        words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in said.split()}
+        number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
+        layer = rf"{re.escape(alarm.part)}\.{number}\." if alarm.part else ""
+        pattern = re.compile(rf"{layer}(?:{'.*' if whole else '|'.join(words)})")
+        yield from ((name, one) for name, one in members if pattern.fullmatch(name))
+
+
+def without_epsilon(times: list[float], epsilon: str, part: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    """Add how many times the norm's output is as large with a millionth of its epsilon."""
+    known = getattr(part, epsilon)
+    setattr(part, epsilon, 1e-6 * known)
+    times.append(float((part.forward(*args).square().mean() / output.square().mean()) ** 0.5))
+    setattr(part, epsilon, known)
+
+
 def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
     """Return how far logits before the last token move with it, over their size; 0 unless a decoder takes token ids."""
-    if isinstance(inputs, dict) and "input_ids" in inputs and not module.config.is_encoder_decoder:
+    one_way = (
+        isinstance(inputs, dict) and not module.config.is_encoder_decoder and "Masked" not in type(module).__name__
+    )
+    if one_way and "input_ids" in inputs:
         return first_positions_move(module, inputs)
     if isinstance(inputs, Tensor) and not inputs.is_floating_point():
         other = inputs.clone()
@@ -354,7 +325,6 @@ def case(key: tuple[str, str], fault: str) -> Any:
         return {"not built": words_of(error)}
     try:
         report = judged_module(*single, seed=SEED)
-        measured = {} if fault else margins(report, single)
         numbers = {} if fault else harm(single, report.alarms)
     except Exception as error:
         return {"planted": planted[0], "fails": words_of(error)}
@@ -363,7 +333,7 @@ def case(key: tuple[str, str], fault: str) -> Any:
     return {
         "planted": planted[0], "alarms": [str(one) for one in report.alarms], "named": planted[1](report.alarms),
         "class": type(single[0]).__name__, "parameters": sum(one.numel() for one in single[0].parameters()),
-        "harm": numbers, "margins": measured,
+        "harm": numbers,
         "as drawn": [one for one in report.notes if re.search(r"\((a new .* has this too|by the code of .*)\)$", one)],
         "layers": report.layers.groupby("part", sort=False).size().to_dict(),
         "seconds": round(time.process_time() - begin, 2),
@@ -401,13 +371,17 @@ def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[
 def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
     """Return whether an alarm on a module as it is drawn is true, and the number that shows it."""
     kind, harm_of = alarm.partition(":")[0], found["harm"]
-    if kind == "no gradient":
+    if kind == "non-finite":
+        return not math.isfinite(harm_of["loss"]), f"loss in double precision {harm_of['loss']:g}"
+    if kind in ("no gradient", "detached"):
         share = harm_of[kind]
         return share < ROUNDING, f"these gradients in double precision are {share:.2g} of the module's largest"
     if OWN in alarm:
         return harm_of[
             "own labels"
         ] < 1e-6, f"the loss is the inputs' own cross-entropy up to {harm_of['own labels']:.1g}"
+    if kind == "norm" and "the epsilon of" in alarm:
+        return harm_of[kind] > 2**0.5, f"without its epsilon the output is {harm_of[kind]:.3g} times as large"
     if kind == "leak":
         return harm_of[kind] > 0, f"outputs move by {harm_of[kind]:.2g} with what they must not see"
     if kind == "loss":
@@ -415,10 +389,6 @@ def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
         limit = LOSS * math.log(int(classes[1])) if classes else math.inf
         return harm_of[kind] > limit, f"loss in double precision {harm_of[kind]:.3g}, {LOSS:g} ln V = {limit:.3g}"
     return False, "no number shows harm"
-
-
-def ends(values: list[float]) -> list[float]:
-    return [min(values), max(values)] if values else []
 
 
 def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[str, str], Any]]) -> dict[str, Any]:
@@ -436,10 +406,6 @@ def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[st
         } for key, one in sorted(built.items())
     ]  # fmt: skip
     false = [row["name"] for row in table if not all(alarm["true"] for alarm in row["alarms"])]
-    lone, double, far, backward, equal = (
-        [one["margins"][name] for one in built.values() if name in one["margins"]]
-        for name in ("lone matrices", "double", "far entry", "backward", "equal gradients")
-    )
     return {
         "versions": {name: version(name) for name in (*PACKAGES, "torch")},
         "sizes": {"width": small_classes.WIDTH, "layers": small_classes.DEPTH, "tokens": small_classes.TOKENS},
@@ -449,8 +415,6 @@ def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[st
         "faults": {fault: {"planted": len(of), "named": sum(one["named"] for one in of.values()),
                            "not named": [f"{key[1]}: {one['planted']}" for key, one in of.items() if not one["named"]]}
                    for fault, of in faults.items()},
-        "healthy numbers": {"lone matrices": ends(sum(lone, [])), "far entry": ends(far), "backward": ends(backward),
-                            "equal gradients": ends(equal), "gradient in double precision over it": ends(double)},
         "table": table,
         "not built": {" ".join(key): one.get("not built", one.get("fails")) for key, one in sorted(healthy.items())
                       if key not in built},

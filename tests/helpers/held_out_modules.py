@@ -7,7 +7,7 @@ The module classes at the end are written from memory of public repositories.
 
 import importlib
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -20,7 +20,6 @@ from tests.helpers import small_classes, small_modules
 Single = small_modules.Single
 WIDTH, DEPTH, HEADS, TOKENS, VOCAB, SAMPLES, SEED = 96, 6, 4, 32, 300, 3, 20_261_129
 _ROWS = (WIDTH, 2 * WIDTH, DEPTH, HEADS, 2, 1, 0, WIDTH // HEADS, WIDTH // HEADS // 2, 3 * WIDTH // HEADS // 2)
-"""The sizes of the first rows of `small_classes.SIZES`."""
 TIMM = """
     lambda_resnet50ts regnetz_b16 cait_xxs24_384 coat_tiny convnext_femto_ols cpubone_b0_bfrobust crossvit_9_240
     darknet21 cspnext_s deit_tiny_patch16_224 densenet169 dla60x dpn68 edgenext_small_rw efficientformerv2_s2 mixnet_s
@@ -83,7 +82,6 @@ VISION: dict[str, dict[str, Any]] = {
     "vit_nd_rotary.ViTND": _IMAGES | {"ndim": 2, "input_shape": (64, 64)},
     "looped_vit.LoopedViT": _IMAGES | {"pre_loop_depth": 2, "num_looped_blocks": 3, "post_loop_depth": 2},
 }  # fmt: skip
-"""Classes of vit-pytorch with sizes that the table has none of, and these sizes."""
 
 
 def of_family(family: str) -> Single:
@@ -126,9 +124,8 @@ class Written(nn.Module):
 
     def __init__(self, does: Callable[..., Tensor], **parts: Any) -> None:
         super().__init__()
-        for name, part in parts.items():
+        for name, part in {"does": does, **parts}.items():
             setattr(self, name, part)
-        self.does = does
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.does(self, *inputs)
@@ -139,55 +136,29 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
-class Attention(nn.Module):
-    """Causal heads with one matrix for queries, keys and values; with rotated positions where asked."""
+def linear(rows: int = WIDTH, columns: int = WIDTH, *, bias: bool = False) -> nn.Module:
+    return nn.Linear(columns, rows, bias=bias)
 
-    def __init__(self, *, rotary: bool = False) -> None:
-        super().__init__()
-        self.qkv, self.proj, self.rotary = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), rotary
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
-        q, k = (rotated(q), rotated(k)) if self.rotary else (q, k)
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        scores = scores.masked_fill(torch.ones_like(scores[0, 0]).triu(1).bool(), float("-inf"))
-        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+def mlp(width: int = WIDTH, activation: Any = nn.GELU) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 4 * width), activation(), nn.Linear(4 * width, width))
+
+
+def attention(rotate: Callable[[Tensor], Tensor] = lambda x: x) -> nn.Module:
+    return Written(attended, qkv=nn.Linear(WIDTH, 3 * WIDTH), proj=nn.Linear(WIDTH, WIDTH), rotate=rotate)
+
+
+def attended(m: Any, x: Tensor) -> Tensor:
+    q, k, v = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in m.qkv(x).chunk(3, -1))
+    scores = m.rotate(q) @ m.rotate(k).transpose(-1, -2) / q.shape[-1] ** 0.5
+    scores = scores.masked_fill(torch.ones_like(scores[0, 0]).triu(1).bool(), float("-inf"))
+    return m.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
 def rotated(x: Tensor) -> Tensor:
     (first, second), half = x.chunk(2, -1), x.shape[-1] // 2
     angles = torch.arange(x.shape[-2])[:, None] * 10_000 ** (-torch.arange(half) / half)
     return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1)
-
-
-def linear(rows: int = WIDTH, columns: int = WIDTH, *, bias: bool = False) -> nn.Module:
-    return nn.Linear(columns, rows, bias=bias)
-
-
-def annotated_norm(width: int) -> nn.Module:
-    """The norm of the annotated transformer, which divides by the standard deviation plus epsilon."""
-    return Written(
-        lambda m, x: m.a_2 * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + m.eps) + m.b_2,
-        a_2=nn.Parameter(torch.ones(width)), b_2=nn.Parameter(torch.zeros(width)), eps=1e-6)  # fmt: skip
-
-
-def neox() -> nn.Module:
-    return Written(
-        lambda m, x: x + m.attn(m.norm_1(x)) + m.mlp(m.norm_2(x)),
-        norm_1=nn.LayerNorm(WIDTH), attn=Attention(rotary=True), norm_2=nn.LayerNorm(WIDTH), mlp=mlp())  # fmt: skip
-
-
-def swiglu() -> nn.Module:
-    return Written(lambda m, x: m.proj(functional.silu(m.fc_1(x)) * m.fc_2(x)),
-                   fc_1=linear(256), fc_2=linear(256), proj=linear(WIDTH, 256))  # fmt: skip
-
-
-def time_mix() -> nn.Module:
-    """The time mixing of RWKV 4, as a sum over all earlier positions."""
-    return Written(
-        mixed_over_time, key=linear(), value=linear(), receptance=linear(), output=linear(),
-        mix=nn.Parameter(torch.linspace(0, 1, WIDTH).repeat(3, 1)), decay=nn.Parameter(torch.linspace(-5, 3, WIDTH)),
-        first=nn.Parameter(torch.full((WIDTH,), 0.3)))  # fmt: skip
 
 
 def mixed_over_time(m: Any, x: Tensor) -> Tensor:
@@ -198,19 +169,10 @@ def mixed_over_time(m: Any, x: Tensor) -> Tensor:
     return m.output(r.sigmoid() * ((factor + k[:, None]).softmax(2) * v[:, None]).sum(2))
 
 
-def mamba(states: int = 8, inner: int = 2 * WIDTH) -> nn.Module:
-    """A layer of Mamba: a short convolution and a state per channel with steps that depend on the input."""
-    return Written(
-        scanned, in_proj=linear(2 * inner), out_proj=linear(WIDTH, inner), x_proj=linear(6 + 2 * states, inner),
-        conv1d=nn.Conv1d(inner, inner, 4, groups=inner, padding=3), dt_proj=linear(inner, 6, bias=True),
-        A_log=nn.Parameter(torch.arange(1.0, states + 1).log().repeat(inner, 1)), D=nn.Parameter(torch.ones(inner)),
-        states=states)  # fmt: skip
-
-
 def scanned(m: Any, x: Tensor) -> Tensor:
     x, gate = m.in_proj(x).chunk(2, -1)
     x = functional.silu(m.conv1d(x.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
-    step, into, out = m.x_proj(x).split((6, m.states, m.states), -1)
+    step, into, out = m.x_proj(x).split((6, STATES, STATES), -1)
     step, state, outputs = functional.softplus(m.dt_proj(step))[..., None], 0.0, []
     for k in range(x.shape[1]):
         state = (-step[:, k] * m.A_log.exp()).exp() * state + step[:, k] * x[:, k, :, None] * into[:, k, None]
@@ -218,33 +180,47 @@ def scanned(m: Any, x: Tensor) -> Tensor:
     return m.out_proj((torch.stack(outputs, 1) + m.D * x) * functional.silu(gate))
 
 
-def across(positions: int = 64) -> nn.Module:
-    """A feed-forward over positions, as in the MLP mixer."""
-    return Written(lambda m, x: m.mix(x.transpose(1, 2)).transpose(1, 2), mix=mlp(positions))
+STATES, INNER = 8, 2 * WIDTH
+PARTS: dict[str, Callable[..., Any]] = {
+    "annotated transformer's norm": lambda width: Written(
+        lambda m, x: m.a_2 * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + m.eps) + m.b_2,
+        a_2=nn.Parameter(torch.ones(width)), b_2=nn.Parameter(torch.zeros(width)), eps=1e-6),
+    "NeoX layer": lambda: Written(
+        lambda m, x: x + m.attn(m.norm_1(x)) + m.mlp(m.norm_2(x)), norm_1=nn.LayerNorm(WIDTH),
+        attn=attention(rotated), norm_2=nn.LayerNorm(WIDTH), mlp=mlp()),
+    "SwiGLU": lambda: Written(lambda m, x: m.proj(functional.silu(m.fc_1(x)) * m.fc_2(x)),
+                              fc_1=linear(256), fc_2=linear(256), proj=linear(WIDTH, 256)),
+    "RWKV 4's time mixing, as a sum over positions": lambda: Written(
+        mixed_over_time, key=linear(), value=linear(), receptance=linear(), output=linear(),
+        mix=nn.Parameter(torch.linspace(0, 1, WIDTH).repeat(3, 1)), decay=nn.Parameter(torch.linspace(-5, 3, WIDTH)),
+        first=nn.Parameter(torch.full((WIDTH,), 0.3))),
+    "Mamba": lambda: Written(
+        scanned, in_proj=linear(2 * INNER), out_proj=linear(WIDTH, INNER), x_proj=linear(6 + 2 * STATES, INNER),
+        conv1d=nn.Conv1d(INNER, INNER, 4, groups=INNER, padding=3), dt_proj=linear(INNER, 6, bias=True),
+        A_log=nn.Parameter(torch.arange(1.0, STATES + 1).log().repeat(INNER, 1)), D=nn.Parameter(torch.ones(INNER))),
+    "MLP mixer's feed-forward over positions": lambda: Written(
+        lambda m, x: m.mix(x.transpose(1, 2)).transpose(1, 2), mix=mlp(64)),
+    "conv mixer": lambda: nn.Sequential(
+        Residual(nn.Conv2d(WIDTH, WIDTH, 5, groups=WIDTH, padding=2), nn.GELU(), nn.BatchNorm2d(WIDTH)),
+        nn.Conv2d(WIDTH, WIDTH, 1), nn.GELU(), nn.BatchNorm2d(WIDTH)),
+    "residual unit": lambda: Residual(*(part for _ in range(2) for part in (
+        nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)))),
+    "perceiver's layer": lambda: nn.TransformerDecoderLayer(
+        WIDTH, HEADS, 192, 0.0, batch_first=True, norm_first=True),
+    "word model of PyTorch's examples": lambda kind: Written(
+        lambda m, ids: m.decoder(m.rnn(m.encoder(ids))[0]), encoder=nn.Embedding(VOCAB, WIDTH),
+        rnn=kind(WIDTH, WIDTH, DEPTH, batch_first=True), decoder=nn.Linear(WIDTH, VOCAB)),
+    "patches": lambda images: functional.unfold(images, 8, stride=8).transpose(1, 2),
+}  # fmt: skip
+ANNOTATED, NEOX, SWIGLU, TIME_MIX, MAMBA, ACROSS, CONV_MIXER, RESIDUAL, PERCEIVES, RECURRENT, patches = PARTS.values()
 
 
-def perceiver() -> nn.Module:
-    """Latent vectors that attend to the inputs and to one another."""
-    return Written(
-        lambda m, x: m.head(perceived(m.layers, m.latents.expand(len(x), -1, -1), m.embed(patches(x)))),
-        latents=nn.Parameter(0.02 * torch.randn(1, 16, WIDTH)), embed=nn.Linear(192, WIDTH), head=nn.Linear(WIDTH, 10),
-        layers=nn.ModuleList(nn.TransformerDecoderLayer(WIDTH, HEADS, 192, 0.0, batch_first=True, norm_first=True)
-                             for _ in range(4)))  # fmt: skip
-
-
-def perceived(layers: Any, latents: Tensor, given: Tensor) -> Tensor:
-    for layer in layers:
-        latents = layer(latents, given)
-    return latents.mean(1)
-
-
-def patches(images: Tensor) -> Tensor:
-    return functional.unfold(images, 8, stride=8).transpose(1, 2)
+def pre(*makes: Callable[[], nn.Module], norm: Any = nn.LayerNorm) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*(Residual(norm(WIDTH), make()) for make in makes))
 
 
 def decoder(layer: Callable[[], nn.Module], *, positions: float = 1.0, norm: Any = nn.LayerNorm, std: float = 0.0,
             tied: bool = False) -> nn.Module:  # fmt: skip
-    """Embeddings of words and, where asked, positions; layers; norm and output matrix, also one with the embedding."""
     module = Written(
         lambda m, ids: m.head(m.norm(m.layers(m.wte(ids) + positions * m.wpe[: ids.shape[1]]))),
         wte=nn.Embedding(VOCAB, WIDTH), layers=nn.Sequential(*(layer() for _ in range(DEPTH))), norm=norm(WIDTH),
@@ -260,20 +236,13 @@ def decoder(layer: Callable[[], nn.Module], *, positions: float = 1.0, norm: Any
     return module
 
 
-def recurrent(kind: type[nn.RNNBase]) -> nn.Module:
-    """The word model of PyTorch's examples."""
-    return Written(
-        lambda m, ids: m.decoder(m.rnn(m.encoder(ids))[0]), encoder=nn.Embedding(VOCAB, WIDTH),
-        rnn=kind(WIDTH, WIDTH, DEPTH, batch_first=True), decoder=nn.Linear(WIDTH, VOCAB))  # fmt: skip
-
-
-def translated(*, pre: bool) -> Single:
+def translated(first: bool) -> Single:
     """`torch.nn.Transformer` with scaled embeddings, drawn by Xavier's law, as in PyTorch's translation tutorial."""
     mask, target = nn.Transformer.generate_square_subsequent_mask(TOKENS), words()
     module = Written(
         lambda m, one, other: m.head(m.body(m.source(one) * WIDTH**0.5, m.target(other) * WIDTH**0.5, tgt_mask=mask)),
         source=nn.Embedding(VOCAB, WIDTH), target=nn.Embedding(VOCAB, WIDTH), head=nn.Linear(WIDTH, VOCAB),
-        body=nn.Transformer(WIDTH, HEADS, 4, 4, 192, 0.0, batch_first=True, norm_first=pre))  # fmt: skip
+        body=nn.Transformer(WIDTH, HEADS, 4, 4, 192, 0.0, batch_first=True, norm_first=first))  # fmt: skip
     for weight in filter(lambda one: one.ndim > 1, module.parameters()):
         nn.init.xavier_uniform_(weight)
     return module, (words(SEED + 1)[:, :-1], target[:, :-1]), small_modules.next_word(target)
@@ -291,57 +260,37 @@ def classified(norm: nn.Module | None = None, **options: Any) -> Single:
     return module, words()[:, :-1], lambda output: functional.cross_entropy(output, torch.arange(SAMPLES))
 
 
-def mlp(width: int = WIDTH, activation: Any = nn.GELU) -> nn.Module:
-    return nn.Sequential(nn.Linear(width, 4 * width), activation(), nn.Linear(4 * width, width))
-
-
-def pre(*makes: Callable[[], nn.Module], norm: Any = nn.LayerNorm) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(*(Residual(norm(WIDTH), make()) for make in makes))
-
-
-def of_patches(layer: Callable[[], nn.Module]) -> nn.Module:
-    return Written(
-        lambda m, x: m.head(m.norm(m.layers(m.embed(patches(x)))).mean(1)), embed=nn.Linear(192, WIDTH),
-        layers=nn.Sequential(*(layer() for _ in range(DEPTH))), norm=nn.LayerNorm(WIDTH), head=nn.Linear(WIDTH, 10),
-    )  # fmt: skip
-
-
 def convolved(layer: Callable[[], nn.Module], side: int) -> nn.Module:
     begin = nn.Conv2d(3, WIDTH, side, side), nn.GELU(), nn.BatchNorm2d(WIDTH)
     end = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 10)
     return nn.Sequential(*begin, nn.Sequential(*(layer() for _ in range(DEPTH))), *end)
 
 
-def conv_mixer() -> nn.Module:
-    return nn.Sequential(
-        Residual(nn.Conv2d(WIDTH, WIDTH, 5, groups=WIDTH, padding=2), nn.GELU(), nn.BatchNorm2d(WIDTH)),
-        nn.Conv2d(WIDTH, WIDTH, 1), nn.GELU(), nn.BatchNorm2d(WIDTH))  # fmt: skip
-
-
-def residual_unit() -> nn.Module:
-    return Residual(*(part for _ in range(2) for part in (
-        nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))))  # fmt: skip
-
-
 DECODERS: dict[str, Callable[[], nn.Module]] = {
-    "nanoGPT": lambda: decoder(pre(Attention, mlp), tied=True, std=0.02),
-    "minGPT": lambda: decoder(pre(Attention, mlp), std=0.02), "torch defaults": lambda: decoder(pre(Attention, mlp)),
-    "NeoX of lit-gpt": lambda: decoder(neox, positions=0.0), "Llama of lit-gpt": lambda: decoder(
-        pre(partial(Attention, rotary=True), swiglu, norm=nn.RMSNorm), positions=0.0, norm=nn.RMSNorm, std=0.02),
+    "nanoGPT": lambda: decoder(pre(attention, mlp), tied=True, std=0.02),
+    "minGPT": lambda: decoder(pre(attention, mlp), std=0.02), "torch defaults": lambda: decoder(pre(attention, mlp)),
+    "NeoX of lit-gpt": lambda: decoder(NEOX, positions=0.0), "Llama of lit-gpt": lambda: decoder(
+        pre(partial(attention, rotated), SWIGLU, norm=nn.RMSNorm), positions=0.0, norm=nn.RMSNorm, std=0.02),
     "annotated transformer": lambda: decoder(
-        pre(Attention, partial(mlp, activation=nn.ReLU), norm=annotated_norm), norm=annotated_norm),
-    "BERT-pytorch": lambda: decoder(pre(Attention, mlp, norm=annotated_norm), norm=nn.Identity),
-    "RWKV": lambda: decoder(pre(time_mix, mlp), positions=0.0),
-    "Mamba": lambda: decoder(pre(mamba, norm=nn.RMSNorm), positions=0.0, norm=nn.RMSNorm),
-    "Mamba and attention": lambda: decoder(pre(mamba, partial(Attention, rotary=True)), positions=0.0),
-    "LSTM": lambda: recurrent(nn.LSTM), "GRU": lambda: recurrent(nn.GRU),
+        pre(attention, partial(mlp, activation=nn.ReLU), norm=ANNOTATED), norm=ANNOTATED),
+    "BERT-pytorch": lambda: decoder(pre(attention, mlp, norm=ANNOTATED), norm=nn.Identity),
+    "RWKV": lambda: decoder(pre(TIME_MIX, mlp), positions=0.0),
+    "Mamba": lambda: decoder(pre(MAMBA, norm=nn.RMSNorm), positions=0.0, norm=nn.RMSNorm),
+    "Mamba and attention": lambda: decoder(pre(MAMBA, partial(attention, rotated)), positions=0.0),
+    "LSTM": partial(RECURRENT, nn.LSTM), "GRU": partial(RECURRENT, nn.GRU),
 }  # fmt: skip
 IMAGES: dict[str, Callable[[], nn.Module]] = {
-    "conv mixer": lambda: convolved(conv_mixer, 4),
-    "residual net": lambda: convolved(residual_unit, 2),
-    "MLP mixer": lambda: of_patches(pre(across, mlp)),
-    "perceiver": perceiver,
-}
+    "conv mixer": lambda: convolved(CONV_MIXER, 4), "residual net": lambda: convolved(RESIDUAL, 2),
+    "MLP mixer": lambda: Written(
+        lambda m, x: m.head(m.norm(m.layers(m.embed(patches(x)))).mean(1)), embed=nn.Linear(192, WIDTH),
+        layers=nn.Sequential(*(pre(ACROSS, mlp)() for _ in range(DEPTH))), norm=nn.LayerNorm(WIDTH),
+        head=nn.Linear(WIDTH, 10)),
+    "perceiver": lambda: Written(
+        lambda m, x: m.head(reduce(lambda latents, layer: layer(latents, m.embed(patches(x))), m.layers,
+                                   m.latents.expand(len(x), -1, -1)).mean(1)),
+        latents=nn.Parameter(0.02 * torch.randn(1, 16, WIDTH)), embed=nn.Linear(192, WIDTH),
+        head=nn.Linear(WIDTH, 10), layers=nn.ModuleList(PERCEIVES() for _ in range(4))),
+}  # fmt: skip
 ENCODERS: dict[str, dict[str, Any]] = {
     "post, relu": {}, "post, gelu": {"activation": "gelu"}, "post, no bias": {"bias": False},
     "post, epsilon": {"layer_norm_eps": 1e-12}, "pre, relu": {"norm_first": True},
@@ -358,7 +307,7 @@ def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
         "written": (DECODERS, lambda name: of_words(DECODERS[name])),
         "written for images": (IMAGES, lambda name: small_modules.of_images(IMAGES[name], 64)),
         "torch.nn encoder": (ENCODERS, lambda name: classified(**ENCODERS[name])),
-        "torch.nn transformer": (("pre", "post"), lambda name: translated(pre=name == "pre")),
+        "torch.nn transformer": (("pre", "post"), lambda name: translated(name == "pre")),
     }  # fmt: skip
     return {
         (f"held out: {package}", name): partial(make, name) for package, (names, make) in made.items() for name in names

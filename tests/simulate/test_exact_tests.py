@@ -14,7 +14,7 @@ from checks.models.judge import judged_module
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
 from simulate.modules.exact_tests import exact_tests
 from simulate.modules.factories import Made
-from simulate.modules.layers import layer_lists
+from simulate.modules.layers import layer_lists, tensor_of
 from simulate.modules.mixing import ROUNDING, dependences
 from simulate.modules.norms import norm_response, norms_of
 from simulate.modules.one_module import one_module
@@ -406,6 +406,21 @@ class _Careless(nn.Module):
             x = x + layer(x)
         self.layers[0].eval()
         return x * (1 + self.scale)
+
+
+class _Asking(nn.Linear):
+    """Asks for its input's gradient, as wav2vec 2.0 does in training."""
+
+    def forward(self, x):
+        x = x[:, None]
+        x.requires_grad = True
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_input_that_the_module_asks_for_and_a_nested_tensor_end_nothing():
+    assert judged_module(_Asking(6, 6), torch.randn(4, 6), lambda y: y.square().mean()).alarms == []
+    assert tensor_of(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])) is None
 
 
 def test_a_module_is_left_as_it_was():

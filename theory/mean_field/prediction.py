@@ -325,7 +325,7 @@ def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
     """Return every quantity for every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    of_text, coarse = isinstance(tokens, TextLayout), bool(getattr(tokens, "coarse", False))
+    of_text, coarse = isinstance(tokens, TextLayout), getattr(tokens, "coarse", False)
     size = grouped_chunk(stack, text=of_text, coarse=coarse) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
@@ -453,7 +453,7 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
             "windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
-        raise ValueError(f"vocab must be at least the {words} words of the text, got {stack.vocab}.")
+        raise ValueError(f"vocab must be at least the {words} token ids of the text, got {stack.vocab}.")
     if stack.tokens < 2 or stack.input_correlation:
         raise ValueError(
             f"text requires input_correlation 0 and at least 2 tokens, got input_correlation "
