@@ -23,6 +23,7 @@ from torch import nn
 from bench import depth
 from bench.parts import fastest_parts
 from simulate import Cell
+from simulate.network.gram import without_gram
 from simulate.runs.cost import block_work
 from simulate.runs.sample import sample_block
 from theory import Stack, predict
@@ -128,7 +129,7 @@ def blocks(cell: Cell, cores: int) -> Callable[[], object]:
 
 def case(stack: Stack, rates: dict[str, float]) -> dict[str, object]:
     """Seconds per draw of loop and engines for one Stack, their ratios, and the shares of their limits."""
-    cells = {engine: Cell(stack, engine) for engine in ("dense", "conditioned")}  # type: ignore[arg-type]
+    cells = engine_cells(stack)
     ways = {("loop", cores): (lambda k=cores: torch_loop(stack, k)) for cores in CORES}
     ways |= {(engine, cores): blocks(cell, cores) for engine, cell in cells.items() for cores in CORES}
     seconds = fastest(ways)
@@ -147,6 +148,12 @@ def case(stack: Stack, rates: dict[str, float]) -> dict[str, object]:
         report[f"{engine}, limit on one core"] = limit(cell, rates, each[engine][1])
         report[f"{engine}, seconds per draw on one core, by parts"] = fastest_parts(cell, REPETITIONS)
     return report
+
+
+def engine_cells(stack: Stack) -> dict[str, Cell]:
+    """The cell of every engine that takes a stack."""
+    engines = ("dense", "conditioned", *(() if without_gram(stack) else ("gram",)))
+    return {engine: Cell(stack, engine) for engine in engines}  # type: ignore[arg-type]
 
 
 def limit(cell: Cell, rates: dict[str, float], seconds: float) -> dict[str, float]:
@@ -171,12 +178,12 @@ def wide(rates: dict[str, float]) -> dict[str, object]:
     return {"seconds per draw": each, "share of the limit on one core": shares, "slope in d": slope}
 
 
-def largest() -> dict[str, float]:
+def largest(engine: str) -> dict[str, float]:
     """One draw at d = 2^20 in a process of its own: seconds and peak GiB."""
     code = (
         "import time; from bench.engines import *\n"
         "torch.set_num_threads(1); start = time.perf_counter()\n"
-        "sample_block(Cell(LARGEST, 'conditioned'), 0, 0)\n"
+        f"sample_block(Cell(LARGEST, {engine!r}), 0, 0)\n"
         "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "print(time.perf_counter() - start, int(peak) / 2**20)"
     )
@@ -188,7 +195,7 @@ def largest() -> dict[str, float]:
 def middle() -> dict[str, object]:
     """Loop, engines and limits at d = 1024, L = 12, n = 16: processor time on one core, minima and medians."""
     torch.set_num_threads(1)
-    clock, cells = time.process_time, {name: Cell(MIDDLE, name) for name in ("dense", "conditioned")}  # type: ignore[arg-type]
+    clock, cells = time.process_time, engine_cells(MIDDLE)
     rates = limits(MIDDLE_REPETITIONS, clock)
     ways: dict[str, Callable[[], object]] = {"loop": lambda: torch_loop(MIDDLE, 1)}
     ways |= {name: blocks(cell, 1) for name, cell in cells.items()}
@@ -197,7 +204,10 @@ def middle() -> dict[str, object]:
         name: [spent / draws[name] for spent in seconds]
         for name, seconds in timed(ways, MIDDLE_REPETITIONS, clock).items()
     }
-    ratios = [loop / ours for loop, ours in zip(each["loop"], each["conditioned"], strict=True)]
+    ratios = {
+        name: statistics.median(loop / ours for loop, ours in zip(each["loop"], each[name], strict=True))
+        for name in ("conditioned", "gram")
+    }
     return {
         "width": MIDDLE.width, "depth": MIDDLE.depth, "tokens": MIDDLE.tokens, "vocab": MIDDLE.vocab,
         "NumPy's products": [
@@ -208,11 +218,14 @@ def middle() -> dict[str, object]:
         "processor seconds per draw, minima": {name: min(spent) for name, spent in each.items()},
         "processor seconds per draw, medians": {name: statistics.median(spent) for name, spent in each.items()},
         "loop over conditioned, of minima": min(each["loop"]) / min(each["conditioned"]),
-        "loop over conditioned, median of ratios of neighbours": statistics.median(ratios),
+        "loop over conditioned, median of ratios of neighbours": ratios["conditioned"],
+        "loop over gram, of minima": min(each["loop"]) / min(each["gram"]),
+        "loop over gram, median of ratios of neighbours": ratios["gram"],
         "limits": {name: limit(cell, rates, min(each[name])) for name, cell in cells.items()},
-        "conditioned, processor seconds per draw, by parts": fastest_parts(
-            cells["conditioned"], MIDDLE_REPETITIONS, clock
-        ),
+        **{
+            f"{name}, processor seconds per draw, by parts": fastest_parts(cells[name], MIDDLE_REPETITIONS, clock)
+            for name in ("conditioned", "gram")
+        },
     }  # fmt: skip
 
 
@@ -231,6 +244,6 @@ def report() -> dict[str, object]:
         "limits per second, one thread": rates,
         "cases": [case(stack, rates) for stack in STACKS],
         "conditioned, d = 2^12 to 2^18": wide(rates),
-        "conditioned, d = 2^20, one draw": largest(),
+        **{f"{engine}, d = 2^20, one draw": largest(engine) for engine in ("conditioned", "gram")},
         "against the depth": depth.report(),
     }

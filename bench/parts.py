@@ -7,20 +7,21 @@ from typing import Any
 from unittest.mock import patch
 
 from simulate import Cell
-from simulate.network import conditioned
+from simulate.network import conditioned, gram
 from simulate.network.conditioned import ConditionedEngine, ConditionedMap
 from simulate.network.dense import DenseEngine, DenseMap
+from simulate.network.gram import GramEngine, Units
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block
 
 # The last part holds what is in no function above: LayerNorm, activations, sums, autograd, and what is recorded.
 REST = "elementwise and the rest"
-# Triangular solves are among the products: they are in one function with them.
+# Triangular solves are among the products: they are in one function with them. So are the normals of hidden units.
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "normals": [(RandomStreams, "fill_normal")],
-    "Gram matrices": [(ConditionedEngine, "gram")],
-    "factorizations": [(conditioned, "factor")],
-    "products": [(kind, name) for kind in (ConditionedMap, DenseMap) for name in ("forward", "pullback")],
+    "Gram matrices": [(ConditionedEngine, "gram"), (GramEngine, "exact_gram")],
+    "factorizations": [(conditioned, "factor"), (gram, "factor")],
+    "products": [(kind, name) for kind in (ConditionedMap, DenseMap, Units) for name in ("forward", "pullback")],
     "norm of the output matrix": [(DenseEngine, "spectral_norm")],
 }
 

@@ -1,4 +1,4 @@
-"""The embedded default: the cells that `verify` samples, chosen to reach every claim on two cores in minutes."""
+"""The default experiment: the networks that `gradbounds verify` samples to test every claim on two cores in minutes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +9,21 @@ from theory import Stack
 from theory.stack import PAPER
 
 PAPER_WIDTH = 512
-"""Of the paper's model."""
+"""The width of the paper's model."""
 
 DRAWS = 128
 SEED = 0
 TEXT = TEXTS["lighthouse"]
-"""For the run on real text."""
+"""The text file for the networks with real inputs."""
 
 
 def verify_cells(text: str | Path = TEXT) -> list[Cell]:
-    """Every cell of the default experiment, with a text file for those of real input.
+    """Return all configurations of the default experiment, as a list of `Cell`.
+
+    Most have Gaussian inputs; the last ones, one per placement, read a text file.
+
+    Args:
+        text: the path of the text file.
 
     Raises:
         ValueError: the text cannot be read or is shorter than a window.

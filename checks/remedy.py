@@ -1,8 +1,8 @@
-"""A single change that would make layers alike, in words: those of `probe` and of `predict`."""
+"""The sentence that suggests one change that would make the layers alike, for `probe` and `predict`."""
 
 
 def remedy_line(change: str, *, partly: bool = False) -> str:
-    """Return a sentence, without its end, on a change that would even out the layers.
+    """Return a sentence, without its period, that suggests a change that would even out the layers' gradients.
 
     Args:
         change: the change, such as "W2 drawn sqrt(2L) smaller".
@@ -12,5 +12,5 @@ def remedy_line(change: str, *, partly: bool = False) -> str:
 
 
 def drawn_smaller(names: str) -> str:
-    """The change of matrices that end branches, which GPT-2 has."""
+    """Describe GPT-2's initialization in words: the named matrices, which end branches, sqrt(2L) times smaller."""
     return f"{names} drawn sqrt(2L) smaller"

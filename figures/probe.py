@@ -1,4 +1,4 @@
-"""A probed module: energy of the stream and gradients over the layers, one curve per depth."""
+"""A figure of a probed module: activations and gradients over the layers, one curve per depth."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -12,13 +12,14 @@ _CONSTANT = 1.02
 
 
 def probe(table: pd.DataFrame) -> Figure:
-    """Mean energy of every layer's output, and root mean square of its gradient, ± 2 standard errors, at one width.
+    """Draw mean squared activations and gradient norms over a probed module's layers, with ± 2 standard errors.
 
-    An energy that is the same in every layer and at every depth stands below the panels.
+    Only the largest width is drawn. If the activations are the same in every layer and at every depth, their value is
+    written below the panels instead.
 
     Args:
-        table: `layer_tables.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,
-            gradient_sem; the largest width is drawn.
+        table: a table from `layer_tables.profile_table`, with columns width, depth, part, layer, energy, energy_sem,
+            gradient and gradient_sem.
     """
     width = table["width"].max()
     rows = table[table["width"] == width]

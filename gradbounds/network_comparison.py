@@ -1,4 +1,4 @@
-"""Networks side by side in text: some fields changed, several numbers of tokens, and samples beside theory."""
+"""Comparisons of networks in text: changed fields, several sequence lengths, and samples against theory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ def comparison_lines(
         other: that of the network with the changes.
     """
     value = "predicted" if table["predicted"].notna().any() else "mean"
-    at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens beside {tokens[0]}"
+    at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens, compared with {tokens[0]}"
     table, other = with_cosines(table), with_cosines(other)
-    heads = ["", "first over last layer", "changed", "last layer", "changed"]
+    heads = ["", "first / last layer", "changed", "last layer", "changed"]
     rows = []
     for name in dict.fromkeys([*matrices(table), *matrices(other), *STREAM]):
         both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
@@ -45,7 +45,7 @@ def comparison_lines(
 
 
 def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
-    """One sentence of what a network's gradients are beside another's.
+    """Compare a network's gradients with another's in one sentence.
 
     Args:
         name: of the network.
@@ -58,7 +58,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
         if here is not None and there is not None:
             pairs[of] = here, there
     if not pairs:
-        return f"{name} has no matrix of its layers in common with this network."
+        return f"{name}: its layers have no matrix in common with this network's."
     lasts = {of: there[2] / here[2] for of, (here, there) in pairs.items()}
     shifts = {of: abs(math.log(there[0] / here[0])) for of, (here, there) in pairs.items() if here[0] * there[0] > 0}
     most, least = max(lasts, key=lambda of: lasts[of]), min(lasts, key=lambda of: lasts[of])
@@ -66,13 +66,13 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
     here, there = pairs[moved]
     return (
         f"{name}: the last layer's norms are {lasts[least]:.3g} ({matrix_name(least)}) to {lasts[most]:.3g} times "
-        f"({matrix_name(most)}) this network's; its first layer's {matrix_name(moved)} is {there[0]:.3g} times the "
-        f"last's, here {here[0]:.3g} times."
+        f"({matrix_name(most)}) this network's; {matrix_name(moved)} of the first layer / the last: {there[0]:.3g}, "
+        f"in this network {here[0]:.3g}."
     )
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """One network at several lengths: ratios of first to last layer, and the last layer's norms, with errors beyond 1%.
+    """Print a network's first-to-last ratios and last norms at several lengths, with errors above 1%.
 
     Args:
         tables: its `layer_table` by theory at each number of tokens.
@@ -81,14 +81,14 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     names = dict.fromkeys(name for table in tables.values() for name in [*matrices(table), *STREAM])
     ends = {name: [ends_of_layers(table, name, "predicted") for table in tables.values()] for name in names}
     lines = []
-    for head, ratio in (("First over last layer, by large-width theory", True), ("Last layer", False)):
+    for head, ratio in (("First / last layer, by large-width theory", True), ("Last layer", False)):
         rows = [[matrix_name(name), *_end_texts(ends[name], ratio=ratio)] for name in names]
         lines += ["", head, *table_lines(["", *(f"n = {tokens}" for tokens in tables)], rows)]
     return lines
 
 
 def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """A table of what samples have of one network beside theory: of every quantity the first layer and the last.
+    """Return a table of sampled and predicted quantities in the first and last layer of one network.
 
     Gradients are root mean squares of norms; what is judged is the mean square, whose word stands at the end.
 

@@ -76,8 +76,8 @@ def network_lines(
             expected = table["predicted"].where(table["predicted"] != 0)
             expected = expected.mask(table["quantity"].isin(["cosine", "encoder_cosine"]), 1.0)
             scaled = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
-        what = "Samples over theory" if has_theory else "Samples, root mean squares"
-        cosine = " (the cosine is the samples' own)" if has_theory and "cosine" in set(table["quantity"]) else ""
+        what = "Samples / theory" if has_theory else "Samples, root mean squares"
+        cosine = " (cosine: of the samples)" if has_theory and "cosine" in set(table["quantity"]) else ""
         lines += [f"{what}: {draws} networks, +- standard error{cosine}", *_block(scaled, "mean", "sem", shown), ""]
     return [*lines, *over_layers(stack, table, "predicted" if has_theory else "mean")]
 
@@ -150,10 +150,10 @@ def _legend(table: pd.DataFrame) -> list[str]:
         for roles, whose in _MATRICES.items()
         if plain & set(roles)
     ]
-    cosine = ", the cosine is that between two tokens" if "cosine" in set(table["quantity"]) else ""
+    cosine = "; cosine: of two tokens" if "cosine" in set(table["quantity"]) else ""
     return [
-        f"  |x|^2/d, with d the width, is the mean square of the stream after the layer{cosine}.",
-        *([f"  dL/dW is the loss's gradient in a matrix: {'; '.join(of)}."] if of else []),
+        f"  |x|^2/d: mean square of the residual stream after the layer (d: width){cosine}.",
+        *([f"  dL/dW: norm of the loss gradient of a matrix: {'; '.join(of)}."] if of else []),
     ]
 
 
@@ -310,7 +310,8 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
     cosine = stream.get("cosine")
     alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
     lines = [
-        f"Layers: gradient norm of layer 1 / layer {last}, {of or f'{_sequences(stack)} of {_tokens(stack)}'}",
+        f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
+        f"{of or f'{_sequences(stack)} of {_tokens(stack)}'}",
         card_row("by matrix", _by_ratio(ratios)),
         card_row(
             "residual stream", f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {last}{alike}"
@@ -320,8 +321,8 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
         load = stream["expert_load_max"]
         lines.append(
             card_row(
-                "experts", f"the fullest takes {load[0]:.0%} of {_tokens(stack)} in the first layer, {load[-1]:.0%} in "
-                f"the last; even: {stack.experts_per_token / stack.experts:.0%}",
+                "experts", f"the fullest takes {load[0]:.0%} of {_tokens(stack)} in layer 1, {load[-1]:.0%} in "
+                f"the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
@@ -350,11 +351,11 @@ def _whole_profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.flo
 
 
 def _by_ratio(ratios: dict[str, float]) -> str:
-    """Matrices with their ratios: "WQ, WK 103, WV 7.1"."""
+    """Matrices with their ratios: "WQ and WK 100x, WV 7.1x"."""
     texts: dict[str, list[str]] = {}
     for name, ratio in ratios.items():
-        texts.setdefault(f"{ratio:.3g}", []).append(role(name))
-    return ", ".join(f"{', '.join(names)} {text}" for text, names in texts.items())
+        texts.setdefault(f"{float(f'{ratio:.2g}'):g}x", []).append(role(name))
+    return ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
 
 
 def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list[str]:
@@ -365,23 +366,22 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
     of_sgd = (
-        f"relative to its size, {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as "
-        f"much as {role(least[0])} of layer {least[1]}"
+        f"relative to its initial norm, {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} "
+        f"times as much as {role(least[0])} of layer {least[1]}"
     )
     roles = dict.fromkeys(name for name, _ in adam)
     by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
-    alike = f"layers move up to {over_layers:.2g} times apart, by their initial sizes alone"
+    alike = f"layers move up to {over_layers:.2g} times apart, because their entries start that unlike"
     if over_layers < 1 + _FLAT:
-        alike = "every layer moves alike in step 1: the ratios above do not reach the weights"
+        alike = "every layer moves equally in step 1: the ratios above do not matter there"
     ends = {name: sizes[-1] for name, sizes in by_role.items()}
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
     times = max(ends.values()) / min(ends.values())
-    kinds = f"but within a layer, {', '.join(largest)} move up to {_times(times)} times as much as others"
-    kinds += ", by their initial sizes"
+    kinds = f"within a layer, {', '.join(largest)} move up to {_times(times)} times as much as others, relative to"
     return [
-        card_row("under SGD", of_sgd), card_row("under Adam, Muon", alike),
-        *[card_row("under Adam", kinds)] * (times > 1 + _FLAT),
+        card_row("under SGD", of_sgd), card_row("under AdamW/Muon", alike),
+        *[card_row("under AdamW", f"{kinds} initial entries")] * (times > 1 + _FLAT),
     ]  # fmt: skip
 
 
@@ -479,8 +479,8 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
     return [
-        *(["", "Left out of the configuration", *lines] if lines else []),
-        *([f"Not in the file, and as the class has it by default: {defaults}."] if defaults else []),
+        *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
+        *([f"Not in the file, so that the defaults of the class are used: {defaults}."] if defaults else []),
         *([f"Neutral at initialization: {neutral}."] if neutral else []),
     ]
 

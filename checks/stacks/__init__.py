@@ -1,1 +1,1 @@
-"""Claims on the paper's stacks and their relaxations, judged on samples."""
+"""Judges of the claims on the paper's networks and their relaxations, from samples."""

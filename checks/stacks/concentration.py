@@ -1,4 +1,4 @@
-"""Definition 1 held against samples: how often the energy of one token exceeds (1 + ε) times its mean."""
+"""A table that compares Definition 1 with samples: how often a token's energy exceeds (1 + ε) times its mean."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,20 @@ _EPSILON = np.linspace(0.02, 0.5, 25)
 
 
 def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """δ(ε) before the last LayerNorm, of samples and by theory, for cells with one token, where a draw is a token.
+    """Compare δ(ε) before the last LayerNorm in samples and theory, for networks with one token per sequence.
+
+    δ(ε) is the probability that a token's energy exceeds (1 + ε) times its mean. With one token, each draw is one
+    token.
+
+    Args:
+        cells: sampled networks, some with one token.
 
     Returns:
-        One row per cell and ε: its fields, draws, epsilon, share with its exact 95% interval (low, high), predicted,
-        and example, exp(−d ε²/8).
+        One row per network and ε: the network's fields, draws, epsilon, share with its exact 95% interval (low, high),
+        predicted, and example, which is exp(−d ε²/8).
 
     Raises:
-        ValueError: no cell has one token.
+        ValueError: no sampled network has one token.
     """
     single = [s for s in cells if s.stack.tokens == 1 and s.stack.in_paper and s.cell.text is None]
     if not single:

@@ -1,4 +1,4 @@
-"""The chain of Theorem 1's proof, s0 ≤ ... ≤ s6, held against every draw, and as a table for its figure."""
+"""The chain s0 ≤ ... ≤ s6 of Theorem 1's proof: verdicts from every draw, and the table of its figure."""
 
 from collections.abc import Sequence
 
@@ -23,11 +23,18 @@ RECORDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
 
 
 def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
-    """The chain s0 ≤ ... ≤ s6 of every draw, by placement: sure steps, and the two that may fail.
+    """Judge the chain s0 ≤ ... ≤ s6 of Theorem 1's proof in every draw: the sure steps, and the two that may fail.
 
-    The proof allows the latter 0.01 a position for E1, and δ + ε/(0.9 + ε) more, whatever these are: a share below 0.01
-    is kept for certain, a larger one is refuted only when most draws have it. Where ‖W_emb‖₂ is not known for each
-    draw, the last step is sure but for `OUTPUT_FAILURE`.
+    The proof lets the two steps fail with probability 0.01 per position (E1), plus δ + ε/(0.9 + ε) with unknown δ and
+    ε.
+    The claim therefore holds if the share is below 0.01, and fails only if most draws break a step. If ‖W_emb‖₂ is not
+    known for each draw, the last step may fail with probability `OUTPUT_FAILURE`.
+
+    Args:
+        cells: sampled networks; those that did not record the chain are left out.
+
+    Returns:
+        Two verdicts per placement.
     """
     rows = []
     for placement, group in by_key([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
@@ -69,10 +76,10 @@ def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> W
 
 
 def factor_exponents(cells: Sequence[Samples]) -> list[float]:
-    """The exponent in d of each of the chain's six factors, by a least-squares line through their logarithms.
+    """Return the exponent in d of each of the six factors of the proof's chain, from least-squares log-log fits.
 
     Args:
-        cells: of one placement, with different widths, that recorded the chain.
+        cells: sampled networks of one placement with different widths that recorded the chain.
     """
     steps = [np.sqrt(np.mean(chain(s.stack, s, s.get("head_norm")) ** 2, axis=1)) for s in cells]
     factors = np.array([s[1:] / s[:-1] for s in steps])
@@ -81,14 +88,20 @@ def factor_exponents(cells: Sequence[Samples]) -> list[float]:
 
 
 def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """The steps of cells that differ from one another in width, depth or tokens alone, and the ends of each series.
+    """Return the steps s0..s6 of the proof's chain, measured and predicted, at the ends of series of networks.
+
+    A series contains networks that differ only in width, only in depth or only in the number of tokens.
+
+    Args:
+        cells: sampled networks.
 
     Returns:
-        One row per cell and step k = 0..6: its fields, step, and the root mean squares over draws `measured` and
-        `predicted`.
+        One row per network and step k = 0..6: the network's fields, step, and the root mean squares over draws
+        `measured`
+        and `predicted`.
 
     Raises:
-        ValueError: no cell has the quantities of the chain.
+        ValueError: no network recorded the quantities of the chain.
     """
     judged = [s for s in cells if s.cell.text is None and s.stack.in_paper and RECORDED <= set(s)]
     if not judged:

@@ -1,4 +1,4 @@
-"""`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
+"""The view `gradbounds predict --batch`: loss and gradient norm of a batch of text, as a training log begins."""
 
 import math
 import sys
@@ -61,17 +61,17 @@ _LOOKED_AT, _FREQUENT = 4096, 0.2
 _SHOWN_ERROR = 0.01
 """The least relative error of a norm that is stated."""
 
-_LOST = '  "-" is lost in the error of the sampled attention patterns; --patterns takes more.'
+_LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
 _NOT_TEXT = (
-    "Words all differ, which is not text: text repeats words and labels, so that its gradients agree and the norm is",
-    "larger; --text english says how much.",
+    "Text: none, all tokens differ. In a real text, tokens and labels repeat, so that gradients agree and the norm is",
+    "larger; --text english predicts it.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A network and a text, and in words what of it nobody gave.
+    """A network, a batch and a text, with words for the values that the user did not give.
 
     Attributes:
         given: fields of the network.
@@ -90,7 +90,7 @@ def resolve_batch(
     given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
-    """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.
+    """Choose the network and text of a batch: the model's context, or the largest half of it within the budget.
 
     Raises:
         ValueError: the configuration or a law cannot be read.
@@ -135,11 +135,12 @@ def _within(
 
 def predict_batch(
     asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str | None,
-    memory: str | None = None, plan: bool = False, every_layer: bool = False,
+    memory: str | None = None, plan: bool = False, every_layer: bool = False, coarse: bool = False,
 ) -> Result:  # fmt: skip
-    """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
+    """Predict loss and gradient norm of a batch of sequences, with the share of each kind of parameter.
 
     Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
+    `coarse` is as in `noise_scale`.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -157,11 +158,11 @@ def predict_batch(
     if plan:
         return _plan(stack, asked, law, patterns)
     try:
-        scale = scale_of_batch(stack, law, patterns, budget)
+        scale = scale_of_batch(stack, law, patterns, budget, coarse=coarse)
     except ValueError as error:
         if isinstance(error, OverBudgetError) or not asked.is_default:
             raise
-        raise ValueError(f"{error} --text {DISTINCT} has no word twice.") from error
+        raise ValueError(f"{error} --text {DISTINCT} assumes that no token occurs twice.") from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
     table, line = (
@@ -185,7 +186,7 @@ def predict_batch(
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *said_deviations(line), "", "Shares of the squared norm:",
             *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
-            f"Norms of the matrices' gradients, of the batch of {batch}",
+            f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
             *_error_of_words(stack, law), *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"), "",
             _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
@@ -215,10 +216,10 @@ def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     """The noise scale, or what it means that there is none."""
     if math.isfinite(sequences):
         return f"Noise scale of the matrices: {sequences:.4g} sequences."
-    of_text = "; words of a text do, see --text" if law is None else ""
+    of_text = "; repeated tokens of a text change this, see --text" if law is None else ""
     return (
-        "The matrices have no noise scale: two sequences have no part of their gradients in common here, so that a "
-        f"larger batch never stops lowering the norm{of_text}."
+        "The matrices have no noise scale: the gradients of two sequences have no common part, so that a larger batch "
+        f"always lowers the norm{of_text}."
     )
 
 
@@ -239,7 +240,7 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.D
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:
-    """The law that a word or a file names; None where all words differ, which is `DISTINCT`.
+    """Return the token law that a word or a file names, or None for `DISTINCT`: all tokens differ.
 
     Raises:
         ValueError: as `TextLaw.read`.
@@ -258,17 +259,17 @@ def _say_how_long(file: str) -> None:
         Path(file).stat().st_size if not file.startswith(("zipf:", "counts:", "law:")) and Path(file).is_file() else 0
     )
     if size * _SECONDS_OF_BYTE > LONG:
-        print(f"counting the words of {file}, about {duration(size * _SECONDS_OF_BYTE)}", file=sys.stderr, flush=True)
+        print(f"counting the tokens of {file}, about {duration(size * _SECONDS_OF_BYTE)}", file=sys.stderr, flush=True)
 
 
 def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """The `model_type`; None of a network that is described by flags."""
+    """Return the `model_type` of a configuration, or None for a network that flags describe."""
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
 
 
 def said_line(line: FirstLine) -> str:
-    """Loss and norm with their deviations."""
+    """Write loss and gradient norm with their standard deviations in one line."""
     at_most = "at most " * line.is_bound
     return (
         f"loss {line.loss:.4g} +- {at_most}{line.loss_deviation:.1g}, "
@@ -277,11 +278,11 @@ def said_line(line: FirstLine) -> str:
 
 
 def said_deviations(line: FirstLine) -> list[str]:
-    """What the deviations hold."""
+    """Say in words what the printed standard deviations include."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
-        f"+- is how far one run is from the mean loss{most} and from the root mean square of the norm: the draw of",
-        "weights and words, and theory's own error of the norm, as sampled networks have it (docs/report.md).",
+        f"+-: standard deviation of one run{most} over random weights and texts. For the norm, it includes theory's",
+        "own error, measured on sampled networks (docs/report.md).",
     ]
 
 
@@ -298,11 +299,9 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
     if text is not None and Path(text).is_file():
         with Path(text).open(encoding="utf-8") as file:
             if not all(word.isdecimal() for word in file.read(_LOOKED_AT).split()[:-1]):
-                lines.append("The file holds words between spaces, no token ids: tokens repeat otherwise than words.")
+                lines.append("The file contains words, not token ids: words repeat less or more often than tokens.")
     if (most := float(law.frequencies.max())) > _FREQUENT:
-        lines.append(
-            f"One token makes {most:.0%} of the text, as runs of spaces do where lines are wrapped or indented."
-        )
+        lines.append(f"One token is {most:.0%} of the text, as runs of spaces are in wrapped or indented lines.")
     return lines
 
 
@@ -310,18 +309,17 @@ def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
     """State theory's error of W^K above the first layer, 4 kappa of its square, where words repeat."""
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
-    return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because words repeat."]
+    return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
 
 
 def _of_law(law: TextLaw) -> list[str]:
     """How often words and labels repeat."""
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
-        return [f"Two positions hold one word with the chance {law.across:.3g}, and their labels agree with it too."]
+        return [f"Probability of equal tokens at two positions: {law.across:.3g}; of equal labels: the same."]
     return [
-        f"Two positions hold one word with the chance {law.within:.3g} within a sequence and {law.across:.3g} in two; "
-        "their labels agree",
-        f"with the chance {law.same_word_labels:.3g} where the words do, else {law.other_word_labels:.3g}.",
+        f"Probability of equal tokens at two positions: {law.within:.3g} within a sequence, {law.across:.3g} in two.",
+        f"Probability of equal labels: {law.same_word_labels:.3g} for equal tokens, else {law.other_word_labels:.3g}.",
     ]
 
 
@@ -330,8 +328,8 @@ def _words_that_differ(stack: Stack, batch: int) -> list[str]:
     if stack.embeddings != "tied":
         return []
     return [
-        f"All words are taken to differ. Of {batch * stack.tokens} independent ones each stands "
-        f"{batch * stack.tokens / stack.vocab:.3g} times in the batch in the mean, which adds to what sequences share."
+        f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would occur "
+        f"{batch * stack.tokens / stack.vocab:.3g} times each on average, and sequences would share more."
     ]
 
 
@@ -343,12 +341,12 @@ def _name(name: str) -> str:
 
 def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:
     """Which parameters the norm is of."""
-    tied = " which is the table of inputs," if embeddings == "tied" else ""
+    tied = " which is also the embedding table," if embeddings == "tied" else ""
     if family is None:
-        return f"Included are the matrices and the output matrix,{tied} but no biases, gains or tables of inputs."
+        return f"Included: the matrices and the output matrix,{tied} but no biases, gains or embedding tables."
     biases = [name.removeprefix("bias_") for name in vectors if name.startswith("bias_")]
     of_matrices = f"biases of {', '.join(biases)}" if biases else "no biases of matrices"
     if family not in BIASES:
-        of_matrices = f"no biases of matrices, which of {family} are not known here"
+        of_matrices = f"no biases of matrices, which are not known for {family}"
     others = [_NAMES[name] for name in vectors if name in _NAMES]
-    return f"Included are the matrices and the output matrix,{tied} {', '.join(others)}, and {of_matrices}."
+    return f"Included: the matrices and the output matrix,{tied} {', '.join(others)}, and {of_matrices}."

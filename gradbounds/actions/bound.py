@@ -1,4 +1,4 @@
-"""`gradbounds predict --bound`: Theorem 1 for one Stack, in numbers and plain words."""
+"""The view `gradbounds predict --bound`: Theorem 1 for one Stack, in numbers and plain words."""
 
 import math
 
@@ -15,7 +15,7 @@ _HANGING = " " * 13
 
 
 def theorem1(stack: Stack, *, latex: bool = False) -> Result:
-    """Theorem 1 for a network of the paper's setting: the bound, the prediction, and their ratio.
+    """Compute Theorem 1 for a network of the paper's setting: the bound, the prediction and their ratio.
 
     Raises:
         ValueError: the network leaves it.
@@ -24,9 +24,9 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
         relaxed = [f"{name} = {value}" for name, value in stack.relaxed.items()]
         fields = ", ".join(relaxed or [f"placement {stack.placement}"])
         raise ValueError(
-            f"stack must be in the paper's setting for Theorem 1, got {fields}; without --bound gradbounds "
-            "predict has the gradients of every network, and gradbounds claims T1 --all the rows in which the bound "
-            "was measured where single assumptions do not hold."
+            f"stack must be in the paper's setting for Theorem 1, got {fields}. Without --bound, gradbounds predict "
+            "prints the gradients of every network; gradbounds claims T1 --all lists measurements of the bound where "
+            "single assumptions do not hold."
         )
     numbers, prediction = bound_value(stack), predict(stack)
     norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))
@@ -42,17 +42,17 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
 
 def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: float) -> list[str]:
     """The bound with its constants, the prediction, and their ratio."""
-    shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
+    shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) for large L"
     lines = [
         f"Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}",
         f"             = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}",
         f"             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}",
         f"             with t = {numbers.output_margin:.3f}, exceeded with probability at most "
         f"{numbers.output_failure:g}",
-        f"             stated to hold with probability at least {sp.sstr(probability())} "
-        f"({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125) if the squared norm before "
-        "the last LayerNorm is (epsilon, delta)-bounded; the probability that B fails is subtracted from it;",
-        f"             the proof's steps give that for one position, and for all {stack.tokens} "
+        f"             stated probability: at least {sp.sstr(probability())}, minus the probability that B fails "
+        f"({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125), if the squared norm "
+        "before the last LayerNorm is (epsilon, delta)-bounded;",
+        f"             the proof's steps give this probability for one position; for all {stack.tokens} they give "
         f"{1 - stack.tokens * (1 - probability_value(0.1, 0.125)):.3f} (docs/theorem_1.md)",
         f"Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}",
         f"Ratio        {ratio:,.0f}",

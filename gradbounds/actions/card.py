@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from checks.stacks.gradients_by_layer import matrices
+from checks.statistics import MARGIN
 from checks.trust import Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
 from gradbounds.actions.first_line import ZIPF, FirstLine, cost_of_batch, largest_loss_deviation, norms_of_texts
@@ -17,7 +18,15 @@ from gradbounds.actions.predict import predict_stack
 from gradbounds.actions.remedies import Remedy, range_text
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description
-from gradbounds.network_text import card_row, code_flags, layer_lines, matrix_name, number_text
+from gradbounds.network_text import (
+    UNEVEN,
+    card_row,
+    code_flags,
+    first_over_last,
+    layer_lines,
+    matrix_name,
+    number_text,
+)
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -28,15 +37,16 @@ from theory.coverage import gaps
 from theory.first_step.batch_step import ERRORS, POSITIONS, batch_step
 from theory.mean_field.text_law import TextLaw
 from theory.stack import TITLES
+from theory.stack.depth_mixing import NONE, has_rows
 from theory.stack.optimizers import Optimizer
 
 BATCH = 64
 """Sequences of the first step."""
 
-_COLUMNS = 110
+_LINES, _COLUMNS = 18, 110
 
-# Seconds by the estimate: of the first step's batch, and of the critical rates.
-_BATCH_SECONDS, _RATE_SECONDS = 3.8, 3.6
+# Seconds by the estimate: of the first step's batch, at most of a deep network's batch, and of the critical rates.
+_BATCH_SECONDS, _MOST_SECONDS, _RATE_SECONDS = 3.0, 15.0, 3.6
 
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
 _FEWEST_TOKENS = 128
@@ -44,9 +54,15 @@ _FEWEST_TOKENS = 128
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
 
-# Attention samples of a batch: the first of the larger numbers that fits, or the smallest.
-_PATTERNS, _MORE_PATTERNS = 2, (16, 4)
+# Attention samples of a batch: the first of these numbers that fits, or the smallest.
+_PATTERNS = (16, 4, 2)
 _RATE_VIEW = f"--batch {BATCH} --learning-rate R"
+
+_NO_RUN = f"Critical learning rate of step 1: not computed for one sequence; for a batch: {_RATE_VIEW}"
+_NAMES = "Names: WQ, WK, WV, WO of attention; W1, W2, WG (gate) of feed-forward units; WR router; Wemb output matrix"
+_EVIDENCE = re.compile(
+    r"Compared with transformers' own (\w+) at (width \d+ and \d+ tokens).*?: (\d+) of (\d+) numbers off"
+)
 _OPTIMIZERS: dict[Optimizer, str] = {"adam": "Adam", "sgd": "SGD"}
 
 
@@ -108,10 +124,13 @@ def model_card(
     lines = [
         *_head(stack, notes, of.like or model_type(notes) or ""),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest)),
-        *_layers(stack, table, first), *_change_lines(stack, result.values["evened_by"], result.values["sentences"]),
-        *([] if rates is None else _rate_lines(rates)), *_limits(stack, first, result),
+        *_layers(stack, table, first),
+        *_change_lines(stack, table, first, result.values["evened_by"], result.values["sentences"]),
+        *([_NO_RUN] if rates is None or first is None else _rate_lines(rates, first.tokens)),
+        *_limits(stack, first, result),
     ]  # fmt: skip
     lines = [part for line in lines for part in _wrapped(line)]
+    lines += [_NAMES] * (len(lines) < _LINES)
     values = {"step_1": first and _plain(first), "critical_rates": rates, "lines": lines}
     below = [*result.below]
     if layers:
@@ -155,32 +174,30 @@ def _first_step_of_run(
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
     asked = _at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
     whole, _ = of.read(asked.given)
-    longest = whole.tokens
     law = None if asked.text is None else law_of(whole, asked.text)
-
-    def is_soon(patterns: int) -> bool:
-        return cost_of_batch(whole, law, patterns)[0].seconds < _BATCH_SECONDS
-
     loss = float(table[table["quantity"] == "loss"]["predicted"].iloc[0])
     deviation = None if law is None else largest_loss_deviation(whole, BATCH, law)
-    known = FirstStepOfRun(tokens=longest, text=asked.text or "", loss=loss, loss_deviation=deviation)
+    known = FirstStepOfRun(tokens=whole.tokens, text=asked.text or "", loss=loss, loss_deviation=deviation)
     if law is None:
         lacks = "experts" if stack.experts else "its fields"
-        return replace(known, why_not=f"unknown for text: the theory of repeated tokens has no rule for {lacks}")
-    patterns = limits["patterns"] or next((count for count in _MORE_PATTERNS if is_soon(count)), _PATTERNS)
-    soon = {**limits, "max_time": limits["max_time"] or f"{_BATCH_SECONDS}s", "patterns": patterns}
-    fewer = asked if "tokens" in given else resolve_batch(given, of, text=None, **soon)
+        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens with {lacks}")
+    patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
+    within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:
-        enough = fewer.given.get("tokens", stack.tokens) >= min(longest, _FEWEST_TOKENS)
-        result = predict_batch(fewer, BATCH, of, **soon) if enough else None
+        return _with_norm(known, asked, predict_batch(asked, BATCH, of, **within, coarse=coarse))
     except OverBudgetError:
-        result = None
-    except NoRuleError as error:
-        return replace(known, why_not=f"unknown: {error}")
-    if result is None:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
-    return _with_norm(known, fewer, result)
+    except NoRuleError as error:
+        return replace(known, why_not=f"unknown: {error}")
+
+
+def _sampling_of_batch(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[int, bool]:
+    """Return the number of attention samples of the batch, and whether its groups of tokens are coarse."""
+    ways = [(patterns or count, coarse) for coarse in (False, True) for count in _PATTERNS]
+    return next(
+        (way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _BATCH_SECONDS), ways[-1]
+    )
 
 
 def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:
@@ -239,6 +256,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
         f"{stack.embeddings} head",
     ]  # fmt: skip
+    parts += [f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE)
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
     lacking = ", ".join(
         f"{note.field} = {note.value}"
@@ -290,12 +308,12 @@ def _carried(squares: Mapping[str, float], of: str = "") -> str:
 def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
     """Return the lines of step 1 of a run."""
     by = "" if not first.text else ", Zipf's law" if first.text == ZIPF else f", {first.text.capitalize()} text"
-    fewer, of_context = longest is not None and first.tokens < longest, ""
-    if fewer:
-        takes, lacks = f"its context of {longest} takes longer: --batch {BATCH}", "vocabulary smaller than its context"
-        of_context = f" ({lacks if first.result is None else takes})"
+    fewer = longest is not None and first.tokens < longest
+    of_context = f" (its context of {longest} is longer than its vocabulary)" if fewer else ""
     lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}"]
-    if first.result is None:
+    if first.result is not None:
+        lines = [f"{lines[0]}; normal: 19 of 20 runs"]
+    else:
         deviation = "" if first.loss_deviation is None else f" +- {first.loss_deviation:.1g} at most"
         of_one = f", for one sequence of {stack.tokens} tokens"
         return [
@@ -303,18 +321,26 @@ def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest
             _carried(_shares(table), of_one),
         ]  # fmt: skip
     assert first.norm is not None and first.norm_deviation is not None and first.loss_deviation is not None
-    texts = (
-        f"; {first.texts[0]:.3g} to {first.texts[1]:.3g} over texts, --text FILE counts yours" if first.texts else ""
-    )
     at_most = " at most" * first.result.values["line"].is_bound
+    over = f"networks and {f'texts; yours: --batch {BATCH} --text FILE' if first.texts else 'batches'}"
+    masked = any(note.field == "masked words" for note in first.result.values["notes"])
     batch = first.result.to_frame()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
         *lines,
-        card_row("loss", f"{number_text(first.loss, first.loss_deviation)}{at_most} (standard deviation of one run)"),
-        card_row("gradient norm", f"{number_text(first.norm, first.norm_deviation)}{texts}"),
-        _carried(squares, "" if fewer else f"; more: --batch {BATCH}"),
+        card_row("loss", f"{_normal(first.loss, first.loss_deviation)}{at_most})"),
+        card_row(
+            "gradient norm",
+            f"{_normal(first.norm, first.norm_deviation)} over {over}){'; masked words change it' * masked}",
+        ),
+        _carried(squares, f"; more: --batch {BATCH}"),
     ]  # fmt: skip
+
+
+def _normal(mean: float, deviation: float) -> str:
+    """Return the range of two standard deviations each way, the mean and its deviation, with an open bracket."""
+    low, high = (number_text(end, deviation).partition(" ")[0] for end in (mean - 2 * deviation, mean + 2 * deviation))
+    return f"normal: {low} to {high} ({number_text(mean, deviation)}"
 
 
 def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> list[str]:
@@ -323,51 +349,73 @@ def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> 
         lines = layer_lines(stack, table)
     else:
         lines = layer_lines(stack, table, first.result.to_frame("layers"), "in step 1")
-    return [f"{lines[0]}; more: --layers", *lines[1:]] if lines else []
+    return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
-def _change_lines(stack: Stack, change: Remedy | None, sentences: Mapping[str, Any]) -> list[str]:
-    """Return one change that makes the layers even, with its effect, or state that there is none."""
+def _change_lines(
+    stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None, change: Remedy | None, sentences: Mapping[str, Any]
+) -> list[str]:
+    """Return one change that makes the layers even, with its effect, or state that there is none.
+
+    Where step 1 is known and its layers are even, there is nothing to change.
+    """
+    norms = table if first is None or first.result is None else first.result.to_frame("layers")
+    if not any(max(ratio, 1.0 / ratio) >= UNEVEN for ratio in first_over_last(norms).values()):
+        return []
     if change is None:
-        none = "no change makes the layers even, or the time was too short; --layers has the details"
-        return [card_row("one change", none)] if sentences["evened"] else []
+        none = "no change does it, or the time was too short; --layers has the details"
+        return [card_row("to even out SGD", none)] if sentences["evened"] else []
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
     return [
-        card_row("one change", f"{change.words}; --compare {flag}"),
+        card_row("to even out SGD", f"{change.words}: --compare {flag}"),
         card_row(
-            "its effect", f"at most {change.first_over_last:.1f} between layers; norms times "
+            "then", f"ratios within {change.first_over_last:.3g}x; norms times "
             f"{range_text(change.first)} (layer 1), {range_text(change.last)} (layer {stack.depth})",
         ),
     ]  # fmt: skip
 
 
-def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
+def _rate_lines(rates: Mapping[str, Any], tokens: int) -> list[str]:
     """Return the lines of the critical learning rates."""
     if "no_rule" in rates:
         return [f"Critical learning rate of step 1: {rates['no_rule']}"]
     numbers = ", ".join(
-        f"{name} {rates[key]['rate']:.2g} within a factor of {rates[key]['factor']:.2g}"
-        for key, name in _OPTIMIZERS.items()
+        f"{name} {_rate_text(rate)} ({_rate_text(rate / factor)} to {_rate_text(rate * factor)})"
+        for rate, factor, name in ((*rates[key].values(), name) for key, name in _OPTIMIZERS.items())
     )
     return [
-        f"Critical learning rate of step 1: above it, the step raises the loss; more: {_RATE_VIEW}",
-        card_row("critical rate", numbers),
+        f"Critical learning rate of step 1 ({BATCH} x {tokens} tokens): above it the loss rises; {_RATE_VIEW}",
+        card_row("critical rate", f"{numbers} in 9 of 10 networks"),
     ]
 
 
+def _rate_text(rate: float) -> str:
+    """Write a learning rate with two digits: "6.6e-05", "0.0095"."""
+    return f"{rate:.1e}" if rate < 1e-3 else f"{rate:.2g}"
+
+
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
-    """List the parts that were not judged or omitted, and the comparison with the model's own code."""
+    """List the comparison with the model's own code, and the parts that were not tested or are omitted."""
     at = stack if first is None else replace(stack, tokens=first.tokens)
-    reasons = []
-    if why := Trust.of(at).why:
-        of_width = re.sub("stacks of the family '.*?'", "networks of this kind", why.partition(": ")[2])
-        reasons.append(f"the error of finite width ({of_width})")
+    trust, evidence, lines = Trust.of(at), result.values["compared_with_code"] or "", []
+    if match := _EVIDENCE.match(evidence):
+        of, sizes, off, count = match.groups()
+        lines = [
+            f"Tested against transformers' {of} at {sizes}: {int(count) - int(off)} of {count} numbers agree to 5%"
+        ]
+    elif not trust.why:
+        lines = [f"Tested: sampled networks of this kind; finite width moves a number by at most {trust.error:.1%}"]
+    reasons = [f"the error of width {stack.width} ({_reason_of_width(trust.why)})"] if trust.why else []
     left_out = ", ".join(note.field for note in result.values["notes"] if note.what == "left out")
-    reasons += (
-        [f"all tokens and samples, for time and memory ({cheaper})"] if (cheaper := result.values["cheaper"]) else []
-    )
-    reasons += [f"left out of the file: {left_out}"] if left_out else []
-    lines = [f"Not judged: {'; '.join(reasons)}"] if reasons else []
-    evidence = (result.values["compared_with_code"] or "").replace(" own ", " ").rstrip(".")
-    return [*lines, evidence.replace("by more than 5% and 4 standard errors", "by over 5%")] if evidence else lines
+    cheaper = result.values["cheaper"]
+    reasons += [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
+    reasons += [f"{left_out} (not in the theory)"] * bool(left_out)
+    return [*lines, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]
+
+
+def _reason_of_width(why: str) -> str:
+    """Shorten the reason of `Trust` for a line: "8192 tokens need width >= 131072 for 3%"."""
+    kind, _, reason = why.partition(": ")
+    reason = re.sub("stacks of the family '.*?'", "networks of this kind", reason)
+    return f"{reason.replace(' d >=', ' width >=')} for {MARGIN:.0%}" if kind == "not wide enough" else reason

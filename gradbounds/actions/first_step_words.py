@@ -1,4 +1,4 @@
-"""A table of first steps in words: the table as printed, its exponents, and what comparisons say."""
+"""A table of first steps in words: the printed table, its exponents, and comparisons."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def _varying(table: pd.DataFrame) -> list[str]:
 
 
 def table_lines(table: pd.DataFrame) -> list[str]:
-    """The table as it is printed, what its columns are, and why some numbers are missing."""
+    """Print the table of first steps, with a legend and the reasons for missing numbers."""
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
     named = with_words(table)
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
@@ -42,29 +42,32 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
     lines = [
-        "Critical rate of the first step, 2 g.u/u'Gu: where the loss with the Gauss-Newton matrix is back at its start."
+        "critical rate: learning rate 2 g.u/u'Gu, at which the quadratic loss (Gauss-Newton) is back at its start."
     ]
     if has_draws:
         draws = int(table["draws"].max())
         lines.append(
-            f"Networks: ratios of means of {draws}; break-even: medians of the rates where their loss is back."
+            f"networks: critical rate by means over {draws} sampled networks; break-even: median rate at which their "
+            "loss is back at its start."
         )
-    lines.append("Off by up to: what finite width is expected to do to the rate at most.")
+    lines.append("off by up to: largest expected error of the critical rate at this width.")
     # Two sequences share nothing where units are odd in the mean, as gated ones are.
-    shared = "; none: two sequences of other words have no part of the gradient in common" * bool(
+    shared = "; none: the gradients of two such sequences have no common part" * bool(
         np.isinf(table["noise_scale"]).any()
     )
     lines.append(
-        "Noise scale: the batch, in sequences whose words all differ, above which a larger one helps little "
+        "noise scale: batch size, in sequences whose tokens all differ, above which a larger batch helps little "
         f"(theory){shared}."
     )
-    lines.append("Updates: the largest relative update |u_W|/|W| of a matrix over the least.")
+    lines.append("updates: largest relative update |u_W|/|W| of a matrix divided by the smallest.")
     lines += ["", *shown.to_string(index=False).splitlines()]
     even = {(row.optimizer, row.relative_updates): row for row in table.itertuples() if row.relative_updates}
     if even:
-        lines += ["", "Multipliers of the rate that would give all matrices the same relative update:"]
+        lines += ["", "Multipliers of the learning rate that give all matrices the same relative update:"]
         lines += [f"{TITLES[row.placement]}, {optimizer}: {said_so}" for (optimizer, said_so), row in even.items()]
-    lines += [f"\nMore is not known of finite width: {why}." for why in dict.fromkeys(table["no_coefficient"]) if why]
+    lines += [
+        f"\nThe error at this width is not known: {why}." for why in dict.fromkeys(table["no_coefficient"]) if why
+    ]
     lines += [f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason]
     return lines
 
@@ -74,7 +77,7 @@ def _number(value: float) -> str:
 
 
 def exponent_lines(table: pd.DataFrame) -> list[str]:
-    """Theory's exponents in d at the least depth and in L at the greatest width, between the ends of what there is."""
+    """Print theory's exponents in d at the smallest depth and in L at the largest width."""
     lines = []
     for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
@@ -103,7 +106,7 @@ def _families(notes: Sequence[Note]) -> list[str]:
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
-    """How steps of the family's own class compare."""
+    """Say how first steps of the model family's own class compare with theory."""
     sentences = [
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]

@@ -1,4 +1,4 @@
-"""`gradbounds predict --learning-rate`: what step 1 does to the loss at a rate, from a batch of text."""
+"""The view `gradbounds predict --learning-rate`: the effect of step 1 on the loss at one learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ small changes of logits and weights.
 
 @dataclass(frozen=True, slots=True)
 class RateOfStep:
-    """One step of an optimizer at a rate."""
+    """The effect of one step of an optimizer at one learning rate."""
 
     optimizer: Optimizer
     rate: float
@@ -40,12 +40,12 @@ class RateOfStep:
 
     @property
     def logits(self) -> float:
-        """What logits move by: all of them in the root mean square, or labels' logits, whichever is more."""
+        """Return the change of the logits: the root mean square over all, or over labels' logits if that is larger."""
         return self.rate * self.step.logit_move
 
     @property
     def update(self) -> tuple[str, float]:
-        """The matrix with the largest relative update, and that."""
+        """Return the matrix with the largest relative update, and that update."""
         by_matrix = {
             role if not np.ndim(values) else f"{role} of layer {layer}": float(value)
             for role, values in self.step.relative_updates.items()
@@ -56,7 +56,7 @@ class RateOfStep:
 
     @property
     def region(self) -> str:
-        """Whether the quadratic holds at this rate."""
+        """Say whether the quadratic model of the loss holds at this learning rate."""
         over = [
             sum(value > limit for limit in limits)
             for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
@@ -64,7 +64,7 @@ class RateOfStep:
         return (INSIDE, EDGE, _BEYOND)[max(over)]
 
     def row(self) -> dict[str, Any]:
-        """All of it as one row of a table."""
+        """Return all numbers of the step as one row of a table."""
         change, error = self.step.change(self.rate)
         name, update = self.update
         return {
@@ -78,7 +78,7 @@ def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
     warmup_steps: int | None = None,
 ) -> Result:  # fmt: skip
-    """What step 1 does at a learning rate, and when a linear warm-up to that rate passes the critical rate.
+    """Predict the effect of step 1 at a learning rate, and the step of a warm-up that passes the critical rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -128,8 +128,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
     """The region of every step, and when a warm-up passes the critical rate."""
     lines = []
     for each in steps:
-        where = f"{each.optimizer}: the rate is {each.region}{' of' * (each.region != _BEYOND)} the region where"
-        lines.append(f"{where} the quadratic holds{'; its change is no prediction' * (each.region == _BEYOND)}.")
+        where = f"{each.optimizer}: the rate is {each.region}{' of' * (each.region != _BEYOND)} the region where the"
+        lines.append(f"{where} quadratic loss holds{'; its change is not predicted' * (each.region == _BEYOND)}.")
         share = each.step.critical_rate / rate
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
@@ -143,8 +143,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
 
 _LIMITS = (
     "",
-    "Critical rate: where the quadratic loss with the Gauss-Newton matrix is back at its start, for step 1 alone.",
-    "Weights move in a warm-up, so that later steps have other critical rates. Theory recommends no rate.",
+    "Critical rate: learning rate at which the quadratic loss (Gauss-Newton) is back at its start, in step 1 only.",
+    "Weights move in a warm-up, so that later steps have other critical rates. The theory does not recommend a rate.",
     f"Stated errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}.",
-    "Not stepped here are biases, gains, tables of positions and, with untied embeddings, the table of inputs.",
+    "Not stepped: biases, gains, position tables and, with untied embeddings, the embedding table.",
 )

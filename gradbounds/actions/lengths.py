@@ -1,4 +1,4 @@
-"""`gradbounds predict --tokens 16 256 4096`: one network at several lengths, in one table."""
+"""The view `gradbounds predict --tokens 16 256 4096`: one network at several sequence lengths."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,9 +18,9 @@ from theory.configurations import drawn_by
 _GROWN = 1.1
 
 _WHY = (
-    "The first layer's W^Q, W^K and W^V gain on the last layer's as n grows: the last layer's gradients shrink with "
-    "what its tokens have in common, which falls with n, and the first layer's do so less (docs/attention.md, "
-    "Thousands of tokens)."
+    "As n grows, gradients of W^Q, W^K and W^V grow in the first layer relative to the last. The last layer's tokens "
+    "have less in common, so that its gradients shrink; the first layer's shrink less (docs/report.md, Groups of "
+    "tokens)."
 )
 
 
@@ -28,7 +28,7 @@ def predict_lengths(
     given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """One network's first layer over its last, by theory, at several numbers of tokens.
+    """Predict the ratio of first to last layer's gradients at several sequence lengths.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or a length is beyond the time or

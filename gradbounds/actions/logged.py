@@ -1,4 +1,4 @@
-"""`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
+"""The view `gradbounds predict --logged`: step 1 of a training log against theory, and causes of a difference."""
 
 import itertools
 import math
@@ -61,14 +61,14 @@ _ROUND = 1e-3
 """Of a threshold: as a log rounds a norm that was clipped."""
 TRAINED = 0.5
 """Share of ln V below which a loss is that of trained weights: the loss of fresh ones is ln V or more."""
-_ANOTHER_TEXT = "a text that repeats words more or less often"
-_FINE = ["Step 1 is what it should be."]
-_ALONE = ["There is neither the loss nor the norm of step 1: its matrices alone are set beside theory."]
+_ANOTHER_TEXT = "a text that repeats tokens more or less often"
+_FINE = ["Step 1 is as predicted."]
+_ALONE = ["The log has neither the loss nor the norm of step 1: only its matrices are compared with theory."]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A usual cause, and the first line that it makes.
+    """A usual cause of an unexpected step 1, with the loss and norm that it gives.
 
     Attributes:
         words: what happened.
@@ -81,18 +81,18 @@ class Cause:
     tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Deviations of what was logged from that: of the loss, and of the logarithm of the norm; 0 of what was not."""
+        """Return the logged deviations from a prediction: of the loss, and of the log of the norm; 0 if not logged."""
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Whether both numbers are as they should be then."""
+        """Return whether this cause brings both logged numbers within their intervals."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
-        """How far they are, in deviations."""
+        """Return the distance of the logged numbers from this cause's, in standard deviations."""
         return math.hypot(*self.offs(logged))
 
 
@@ -116,7 +116,7 @@ class _Theory:
     _pace: float | None = None  # measured seconds for an estimated one
 
     def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
-        """Loss and norm of a network under a text law.
+        """Predict loss and norm of a network under a token law.
 
         Raises:
             ValueError: it is over the budget.
@@ -132,7 +132,7 @@ class _Theory:
         return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
 
     def seconds(self, stack: Stack) -> float:
-        """What a prediction takes; 0 of one that there is no rule for, or that is over the budget."""
+        """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
         try:
             cost, _ = cost_of_batch(stack, self.law, self.patterns)
         except (NoRuleError, ValueError):  # which `line` says
@@ -140,7 +140,7 @@ class _Theory:
         return cost.seconds if self.budget.holds(cost) else 0.0
 
     def healthy(self, notes: tuple[Note, ...]) -> Cause:
-        """The network that was asked about, as it should be."""
+        """Predict the network of the question, with nothing wrong."""
         line = self.line(self.stack, notes, self.law)
         self._pace = measured_batch(self.stack, self.law, self.patterns).seconds / self._spent
         # Causes are chosen and left out by estimates, alike on every machine.
@@ -148,7 +148,7 @@ class _Theory:
         return Cause("nothing", line)
 
     def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
-        """Networks of other weights; the words of those that are not predicted go to `missing`."""
+        """Predict networks with other initializations; add those without a prediction to `missing`."""
         others = list(_other_weights(given, self.of, self.stack))
         together = sum(self.seconds(other) for _, other, _ in others)
         seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
@@ -165,7 +165,7 @@ def predict_logged(
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
     is_default: bool = False,
 ) -> Result:  # fmt: skip
-    """The first step of a log beside theory's; where they differ, which usual causes would make it.
+    """Compare step 1 of a log with theory, and name the usual causes that would explain a difference.
 
     What the log's numbers are is said in words, as `LoggedAs.of` has them.
 
@@ -232,7 +232,7 @@ class _Verdict:
     causes: list[Cause] = field(default_factory=list)
 
     def table(self, printed: LogLine) -> pd.DataFrame:
-        """The causes, and whether they explain a log."""
+        """Return the causes, and whether each explains the log, as a table."""
         rows = [
             (
                 cause.words,
@@ -275,7 +275,7 @@ def _judged(
         trained = (
             f"The loss is {loss / uniform:.2g} of ln V: the weights are trained, and initialization is not judged."
         )
-        units = f"None of {len(causes)} tested units and sums turns it into the loss of fresh weights."
+        units = f"None of {len(causes)} tested units and sums explains it as the loss of untrained weights."
         return _Verdict(None, [trained, units], causes)
     texts, far = [], list[str]()
     if known is not None:
@@ -295,10 +295,10 @@ def _judged(
     is_missing = _ANOTHER_TEXT in missing and abs(off) <= _BEYOND  # no text moves the loss further
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
     if printed.step is None and off < -_BEYOND:
-        doubts += ["as the log gives no step, and later ones have a smaller loss"]
+        doubts += ["because the log states no step, and later steps have a smaller loss"]
     lines = [*_said(healthy, printed, ranked, doubts), *far]
     if missing:
-        lines += [f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."]
+        lines += [f"Not computed, because it has no rule or exceeds --max-time: {'; '.join(missing)}."]
     return _Verdict(None if doubts else False, lines, ranked)
 
 
@@ -308,20 +308,22 @@ def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[st
     line = healthy.line
     off = []
     if printed.loss is not None and abs(loss) > _BEYOND:
-        off += [f"the loss is {printed.loss / line.loss:.4g} times theory's, {abs(loss):.3g} deviations"]
+        off += [f"the loss is {printed.loss / line.loss:.4g} times the prediction ({abs(loss):.3g} deviations)"]
     if printed.norm is not None and abs(norm) > _BEYOND:
-        off += [f"the gradient norm is {printed.norm / line.norm:.4g} times theory's, {abs(norm):.3g} deviations"]
-    verdict = f"Step 1 is undecided {' and '.join(doubts)}" if doubts else "Step 1 is not what it should be"
+        off += [
+            f"the gradient norm is {printed.norm / line.norm:.4g} times the prediction ({abs(norm):.3g} deviations)"
+        ]
+    verdict = f"Step 1 is undecided {' and '.join(doubts)}" if doubts else "Step 1 is not as predicted"
     lines = [f"{verdict}: {'; '.join(off)}."]
     near = [cause for cause in ranked if cause.explains(printed)]
     if not near:
-        return [*lines, f"None of {len(ranked)} tested causes explains it."]
+        return [*lines, f"None of {len(ranked)} tested causes explains this."]
     tried = sum(cause.tried for cause in ranked)
-    lines += [f"Causes that would explain it ({tried} tested), a text first, then the nearest:"]
+    lines += [f"Causes that explain this ({tried} tested), texts first, then the nearest:"]
     return lines + [
         f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, "
-        f"{cause.line.loss / line.loss:.3g} and {cause.line.norm / line.norm:.3g} times theory's"
-        + f" (the nearest of {cause.tried} numbers)"
+        f"{cause.line.loss / line.loss:.3g} and {cause.line.norm / line.norm:.3g} times the prediction"
+        + f" (the nearest of {cause.tried} tested numbers)"
         * (cause.tried > 1)
         for cause in near[:MOST_CAUSES]
     ]
@@ -357,7 +359,7 @@ def _of_text(
         law = TextLaw.zipf(exponent, words)
         line = lines[exponent] = predicted(law)
         words_of_cause = (
-            f"a text in which two tokens are the same with the chance {law.across:.3g}, as --text zipf:{exponent:.3g} "
+            f"a text in which two tokens are equal with probability {law.across:.3g}, as --text zipf:{exponent:.3g} "
             f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, words)})"
         )
         cause = Cause(words_of_cause, line)
@@ -375,7 +377,7 @@ def _nearest_text(repeats: float, vocab: int) -> str:
         return ""
     texts = {f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, vocab).kappa_of_texts.items()}
     name, kappa = min(texts.items(), key=lambda item: abs(math.log(item[1] / repeats)))
-    return f"; the nearest measured one is {name}, {kappa:.2g}"
+    return f"; nearest measured text: {name}, {kappa:.2g}"
 
 
 def _exponent(repeats: float, words: int) -> float:
@@ -389,8 +391,8 @@ def _exponent(repeats: float, words: int) -> float:
 
 def _as_it_should_be(printed: LogLine) -> str:
     if printed.loss is not None and printed.norm is not None:
-        return "Loss and norm of step 1 are what they should be"
-    return f"The {'loss' if printed.norm is None else 'norm'} of step 1 is what it should be"
+        return "Loss and norm of step 1 are as predicted"
+    return f"The {'loss' if printed.norm is None else 'norm'} of step 1 is as predicted"
 
 
 def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
@@ -400,7 +402,9 @@ def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iter
     matrix = layers.loc[np.log(layers["ratio"]).abs().idxmax()]
     square = line.norm**2 + matrix["logged"] ** 2 - matrix["theory"] ** 2
     if square > 0:
-        words = f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times theory's"
+        words = (
+            f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times the predicted"
+        )
         yield Cause(words, replace(line, norm=math.sqrt(square)))
 
 
@@ -466,7 +470,7 @@ def _other_weights(
             if not (code.refused or code.asks)  # of a base model a log says nothing
         }
         others += [
-            (f"weights are drawn by {words}", replace(of, drawn_by=name), dict(given))
+            (f"weights are initialized by {words}", replace(of, drawn_by=name), dict(given))
             for name, words in codes.items()
             if name != of.drawn_by
         ]

@@ -1,4 +1,4 @@
-"""`gradbounds verify` and `check`: verdicts of a run, beside the committed ones, and a report."""
+"""The commands `gradbounds verify` and `check`: verdicts of a run, the committed verdicts, and a report."""
 
 import os
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from simulate.runs.sweep import check_sweep, sample_into
 from theory import NoRuleError, predict
 
 _COMMAND = "gradbounds verify"
-_NOT_COMMITTED = "None of these verdicts has a committed one to be compared with."
+_NOT_COMMITTED = "None of these verdicts can be compared with a committed verdict."
 _NETWORKS = 4
 """Networks of which `check` shows a table each; of more it says how to see them."""
 _REASONS = 5
@@ -84,7 +84,7 @@ def _command(draws: int, seed: int, text: Path | None) -> str:
 
 
 def check(run: Run | Path | str, *, layers: bool = False) -> Result:
-    """Every verdict that a run can give, and how theory and samples compare.
+    """Return every verdict that a run can give, and the comparison of theory with samples.
 
     Args:
         run: a run or its folder.
@@ -123,7 +123,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
         judged, table = verdicts(sampled), comparison(sampled)
     reasons, below = not_judged_lines(table), ["", f"Theory against samples, every layer: {agreement_counts(table)}."]
     if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        below.append("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
+        below.append("Nothing is judged; docs/verdicts.md has the rules." if reasons else "Nothing is predicted.")
     below += [f"     not judged, {line}" for line in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
         hidden = len(reasons) - _REASONS
@@ -143,7 +143,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
     """A table for each of a few networks: what was measured in the first and the last layer, beside theory."""
     if len(sampled) > _NETWORKS:
-        return [f"{len(sampled)} networks: --layers prints each beside theory, --csv writes all."]
+        return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
     lines: list[str] = []
     for samples in sampled:
         text = samples.cell.text

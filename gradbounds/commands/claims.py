@@ -1,4 +1,4 @@
-"""`gradbounds claims`: its flags."""
+"""The flags of `gradbounds claims`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +16,11 @@ class Claims(WithJson):
     An explanation has what the statement assumes, its derivation, where it is tight, and what was measured.
     """
 
-    claim: Annotated[str, Positional, Flag(name="claim", help="id of the one to explain, such as T1")] = ""
-    all: Annotated[bool, Flag(help="of one, every step and every row, not a screen of them")] = False
+    claim: Annotated[str, Positional, Flag(name="claim", help="id of a claim to explain, such as T1")] = ""
+    all: Annotated[bool, Flag(help="with a claim: every step and every row")] = False
 
     def run(self) -> "Result":
-        """What is known of them.
+        """List the statements, or explain one.
 
         Raises:
             ValueError: there is no such claim, or `all` without one.
@@ -28,5 +28,5 @@ class Claims(WithJson):
         from gradbounds.actions.claims import explain, list_claims
 
         if self.all and not self.claim:
-            raise ValueError("all must stand with a claim, as in gradbounds claims T1 --all.")
+            raise ValueError("all requires a claim, as in gradbounds claims T1 --all.")
         return explain(self.claim, everything=self.all) if self.claim else list_claims()

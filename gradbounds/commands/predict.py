@@ -1,4 +1,4 @@
-"""`gradbounds predict`: its flags."""
+"""The flags of `gradbounds predict`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +46,9 @@ class Predict(ModelFlags):
     layers: Annotated[bool, optional("tables of layers 1, 2, 4, ... below the card", None)] = False
     all: Annotated[bool, optional("every layer; first step: growth with every size", None)] = False
     compare: Annotated[
-        tuple[str, ...], optional("the network with fields changed; + begins another", "FIELD=VALUE [...]")
+        tuple[str, ...], optional("also with changed fields; + begins another network", "FIELD=VALUE [...]")
     ] = ()
-    draws: Annotated[int | None, optional("random networks to sample beside theory", "N")] = None
+    draws: Annotated[int | None, optional("number of random networks to sample", "N")] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0
     patterns: Annotated[int | None, optional("attention samples of theory", "N")] = None
     max_time: Annotated[
@@ -56,7 +56,7 @@ class Predict(ModelFlags):
         optional("time of theory", "90s|10m|2h", default="a minute"),
     ] = None
     memory: Annotated[str | None, optional("memory of theory", "500MB|4GB", default="4GB")] = None
-    dry_run: Annotated[bool, optional("say what theory takes and its way, and stop", None)] = False
+    dry_run: Annotated[bool, optional("print cost and method of the theory, and stop", None)] = False
     out: Annotated[Path | None, optional("folder for the tables and figures", "FOLDER")] = None
     bound: Annotated[bool, optional("Theorem 1's bound, the prediction, their ratio", None)] = False
     latex: Annotated[bool, optional("with --bound: the bound as LaTeX", None)] = False
@@ -84,7 +84,7 @@ class Predict(ModelFlags):
     warmup_steps: Annotated[int | None, optional("with --learning-rate: steps of a linear warm-up", "N")] = None
 
     def run(self) -> "Result":
-        """What theory has.
+        """Predict the network, in the view that the flags choose.
 
         Raises:
             ValueError: flags exclude each other, or the network is not what they ask for.

@@ -1,4 +1,4 @@
-"""The command `sweep` as the dataclass of its flags."""
+"""The flags of `gradbounds sweep`."""
 
 from collections import deque
 from contextlib import AbstractContextManager
@@ -81,10 +81,10 @@ class Sweep(ModelFlags):
     draws: Annotated[int | None, optional("least number of random networks per cell", "INT", "64")] = None
     seed: Annotated[int | None, optional("root seed", "INT", "0")] = None
     engine: Annotated[
-        Literal["auto", "conditioned", "dense"] | None,
+        Literal["auto", "conditioned", "dense", "gram"] | None,
         optional(
-            "sampling method: whole matrices (dense) or only the needed products (conditioned)",
-            "auto|conditioned|dense",
+            "sampling method: whole matrices (dense), needed products (conditioned) or hidden units only (gram)",
+            "auto|conditioned|dense|gram",
             "auto",
         ),
     ] = None

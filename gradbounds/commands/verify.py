@@ -1,4 +1,4 @@
-"""`gradbounds verify` and `gradbounds check`: their flags."""
+"""The flags of `gradbounds verify` and `gradbounds check`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Verify(WithJson):
     draws: Annotated[int | None, Flag(help="networks per cell; the default is the committed run's")] = None
     seed: Annotated[int | None, Flag(help="root seed; the default is the committed run's")] = None
     text: Annotated[
-        Path | None, Flag(help="text file for the cells of real input; the default is a story of our own")
+        Path | None, Flag(help="text file for the networks with real input; default: an included story")
     ] = None
     workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
 
@@ -59,7 +59,7 @@ class Verify(WithJson):
                 return verify_claims(self.claims, self.out or Path("runs/claims"), **how)
             return verify_source(str(self.source), self.out, **how)
         if self.max_time is not None:
-            raise ValueError(f"max_time must stand with source or claims, got {self.max_time!r} without.")
+            raise ValueError(f"max_time requires source or claims, got {self.max_time!r} without them.")
         from gradbounds.actions.verify import verify
 
         return verify(self.out or Path("runs/verify"), self.draws, self.seed, self.text, self.workers)
@@ -78,13 +78,15 @@ class Check(WithJson):
     `probe --out` wrote it is said where the second module is not like the first.
     """
 
-    folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a probe that was kept")]
-    against: Annotated[Path | None, optional("run folder, or kept probe, to compare it with instead", "RUN")] = None
+    folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a saved probe")]
+    against: Annotated[Path | None, optional("other run folder, or saved probe, to compare with", "RUN")] = None
     csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
-    layers: Annotated[bool, Flag(help="print every network's gradients layer by layer, samples beside theory")] = False
+    layers: Annotated[bool, Flag(help="print every network's gradients layer by layer, samples and theory")] = False
     strict: Annotated[
         bool,
-        Flag(help="exit with 1 when a verdict is not the committed one, or theory and samples differ, or two runs"),
+        Flag(
+            help="exit with 1 if a verdict differs from the committed one, theory from samples, or a run from another"
+        ),
     ] = False
 
     def run(self) -> "Result":

@@ -1,4 +1,4 @@
-"""`gradbounds explore`: the page on this machine, or in a file."""
+"""The command `gradbounds explore`: serve the page on this machine, or write it as a file."""
 
 import contextlib
 from pathlib import Path
@@ -13,7 +13,7 @@ _MOST_PORTS = 65535
 
 
 def serve(port: int | None, folder: Path | None = None) -> int:
-    """Serve the page until Ctrl-C, with the samples of a run folder if there is one.
+    """Serve the page until Ctrl-C, with the samples of a run folder if one is given.
 
     Raises:
         ValueError: the port is not to be had, or the folder holds no samples.
@@ -24,7 +24,7 @@ def serve(port: int | None, folder: Path | None = None) -> int:
     try:
         server = Server(port or 0, page(run=None if run is None else run.about), run)
     except OSError as error:
-        raise ValueError(f"port must be free, but {port} is not to be had: {error.strerror}.") from error
+        raise ValueError(f"port must be free, but {port} cannot be used: {error.strerror}.") from error
     print(f"The page is {server.address} on this machine alone, and Ctrl-C ends it.", flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
@@ -32,7 +32,7 @@ def serve(port: int | None, folder: Path | None = None) -> int:
 
 
 def write(path: Path) -> int:
-    """Write the page with the answers that ship with the package; of another version they are made now.
+    """Write the page with the shipped answers; answers of another version are computed again first.
 
     Raises:
         ValueError: the file cannot be written.

@@ -1,1 +1,1 @@
-"""Products with Hessian and Gauss-Newton matrix, and spectra from them."""
+"""Second derivatives of the loss: first optimizer steps, and problems for Hessian and Gauss-Newton products."""

@@ -15,15 +15,18 @@ from torch import Tensor
 from simulate.network.activations import activation_of
 from simulate.network.engines import ENCODER, EncoderEngine, Engine, MapEngine
 from simulate.network.experts import expert_weights
+from simulate.network.gram import GramEngine, normalized, rebased
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, norm, norm_of_sums, record_energies, record_last_norm
 from simulate.network.tied_words import Words
 from theory.stack import Stack
+from theory.stack.depth_mixing import mixing_matrix
 from theory.stack.plan import Kind, Step, plan
 from theory.stack.weights import gain, law, rows_met, transform_gain, weight_shapes
 
 Source = Float[Tensor, "draws source width"]
+Rows = Float[Tensor, "draws tokens _"]  # of d numbers, or of as many coordinates as the engine has
 Branch = Callable[[Stream], Stream]
 
 
@@ -34,7 +37,9 @@ def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float
 
 def normalize(stack: Stack, x: Stream) -> Stream:
     """The norm of the stack: LayerNorm, RMSNorm, which does not centre, or tanh in their place; times its gain."""
-    if stack.normalization == "rms":
+    if x.shape[-1] < stack.width:
+        after = normalized(x, stack)
+    elif stack.normalization == "rms":
         after = F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
     elif stack.normalization == "tanh":
         after = torch.tanh(stack.tanh_scale * x)
@@ -48,7 +53,7 @@ def residual(x: Stream, branch: Stream, in_place: bool) -> Stream:
     return branch.add_(x) if in_place else x + branch
 
 
-def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Stream, Stream, Stream]:
+def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Rows, Rows, Rows]:
     """One sub-layer: z = α x + Σ τ D(N(f(κ N(x)))), D the dropout, of one branch f or several in parallel.
 
     Each norm stands where the placement has one.
@@ -68,8 +73,20 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
     # What nobody else asks for would leave a hole among what is kept, a sixth of a deep stack's memory; tanh keeps it
     # for its slope, and rows that are views of one cannot take a sum.
     ours = isinstance(engine, MapEngine) and not placement.second_stream and 0 not in added.stride()
-    total = residual(_scaled(x, step.residual), added, in_place=ours and stack.normalization != "tanh")
+    if isinstance(engine, GramEngine):
+        total = rebased(residual(_scaled(x, step.residual), added, in_place=False), engine)
+    else:
+        total = residual(_scaled(x, step.residual), added, in_place=ours and stack.normalization != "tanh")
     return (normalize(stack, total) if placement.stream_norm else total), total, added
+
+
+def mixed(outputs: Sequence[Stream], weights: Sequence[float]) -> Stream:
+    """The sum of outputs, each times its weight; outputs of weight 0 are left out."""
+    terms = [(output, weight) for output, weight in zip(outputs, weights, strict=False) if weight]
+    total = _scaled(*terms[0])
+    for output, weight in terms[1:]:
+        total = torch.add(total, output, alpha=weight)
+    return total
 
 
 def _scaled(x: Stream, factor: float) -> Stream:
@@ -108,14 +125,17 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
         # Divided when they are few: autograd would divide the gradient of every token by itself.
         means = key_tokens.reshape(draws, stack.sequences, length, width).sum(2) / length
-        shared = of_heads(stack, apply_weight(stack, engine, roles["V"], means))
-        values = of_every_head(stack, shared).reshape(draws, stack.sequences, -1)
+        values = apply_weight(stack, engine, roles["V"], means)
+        if stack.key_heads != stack.heads:
+            values = of_every_head(stack, of_heads(stack, values)).reshape(draws, stack.sequences, -1)
         values = _projected(stack, engine, roles, values)
         return values[:, :, None].expand(draws, stack.sequences, stack.tokens, width).reshape(x.shape)
     weights = _attention_weights(stack, engine, record, roles, x, memory)
     weights = _dropped(engine, weights, stack.attention_dropout)
     values = of_every_head(stack, of_heads(stack, apply_weight(stack, engine, roles["V"], key_tokens)))
-    return _projected(stack, engine, roles, (weights @ values).transpose(1, 2).reshape(draws, x.shape[1], -1))
+    return _projected(
+        stack, engine, roles, (weights.to(values.dtype) @ values).transpose(1, 2).reshape(draws, x.shape[1], -1)
+    )
 
 
 def _attention_weights(
@@ -180,11 +200,10 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; with experts the sum of those that a router chooses."""
     if stack.experts:
         return _experts(stack, engine, record, x)
+    if isinstance(engine, GramEngine):
+        return engine.feed_forward(stack, record, x)
     hidden = _units(stack, engine, x)
-    record.hidden_norm = torch.linalg.vector_norm(hidden.detach(), dim=-1)
-    record.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / stack.ffn_width, record.hidden_norm)
-    largest, least = hidden.detach().amax((1, 2)), hidden.detach().amin((1, 2))
-    record.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
+    record.hidden(stack.ffn_width, [hidden.detach()])
     return apply_weight(stack, engine, "W2", hidden)
 
 
@@ -206,9 +225,7 @@ def _experts(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
     return output + gate * apply_weight(stack, engine, "S2", _units(stack, engine, x, "S"))
 
 
-def layers(
-    stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None
-) -> tuple[Stream, Stream]:
+def layers(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> tuple[Rows, Rows]:
     """All layers of a stack.
 
     Returns:
@@ -216,6 +233,9 @@ def layers(
     """
     composition = stack.composition
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
+    matrix = mixing_matrix(stack)
+    outputs = [x]
+    x = x if matrix is None else mixed(outputs, matrix[0].tolist())
     total = second = x
     norms: list[Tensor] = []
     sums: list[Tensor] = []
@@ -225,14 +245,17 @@ def layers(
         branches: list[Branch] = [partial(rules[kind], step.stack, engine, record) for kind in step.kinds]
         x, total, added = sublayer(step, engine, x, branches)
         second = second + added if composition.second_stream else second
+        if matrix is not None:
+            outputs.append(total)
+            x = total = mixed(outputs, matrix[len(outputs) - 1].tolist())
         norms.append(norm(total))
         if step.ends_layer:
             record.keep(total)
             if not composition.second_stream:
-                record.watch_gradient(x)
+                record.watch_gradient(x if matrix is None else outputs[-1])
             sums.append(norm_of_sums(total, stack.sequences))
     record.settle()
-    record_energies(stack, record, total[0].numel(), norms, sums)
+    record_energies(stack, record, norms, sums)
     if composition.second_stream:
         return x + (normalize(stack, second) if composition.final_norm else second), total
     return (normalize(stack, x) if composition.final_norm else x), total

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import chain
 
+from simulate.network.gram import columns, drawn_rows
 from simulate.runs.cell import Cell
 from theory.stack import Stack
 from theory.stack.weights import copies, rows_met, weight_shapes
@@ -33,7 +34,7 @@ class Work:
 def block_work(cell: Cell) -> Work:
     """The work of one block of a cell."""
     s, draws = cell.stack, cell.draws_per_block
-    normals, flops = (_dense if cell.engine == "dense" else _conditioned)(s)
+    normals, flops = {"dense": _dense, "conditioned": _conditioned, "gram": _gram}[cell.engine](s)
     return Work(
         steps=sum(part.depth for part in s.parts) + 1,
         normals=draws * (normals + sum(part.rows for part in s.parts) * s.width),
@@ -81,6 +82,12 @@ def _conditioned(s: Stack) -> tuple[float, float]:
     return normals, sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
 
 
+def _gram(s: Stack) -> tuple[float, float]:
+    """Random numbers and flops of one draw: hidden rows up and down, and seven products with n x n matrices."""
+    drawn = drawn_rows(s)
+    return 2 * sum(rows * width for rows, width in drawn), sum(14 * rows**2 * width for rows, width in drawn)
+
+
 def _streams(part: Stack) -> int:
     """Streams of a layer that are kept, and what of them stays in holes that nothing fits into."""
     composition, depth = part.composition, part.depth
@@ -90,6 +97,7 @@ def _streams(part: Stack) -> int:
     # Two sub-layers before and after each norm, but that attention is given a mean; and the sums.
     count = max(3, 2 + 2 * norms) + scaled + 3 * composition.second_stream
     means = all(rows == part.sequences for role, rows in rows_met(part).items() if role == "WV")
+    count += 0 if part.depth_mixing == "none" else 2  # the outputs of both branches
     return count + (0 if means else 1) + (2 if part.query_key_scale else 0) + (3 if part.source_tokens else 0)
 
 
@@ -108,6 +116,10 @@ def block_bytes(cell: Cell) -> float:
     """
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
     maps = _maps(s)
+    if cell.engine == "gram":
+        hidden = (1 + _copies_of_units(s)) * sum(rows * width for rows, width in drawn_rows(s))
+        transient = 6 * s.rows * max(s.ffn_width, s.vocab)
+        return float(cell.draws_per_block * (size * (hidden + transient) + 128 * s.rows * sum(columns(s))))
     kept = sum(p.rows * p.depth * (_streams(p) * p.width + _copies_of_units(p) * _units(p)) for p in s.parts)
     # Of every expert its output, that times its weight, and what is kept of the sum.
     kept += sum(3 * p.rows * p.depth * p.experts * p.width for p in s.parts)

@@ -1,4 +1,4 @@
-"""Independent draws of random networks: named quantities of each."""
+"""Sampling of independent random networks, with named quantities for each of them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,6 +15,7 @@ from simulate.counts import check_count
 from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
+from simulate.network.gram import GramEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import on_host
 from simulate.network.transformer import run
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples(NamedArrays):
-    """Sampled values of named quantities, one for each draw (random network).
+    """The sampled quantities of one network configuration, with one value per draw (random network).
 
     Attributes:
         cell: the configuration that was sampled.
@@ -55,16 +56,16 @@ class Samples(NamedArrays):
 
     @property
     def stack(self) -> Stack:
-        """The network that was sampled."""
+        """The Stack of the sampled networks."""
         return self.cell.stack
 
     @property
     def draws(self) -> int:
-        """The number of draws."""
+        """The number of draws (random networks)."""
         return len(self.seeds)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per draw and layer, one column per quantity; layer 0 holds the quantities of the whole network."""
+        """Return a data frame: one row per draw and layer, one column per quantity; layer 0 is the whole network."""
         import pandas as pd  # late: workers do without it, and it takes a third of a second to load
 
         constants = cell_columns(self.cell)
@@ -87,7 +88,7 @@ def sample(
     text: str | Path | TextWindows | None = None,
     memory: float | None = None,
 ) -> Samples:
-    """Sample random networks of a Stack, with one forward and backward pass each.
+    """Sample random networks of a Stack, each with one forward and backward pass, and return their quantities.
 
     The same arguments give the same numbers, and n draws are the first n of a larger number of draws.
 
@@ -95,12 +96,13 @@ def sample(
         stack: the network.
         draws: number of random networks, at least 1.
         seed: root seed, a nonnegative integer.
-        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens. The
-            distribution is the same. "auto" chooses the cheaper one.
+        engine: "dense" samples every weight matrix, "conditioned" only its products with the tokens, "gram" only
+            the hidden units (not for every stack). The distribution is the same. "auto" chooses the cheaper of the
+            first two.
         device: "cpu", "cuda", "cuda:N", or a `torch.device`.
         dtype: type of weights and activations, "float32" or "float64".
         text: a text file, "lighthouse", or `TextWindows`, for inputs and labels; each draw uses one random window.
-            Without it, inputs are independent N(0, I_d) tokens and labels are uniform.
+            Without it, inputs are Gaussian tokens and labels are independent, as the Stack describes them.
         memory: bytes for a batch of draws beyond its first block. None means half of the free memory, at most 6 GiB.
             The numbers do not depend on it.
 
@@ -125,18 +127,18 @@ def sample(
     return Samples(cell, np.full(draws, seed), values)
 
 
-_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine}
+_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine, "gram": GramEngine}
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
-    """The draws of one block: the unit of work, of seeding and of storage."""
+    """Sample the draws of one block, the unit of work, seeding and storage; arrays by quantity name."""
     return sample_blocks(cell, seed, [block])[0]
 
 
 def sample_batches(
     cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits
 ) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, in batches as large as limits say, and as memory turns out to allow.
+    """Sample several blocks in batches as large as the limits and the memory allow; a dictionary of arrays per block.
 
     Raises:
         ValueError: one block does not fit into memory.
@@ -148,7 +150,7 @@ def sample_batches(
 
 
 def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, in batches of at most so many or fewer, if memory turns out not to allow that.
+    """Sample several blocks in batches of at most `most` blocks, or smaller ones if memory does not allow that.
 
     Raises:
         ValueError: one block does not fit into memory.
@@ -168,20 +170,21 @@ def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list
 
 
 def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, sampled in one batch of tensors. One intra-op thread.
+    """Sample several blocks in one batch of tensors, on one thread; return a dictionary of arrays per block.
 
     Raises:
         ValueError: the batch does not fit into memory.
     """
     with one_thread(), fitting(cell):
         streams = RandomStreams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
-        engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
+        dtype = getattr(torch, cell.dtype)
+        engine = _ENGINES[cell.engine](streams, dtype, *[cell.stack] * (cell.engine == "gram"))
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-        arrays = on_host(values)
+        arrays = on_host({name: value.to(dtype) for name, value in values.items()})
     # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
     each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
     return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]
@@ -189,7 +192,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside an operation of torch and in a product of NumPy, as long as it lasts."""
+    """Limit torch operations and NumPy products to one thread within a `with` block."""
     # Sums must not depend on the count, and small matrices are faster so.
     before = torch.get_num_threads()
     torch.set_num_threads(1)

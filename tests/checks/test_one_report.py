@@ -227,10 +227,10 @@ def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsy
     assert table["blocks: down.weight", 3] == pytest.approx(2 / 3)
     assert table.drop(("blocks: down.weight", 3)).to_numpy() == pytest.approx(2.0)
     text = capsys.readouterr().out
-    assert "logged norms are 2 times the module's in the median." in text
-    assert "Furthest from that is the gradient of down.weight of layer 3" in text
-    assert "0.333 times the median's" in text
-    assert "Parameters of other names: gradients/model.blocks.*.norm.weight (4)" in text
+    assert "Norms by layer and matrix, logged / the module: median 2." in text
+    assert "Furthest from the median: the gradient of down.weight of layer 3" in text
+    assert "0.333 times the median" in text
+    assert "Parameters with unknown names: gradients/model.blocks.*.norm.weight (4)" in text
     Path("none.jsonl").write_text('{"step": 0, "loss": 3.0}')
     for factory, log, message in (
         ("make", "none.jsonl", "logged must have norms of single gradients"),
@@ -276,7 +276,7 @@ def test_logged_squares_and_clipped_norms_stand_beside_the_module_s_own(tmp_path
     assert ratios == pytest.approx([0.25] * 8, rel=1e-5)
     assert "matrices are compared with one another alone." in text
     for words, message in (
-        (("sum",), "--logged-as must be without mean and sum in a probe"),
+        (("sum",), "--logged-as cannot be mean or sum in a probe"),
         (("clipped:1e-9",), "--logged-as must have what the gradient was clipped to, got clipped:1e-09"),
     ):
         code, text, _ = result_of(norms, "--logged-as", *words)

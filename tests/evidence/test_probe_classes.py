@@ -227,9 +227,9 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     """Numbers that show whether alarms are true, by the alarm's kind, in double precision where the class can.
 
     Returns:
-        "loss": itself; "no gradient", "detached": the largest entry of the gradients of parameters that it names,
-        divided by the largest of the module, 1 if it names none; "norm": how many times larger a named norm's output
-        is without its epsilon, at least; "leak": by how much outputs move with what they must not see
+        "loss": itself; "no gradient", "detached": the largest entry of the gradients of the parameters that the alarm
+        names, divided by the largest of the module, 1 if it names none; "norm": how many times larger a named norm's
+        output is without its epsilon, at least; "leak": by how much outputs move with what they must not see
         (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
         ids, each at its own position.
     """

@@ -40,7 +40,7 @@ BAD = [
     ),
     (
         ("predict", "--bound", "--activation", "gelu"),
-        "Theorem 1, got activation = gelu; without --bound gradbounds predict has",
+        "Theorem 1, got activation = gelu. Without --bound, gradbounds predict prints",
     ),
     (("predict", "--dropout", "1"), "dropout must be a number in [0, 1), got 1.0."),
     (
@@ -77,7 +77,7 @@ BAD = [
     ),
     (
         ("predict", "--bound", "--query-key-scale", "0.5"),
-        "and gradbounds claims T1 --all the rows in which the bound was",
+        "gradbounds claims T1 --all lists measurements of the bound where",
     ),
     (("predict", "--bound", "--dry-run"), "--dry-run cannot be combined with bound, which take seconds."),
     (("predict", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),

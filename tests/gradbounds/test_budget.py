@@ -52,7 +52,7 @@ def test_fewer_patterns_are_the_most_that_fit():
         one = way(stack, patterns, ENOUGH)
         count = one.arguments["patterns"]
         assert one.cost.seconds <= limit < prediction_cost(stack, patterns=2 * count).seconds
-        assert one.said == f"{count} sampled patterns in place of {patterns or quick_patterns(stack)}"
+        assert one.said == f"{count} attention samples instead of {patterns or quick_patterns(stack)}"
     memory = prediction_cost(LAST, patterns=64).bytes
     assert way(LAST, 1024, Budget(60.0, memory)).arguments == {"patterns": 64}
 
@@ -68,8 +68,8 @@ def test_groups_come_before_fewer_patterns_than_theirs():
     for patterns, expected in ((None, count), (4096, fitting), (8, 8)):
         one = way(stack, patterns, Budget(20.0, 4e9))
         assert one.arguments == {"grouped": True, "patterns": expected}
-        less = f" in place of {patterns}" if expected < (patterns or 0) else ""
-        assert one.said.endswith(f"in {expected} sampled patterns{less}")
+        less = f" instead of {patterns}" if expected < (patterns or 0) else ""
+        assert one.said.endswith(f"with {expected} attention samples{less}")
     assert way(stack, 4096, Budget(1e5, 4e12)).arguments == {"patterns": 4096}, "as asked for"
     few = prediction_cost(stack, patterns=2, grouped=True).seconds
     assert way(stack, None, Budget(1.01 * few, 4e9)).arguments == {"grouped": True, "patterns": 2}
@@ -116,8 +116,8 @@ def test_an_error_says_what_it_takes_and_what_to_change(stack):
     with pytest.raises(OverBudgetError) as raised:
         way(stack, None, ENOUGH)
     said = re.fullmatch(
-        rf"theory would take about .+ and .+ for {stack.tokens} tokens( with 2 patterns)?, more than the 1.0 min of "
-        r"--max-time(?: and the 3.7 GiB of --memory)?; --tokens (\d+) is within these.*",
+        rf"theory would take about .+ and .+ for {stack.tokens} tokens( with 2 .* samples)?, more than the 1.0 min of "
+        r"--max-time(?: and the 3.7 GiB of --memory)?; --tokens (\d+) is within the limits.*",
         str(raised.value),
     )
     assert said is not None, str(raised.value)
@@ -132,15 +132,15 @@ def test_waiting_is_offered_where_it_is_of_use(monkeypatch):
     stack = replace(LAST, tokens=512, depth=12)
     with pytest.raises(OverBudgetError) as raised:
         way(stack, None, Budget(1.0, 4e9))
-    longer = re.search(r"--max-time (\w+) waits for it", str(raised.value))
+    longer = re.search(r"--max-time (\w+) allows it", str(raised.value))
     way(stack, 2, Budget(seconds_of(longer[1]), 4e9))
-    with pytest.raises(OverBudgetError, match=r"more than the 977 KiB of --memory; .*--memory [\d.]+GB waits for it"):
+    with pytest.raises(OverBudgetError, match=r"more than the 977 KiB of --memory; .*--memory [\d.]+GB allows it"):
         way(stack, None, Budget(1e4, 1e6))
-    with pytest.raises(OverBudgetError, match=r"--max-time [1-9]\d*s waits for it"):
+    with pytest.raises(OverBudgetError, match=r"--max-time [1-9]\d*s allows it"):
         way(replace(CAUSAL, tokens=4096, depth=12, heads=8), None, Budget(0.1, 4e9))
     with pytest.raises(OverBudgetError) as raised:
         way(replace(stack, tokens=10**6), None, ENOUGH)
-    assert "waits for it" not in str(raised.value)
+    assert "allows it" not in str(raised.value)
 
 
 def test_one_token_and_given_masks_have_no_fewer():

@@ -131,7 +131,7 @@ def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_
         ({"draws": 2.5}, "^draws must be an integer"),
         ({"draws": True}, "^draws must be an integer"),
         ({"seed": -1}, "^seed must be an integer of at least 0, got -1"),
-        ({"engine": "magic"}, "^engine must be 'auto' or 'conditioned' or 'dense', got 'magic'"),
+        ({"engine": "magic"}, "^engine must be 'auto' or 'conditioned' or 'dense' or 'gram', got 'magic'"),
         ({"dtype": "int8"}, "^dtype must be 'float32' or 'float64', got 'int8'"),
         ({"device": "tpu"}, "^device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
         ({"device": "cuda:x"}, "^device must be"),

@@ -173,7 +173,7 @@ def test_windows_of_a_wrong_form(windows):
 
 
 def test_arguments_of_another_kind():
-    with pytest.raises(ValueError, match="^windows must hold ids of words, of at least 0, got -1"):
+    with pytest.raises(ValueError, match="^windows must hold token ids of at least 0, got -1"):
         predict(Stack(tokens=2), [[0, -1, 2]])
     for name in ("finite_width", "grouped"):
         with pytest.raises(ValueError, match=f"^{name} must be True or False, got 'no'"):

@@ -91,13 +91,13 @@ def test_a_law_by_its_name(tmp_path):
         (lambda: TextLaw.of_counts([0, 0]), "^counts must be .* one of them above 0"),
         (lambda: TextLaw.of_frequencies([0.5, 0.4]), "^frequencies must have the sum 1, got 0.9; of_counts"),
         (lambda: TextLaw(np.array([1.0]), 0.5, 0.6, 0.1, 0.1), "^across must be at most within = 0.5, got 0.6"),
-        (lambda: TextLaw(np.array([1.0]), 1.5, 0.6, 0.1, 0.1), "^within must be a chance from 0 to 1, got 1.5"),
+        (lambda: TextLaw(np.array([1.0]), 1.5, 0.6, 0.1, 0.1), "^within must be a probability from 0 to 1, got 1.5"),
         (lambda: TextLaw.of_text("a b c".split(), 2), "^text must have two sequences of at least 2 tokens"),
-        (lambda: predict(SMALL, text=TextLaw.zipf(1.0, 65)), "^vocab must be at least the 65 words .* got 64"),
+        (lambda: predict(SMALL, text=TextLaw.zipf(1.0, 65)), "^vocab must be at least the 65 token ids .* got 64"),
         (lambda: predict(SMALL, text=TextLaw.zipf(1.0, 8), grouped=False), "^text cannot be combined with windows"),
         (lambda: predict(SMALL, text="zipf"), "^text must be a TextLaw or None, got 'zipf'"),
         (lambda: predict(replace(SMALL, tokens=1), text=TextLaw.zipf(1.0, 8)), "at least 2 tokens"),
-        (lambda: replace(TextLaw.zipf(1.0, 2), own_labels=[0.5, 2.0]), "^own_labels must be None or chances from 0"),
+        (lambda: replace(TextLaw.zipf(1.0, 2), own_labels=[0.5, 2.0]), "^own_labels must be None or probabilities"),
     ],
 )  # fmt: skip
 def test_what_is_no_law(wrong, message):

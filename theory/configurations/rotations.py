@@ -9,7 +9,7 @@ from theory.configurations.reading import Fields, Note, Reading
 KINDS = ("full_attention", "sliding_attention")
 """The kinds of layers in a configuration's `layer_types`: without and with a window."""
 _AS_WITH_A_WINDOW = "all layers rotate as those with a window here"
-_SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
+_SLOW = "it changes only slow rotations, which do not matter for so few tokens"
 
 
 def read_rotations(r: Reading, fields: Fields) -> None:

@@ -159,6 +159,7 @@ def noise_scale(
     text: TextLaw | None = None,
     max_time: float | None = None,
     memory: float | None = None,
+    coarse: bool = False,
 ) -> NoiseScale:
     """Predict how the gradient of a batch depends on its size, and the noise scale of McCandlish et al. (2018).
 
@@ -173,6 +174,7 @@ def noise_scale(
         text: the law of random text within and between sequences, as in `predict`.
         max_time: limit of the computing time in seconds, as in `predict`.
         memory: limit of the memory in bytes, as in `predict`.
+        coarse: whether a text has about half as many groups of tokens, and few sampled heads above the first layer.
 
     Raises:
         ValueError: as in `predict` for two sequences.
@@ -185,7 +187,7 @@ def noise_scale(
     9.3 sequences, of the last W2 5.9
     """
     two_sequences = predict_sequences(
-        stack, windows, patterns=patterns, grouped=grouped, text=text, max_time=max_time, memory=memory
+        stack, windows, patterns=patterns, grouped=grouped, text=text, max_time=max_time, memory=memory, coarse=coarse
     )
     roles = {name.replace(_SQUARE, ""): name for name in two_sequences if _SQUARE in name}
     # Two sequences have (S + C)/2, in two parts.

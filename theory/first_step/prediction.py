@@ -208,10 +208,10 @@ def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[A
         return [None]
     ids = checked_windows(stack, windows)
     if ids.max() >= stack.vocab:
-        raise ValueError(f"windows must hold ids of words below vocab = {stack.vocab}, got {ids.max()}.")
+        raise ValueError(f"windows must hold token ids below vocab = {stack.vocab}, got {ids.max()}.")
     if is_tied(stack):
         raise ValueError(
-            "windows must be None for the first step of tied embeddings, whose words all differ there; `predict` and "
+            "windows must be None for the first step of tied embeddings, whose tokens all differ there; `predict` and "
             "`noise_scale` take both."
         )
     inputs = word_inputs(stack, ids)

@@ -7,6 +7,7 @@ only used to tell how long they take.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is
 from theory.mean_field.attention.grouped_patterns import SAMPLES
 from theory.mean_field.experts import COUNTED
 from theory.mean_field.group_members import MEMBERS, MemberLayout
-from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.text_groups import text_heads
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
-from theory.mean_field.token_groups import GroupLayout, representative_count, token_groups
+from theory.mean_field.token_groups import HEADS, GroupLayout, representative_count, token_groups
 from theory.stack import Stack
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
@@ -70,8 +71,9 @@ class Cost:
 
 
 def prediction_cost(
-    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: bool = False
-) -> Cost:
+    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: bool = False,
+    coarse: bool = False,
+) -> Cost:  # fmt: skip
     """Return the estimated cost of `theory.predict` for a network, the same on every machine.
 
     Args:
@@ -80,12 +82,13 @@ def prediction_cost(
         patterns: number of attention samples, as in `predict`.
         grouped: whether tokens are grouped, as in `predict`, but not None.
         text: whether token ids follow a law of text, which requires groups of tokens.
+        coarse: as in `noise_scale`.
     """
     patterns = patterns or quick_patterns(stack, grouped=grouped, text=text)
     if grouped:
         text = text or holds_words(stack)
         count = patterns if is_fluctuating(stack) or not text else 1 + (stack.sequences != 2)
-        once, each, memory = _of_groups(stack, text=text)
+        once, each, memory = _of_groups(stack, text=text, coarse=coarse)
         return Cost(once + each * count, memory * min(count, _at_once(stack, memory, text=text)))
     if windows == 0 and is_exchangeable(stack):  # kernels of two numbers each
         return Cost(0.01 + 1e-4 * sum(part.depth for part in stack.parts), _TABLES)
@@ -204,23 +207,31 @@ def has_cheaper_groups(stack: Stack) -> bool:
     return not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
 
 
-def representatives(stack: Stack) -> GroupLayout:
+def representatives(stack: Stack, *, coarse: bool = False) -> GroupLayout:
     """Return the layout of the representatives that replace groups of neighbouring tokens, for all sequences."""
-    of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window)
+    of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window, **_groups(coarse=coarse))
     if has_experts(stack):
         of_one = MemberLayout.of(of_one)
     return of_one.repeated(stack.sequences) if stack.sequences > 1 else of_one
 
 
-def _representatives(stack: Stack, members: int = 1) -> int:
+def _representatives(stack: Stack, members: int = 1, *, coarse: bool = False) -> int:
     """Return the number of representatives of all sequences, computed without their layout.
 
     Args:
         stack: the network.
         members: number of followed tokens for each representative, at most.
+        coarse: as in `noise_scale`.
     """
-    of_one = representative_count(stack.tokens, causal=stack.mask == "causal", window=stack.window, members=members)
+    of_one = representative_count(
+        stack.tokens, causal=stack.mask == "causal", window=stack.window, members=members, **_groups(coarse=coarse)
+    )
     return stack.sequences * of_one
+
+
+def _groups(*, coarse: bool) -> dict[str, Any]:
+    """Return arguments of `token_groups`, for about half as many groups if they are coarse."""
+    return {"alone": 6, "ratio": 2.0} if coarse else {}
 
 
 def chunk(stack: Stack) -> int:
@@ -231,12 +242,12 @@ def chunk(stack: Stack) -> int:
     return each * max(1, -(-wanted // each), CHUNK_ENTRIES // (each * numbers))
 
 
-def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
+def grouped_chunk(stack: Stack, *, text: bool = False, coarse: bool = False) -> int:
     """Return the number of batch entries that are predicted at once with groups of tokens.
 
     For one text it is even, so that entries with more and with fewer repeated token ids are predicted together.
     """
-    return _at_once(stack, _of_groups(stack, text=text)[2], text=text or holds_words(stack))
+    return _at_once(stack, _of_groups(stack, text=text, coarse=coarse)[2], text=text or holds_words(stack))
 
 
 def _at_once(stack: Stack, each: float, *, text: bool) -> int:
@@ -269,12 +280,13 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
     return at_once, max(1, TIED_CUBES // (at_once * stack.rows**3))
 
 
-def _of_groups(stack: Stack, *, text: bool) -> tuple[float, float, float]:
+def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float, float, float]:
     """Return the cost of groups of tokens: seconds without samples, seconds of one sample, and bytes of one sample."""
     text = text or holds_words(stack)  # by the same rule
-    r = float(_representatives(stack) * (1 + text))  # a text has a probe beside every representative
+    r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
-    heads = min(stack.heads, (TextLayout if text else GroupLayout).most_heads) if stack.query_key_scale else 0
+    by_layer = [min(stack.heads, text_heads(k, coarse=coarse) if text else HEADS) for k in range(1, stack.depth + 1)]
+    heads = float(np.mean(by_layer)) if stack.query_key_scale else 0.0
     samples, pairs, rows = heads * SAMPLES, r * members / stack.sequences, members * stack.key_width
     counted = min(stack.rows, COUNTED * r) * stack.experts * has_experts(stack)  # logits that tell loads of experts
     each = stack.depth * (1e-6 * members**2 + 1.1e-7 * counted + samples * (4e-7 * pairs + 1.6e-9 * r * rows))

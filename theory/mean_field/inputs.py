@@ -173,7 +173,7 @@ def checked_windows(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.in
             f"{least}, got {ids.dtype} of shape {ids.shape}."
         )
     if ids.min() < 0:
-        raise ValueError(f"windows must hold ids of words, of at least 0, got {ids.min()}.")
+        raise ValueError(f"windows must hold token ids of at least 0, got {ids.min()}.")
     return ids[: len(ids) // least * least]
 
 

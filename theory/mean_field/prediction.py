@@ -195,11 +195,11 @@ def _predicted(
 def predict_sequences(
     stack: Stack, windows: NDArray[np.integer] | None = None, *, patterns: int | None = None,
     grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
-    memory: float | None = None,
+    memory: float | None = None, coarse: bool = False,
 ) -> Prediction:  # fmt: skip
     """Predict squared gradient norms for two sequences, split into a part within sequences and a shared part.
 
-    Arguments are those of `predict`.
+    Arguments are those of `predict`, and `coarse` as in `noise_scale`.
 
     Returns:
         A prediction in which every E‖∂L/∂W‖² has two parts along a last axis: the sum over pairs of tokens within a
@@ -225,10 +225,10 @@ def predict_sequences(
         require(two, "grouped")
     of_text, count = text is not None, 0 if ids is None else len(ids)
     asked, patterns = patterns, patterns or quick_patterns(two, grouped=grouped, text=of_text)
-    cost = prediction_cost(two, count, patterns=patterns, grouped=grouped, text=of_text)
+    cost = prediction_cost(two, count, patterns=patterns, grouped=grouped, text=of_text, coarse=coarse)
     clock = partial(predicted_seconds, two, count, patterns=patterns, grouped=grouped, text=text)
     _check_cost(cost, clock, _LONG if max_time is None and asked is None else max_time, memory)
-    inputs, tokens = _laid_out(two, ids, text, grouped=grouped)
+    inputs, tokens = _laid_out(two, ids, text, grouped=grouped, coarse=coarse)
     if inputs.source is not None:
         inputs = replace(inputs, source=replace(inputs.source, tokens=_told_apart(inputs.source.tokens)))
     return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time))
@@ -240,13 +240,13 @@ def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
 
 
 def _laid_out(
-    stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool
+    stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool, coarse: bool = False
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
     """Return the inputs and the layout of the tokens: all tokens, or the representatives of groups."""
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:
-        of_text = TextLayout.of(representatives(stack), text)
+        of_text = TextLayout.of(representatives(stack, coarse=coarse), text, coarse=coarse)
         return text_inputs(stack, of_text, text), of_text
     if grouped:
         tokens = representatives(stack)
@@ -325,8 +325,8 @@ def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
     """Return every quantity for every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    of_text = isinstance(tokens, TextLayout)
-    size = grouped_chunk(stack, text=of_text) if isinstance(tokens, GroupLayout) else chunk(stack)
+    of_text, coarse = isinstance(tokens, TextLayout), getattr(tokens, "coarse", False)
+    size = grouped_chunk(stack, text=of_text, coarse=coarse) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
@@ -453,7 +453,7 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
             "windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
-        raise ValueError(f"vocab must be at least the {words} words of the text, got {stack.vocab}.")
+        raise ValueError(f"vocab must be at least the {words} token ids of the text, got {stack.vocab}.")
     if stack.tokens < 2 or stack.input_correlation:
         raise ValueError(
             f"text requires input_correlation 0 and at least 2 tokens, got input_correlation "

@@ -23,6 +23,7 @@ from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
 from theory.mean_field.averaged_units import averaged_units
+from theory.mean_field.depth_mixing import MixedStream
 from theory.mean_field.experts import experts
 from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count
@@ -54,6 +55,7 @@ from theory.mean_field.tied.text_gradient import text_tied_backward
 from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
+from theory.stack.depth_mixing import mixing_matrix
 from theory.stack.plan import Kind, Step, plan
 from theory.stack.quantities import QUANTITIES, STREAM
 from theory.stack.weights import weight_shapes
@@ -247,20 +249,21 @@ def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]
 
 
 def _branch(
-    kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
+    kind: Kind, step: Step, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
     variance: Array | None, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
     """Return the rule of one branch of a sub-layer.
 
     Args:
         kind: kind of the branch.
-        stack: the network.
+        step: the sub-layer.
         tokens: layout of its tokens.
         memory: the encoder's output; None without an encoder.
         generator: random generator of attention samples and experts.
         variance: ρ of `overlap_variance` for groups of tokens; None for all tokens.
         of_words: relative variance of token products over texts; 0 without a law of text.
     """
+    stack = step.stack
     if kind == "units":
         if has_experts(stack):
             return cast(Branch[Any], experts(stack, generator))
@@ -278,7 +281,7 @@ def _branch(
     followed = isinstance(tokens, MemberLayout)
     if not sampled:
         return of_groups(uniform_attention(stack)) if followed else uniform_attention(stack)
-    grouped = GroupedAttention(stack, variance, generator)
+    grouped = GroupedAttention(stack, variance, generator, step.layer)
     return cast(Branch[Any], grouped.of_members if followed else grouped)
 
 
@@ -309,6 +312,8 @@ def forward_pass(
     memory = encoded and encoded[1]
     stream, first = _embedded(stack, tokens, TokenMoments(inputs.kernel, inputs.means))
     pullbacks = [first]
+    mixed = None if (matrix := mixing_matrix(stack)) is None else MixedStream(matrix, [stream])
+    stream = stream if mixed is None else mixed.read()
     insides: list[tuple[SublayerState[Kernel], ...]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
@@ -318,8 +323,9 @@ def forward_pass(
     for step in plan(stack):
         if words is not None:
             of_words = words.variance(cast(Array, stream.kernel), normed=step.stack.composition.input_norm)
-        branches = [_branch(kind, step.stack, tokens, memory, generator, variance, of_words) for kind in step.kinds]
+        branches = [_branch(kind, step, tokens, memory, generator, variance, of_words) for kind in step.kinds]
         passed = _passed(step, tokens, stream, branches)
+        passed = passed if mixed is None else mixed.passed(passed)
         if words is not None:
             words = words.passed(step, passed)
         if groups is not None and variance is not None:
@@ -332,7 +338,7 @@ def forward_pass(
     read, output_scales, pullback = _read_out(stack, tokens, stream)
     output, transform = transformed(stack, tokens, read)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
-    pullbacks.append(pullback)
+    pullbacks.append(pullback if mixed is None else mixed.joined(pullback, len(mixed.outputs) - 1))
     layers = {name: _above_dense(stack, values) for name, values in layers.items() if values}
     return Forward(
         layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded

@@ -46,20 +46,20 @@ class TextLaw:
     def __post_init__(self) -> None:
         law = np.asarray(self.frequencies, dtype=float)
         if law.ndim != 1 or not len(law) or not np.isfinite(law).all() or (law < 0).any():
-            raise ValueError("frequencies must be numbers of at least 0, one for every word.")
+            raise ValueError("frequencies must be numbers of at least 0, one for every token id.")
         if abs(law.sum() - 1.0) > _ROUNDING:
             raise ValueError(f"frequencies must have the sum 1, got {law.sum():g}; of_counts takes counts.")
         object.__setattr__(self, "frequencies", law)
         repeats = law if self.own_labels is None else np.asarray(self.own_labels, dtype=float)
         if repeats.shape != law.shape or not ((repeats >= 0) & (repeats <= 1)).all():
-            raise ValueError("own_labels must be None or chances from 0 to 1, one for every word.")
+            raise ValueError("own_labels must be None or probabilities from 0 to 1, one for every token id.")
         object.__setattr__(self, "own_labels", repeats)
         for name in ("within", "across", "same_word_labels", "other_word_labels"):
             if not 0.0 <= (chance := getattr(self, name)) <= 1.0:
-                raise ValueError(f"{name} must be a chance from 0 to 1, got {chance!r}.")
+                raise ValueError(f"{name} must be a probability from 0 to 1, got {chance!r}.")
         if self.across > self.within + _ROUNDING:
             raise ValueError(
-                f"across must be at most within = {self.within:g}, got {self.across:g}: a text repeats its own words "
+                f"across must be at most within = {self.within:g}, got {self.across:g}: a text repeats its own tokens "
                 "at least as often as another's."
             )
 
@@ -90,7 +90,7 @@ class TextLaw:
             whole = numbers.sum()
         if numbers.ndim != 1 or not np.isfinite([*numbers, whole]).all() or (numbers < 0).any() or not whole > 0:
             raise ValueError(
-                "counts must be numbers of at least 0, one for every word, one of them above 0, and of a finite sum."
+                "counts must be numbers of at least 0, one for every id, one of them above 0, and of a finite sum."
             )
         return cls.of_frequencies(numbers / whole)
 
@@ -179,7 +179,7 @@ class TextLaw:
         try:
             return replace(law, within=max(float(card.get("within", law.within)), law.within), **chances)
         except TypeError:
-            raise ValueError("within, same_word_labels and other_word_labels of a law must be chances.") from None
+            raise ValueError("within, same_word_labels and other_word_labels of a law must be probabilities.") from None
 
     @classmethod
     def of_text(cls, words: Sequence[object] | NDArray[np.integer], tokens: int) -> TextLaw:
@@ -207,7 +207,7 @@ class TextLaw:
         sequences = (len(ids) - 1) // tokens if tokens > 1 else 0
         if sequences < 2:
             raise ValueError(
-                f"text must have two sequences of at least 2 tokens, and one word more, got {len(ids)} words and "
+                f"text must have two sequences of at least 2 tokens, and one token more, got {len(ids)} tokens and "
                 f"tokens = {tokens}."
             )
         used, labels = ids[: sequences * tokens], ids[1 : sequences * tokens + 1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ _NODE = 0.5 - 0.5 / 3.0**0.5
 # Tokens of the smallest group; groups of a window, and of a sequence without a mask, whose tokens are all alike.
 _LEAST = 4
 _GROUPS = 8
+
+HEADS = 16
+"""Sampled heads at most, where tokens differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -63,8 +66,9 @@ class GroupLayout(MatrixLayout):
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
         )  # fmt: skip
 
-    most_heads: ClassVar[int] = 16
-    """The largest number of heads that are sampled; with many tokens, more heads would average out little more."""
+    def most_heads(self, layer: int) -> int:
+        """Return the largest number of heads that a layer samples; more would average out little among many tokens."""
+        return HEADS
 
     def same_word(self, words: None) -> Array:
         return np.eye(len(self.sizes))

@@ -44,10 +44,10 @@ def test_step_1_of_a_run(capsys):
     norm = f"{sum(squares) ** 0.5:.4g}"
     assert f"Step 1 of such a run: loss {six['loss']:.4g} +- {off}, gradient norm {norm} +- " in said
     assert "at 6 sequences of 4 tokens" in said
-    assert "which is not text" in said
-    assert "no biases, gains or tables of inputs" in said
+    assert "Text: none, all tokens differ" in said
+    assert "no biases, gains or embedding tables" in said
     norms = {name: value**0.5 for name, value in noise_scale(STACK).grad_sq(6).items()}
-    table = said.split("gradients, of the batch of 6\n")[1].splitlines()
+    table = said.split("for the batch of 6 sequences\n")[1].splitlines()
     for layer, line in enumerate(table[1:3]):
         printed = [float(word) for word in line.split()[1:]]
         assert printed == pytest.approx([norms[name][layer] for name in ("WV", "W1", "W2")], rel=1e-3)
@@ -60,12 +60,12 @@ def test_without_a_common_part_there_is_no_noise_scale(capsys):
     gated = ("--width", "16", "--depth", "1", "--tokens", "2", "--vocab", "8", "--ffn", "gated", "--activation", "silu")
     assert main(["predict", *gated, "--batch", "6"]) == 0
     said = capsys.readouterr().out
-    assert "The matrices have no noise scale: two sequences have no part of their gradients in common here" in said
+    assert "The matrices have no noise scale: the gradients of two sequences have no common part" in said
     assert "see --text" in said
     assert "inf " not in said
     assert main(["predict", *gated, "--first-step", "--optimizer", "sgd"]) == 0
     said = capsys.readouterr().out
-    assert "; none: two sequences of other words have no part of the gradient in common." in said
+    assert "; none: the gradients of two such sequences have no common part." in said
 
 
 def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
@@ -80,7 +80,7 @@ def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     assert not {"inputs", "bias_WG"} & rows.keys()
     assert main(["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "4"]) == 0
     said = capsys.readouterr().out
-    assert "each stands 2 times in the batch" in said
+    assert "Independent tokens would occur 2 times each" in said
     assert "biases of WQ, WK, WV, WO, W1, W2" in said
     assert " +- " in said.split("gradient norm")[1].splitlines()[0]
 
@@ -112,7 +112,7 @@ def test_a_batch_of_text(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["gradient_norm_sem"] == 0.0
     (tmp_path / "text.txt").write_text("a b a c a b b a d a a b c a a b a c b")
     assert main([*line[:-1], "--text", str(tmp_path / "text.txt")]) == 0
-    assert "their labels agree" in capsys.readouterr().out
+    assert "Probability of equal labels" in capsys.readouterr().out
     for given, message in (
         (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
         (["--text", "lighthouse"], "vocab must be at least the"),
@@ -142,7 +142,11 @@ def test_a_layer_that_is_lost_in_errors_is_no_end_of_a_ratio(capsys, monkeypatch
     monkeypatch.setattr(batch, "_by_layer", lost)
     assert main(line) == 0
     said = capsys.readouterr().out
-    assert "is lost in the error" in said and "dL/dWQ " in ratios_of(said) and "dL/dWK " not in ratios_of(said)
+    assert (
+        "smaller than the error of the attention samples" in said
+        and "dL/dWQ " in ratios_of(said)
+        and "dL/dWK " not in ratios_of(said)
+    )
 
 
 def ratios_of(said):
@@ -236,9 +240,9 @@ def test_a_text_of_words_and_one_of_spaces_are_warned_of(tmp_path, capsys):
     (tmp_path / "words").write_text("the cat and a dog saw it all go by " * 20)
     (tmp_path / "counts").write_text("6 1 1 1 1 1")
     assert main([*line, str(tmp_path / "words")]) == 0
-    assert "no token ids" in capsys.readouterr().out
+    assert "not token ids" in capsys.readouterr().out
     assert main([*line, f"counts:{tmp_path / 'counts'}"]) == 0
-    assert "One token makes 55% of the text" in capsys.readouterr().out
+    assert "One token is 55% of the text" in capsys.readouterr().out
 
 
 def test_vectors_of_families():

@@ -31,7 +31,7 @@ def test_the_command(png_alone, tmp_path, capsys):
     """A row per network and optimizer, a table and a figure; the ratio of means is that of the networks' numbers."""
     assert main([*LINE, *WIDER, "--optimizer", "sgd", "adam", "--draws", "2", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "Networks: ratios of means of 2; break-even" in said
+    assert "networks: critical rate by means over 2 sampled networks; break-even" in said
     assert "Post-LN, sgd, depth 1: d^-0." in said
     table = pd.read_csv(tmp_path / "first_step.csv")
     assert table["optimizer"].tolist() == ["sgd", "adam", "sgd", "adam"]
@@ -93,7 +93,7 @@ def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     assert row["update_ratio"] == pytest.approx(2, rel=0.01)
     assert main([*line, "--tokens", "2", "--optimizer", "adam", "--all"]) == 0
     said = capsys.readouterr().out
-    assert "Multipliers of the rate" in said
+    assert "Multipliers of the learning rate" in said
     powers = said[said.index("Critical rates at twice the size") :].splitlines()[1]
     # Signs of all matrices move as much whatever their number: like 1/L in the depth, and hardly with the batch.
     assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
@@ -114,7 +114,7 @@ def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     assert beside[1] == pytest.approx(2 * beside[0])
     with by_estimates():
         assert main([*line[:4], *"--tokens 32 --vocab 400 --depth 12 --optimizer adam --max-time 3s".split()]) == 2
-    assert re.search(r"of --max-time; --tokens \d+ is within these; --max-time", capsys.readouterr().err)
+    assert re.search(r"of --max-time; --tokens \d+ is within the limits; --max-time", capsys.readouterr().err)
 
 
 def test_bert_s_configuration_beside_networks(without_powers, tmp_path, capsys):

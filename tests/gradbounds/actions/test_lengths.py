@@ -41,7 +41,7 @@ def test_lengths_have_the_numbers_of_one_by_one(capsys, tmp_path):
 
 def test_why_it_grows_is_said_where_it_grows(capsys):
     """In a small Llama, with a mask and without, and not where attention is uniform and labels often coincide."""
-    why = "gradients shrink with what its tokens have in common"
+    why = "have less in common, so that its gradients shrink"
     small = ["--like", "llama-3-8b", "--depth", "8", "--heads", "2", "--kv-heads", "2", "--head-width", "128"]
     for mask in ("causal", "none"):
         lengths = [*small, "--rotary", "0", "--mask", mask, "--patterns", "8", "--tokens", "4", "32"]

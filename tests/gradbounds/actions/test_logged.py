@@ -65,7 +65,7 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 2 * healthy.norm_deviation)
     assert result.values["as_it_should_be"]
     assert not result.alarm
-    assert "Step 1 is what it should be." in str(result)
+    assert "Step 1 is as predicted." in str(result)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
     assert ", of no step that the log gives." in at_start[2]
     later = said(f"loss: {0.8 * healthy.loss} norm: {healthy.norm}")
     assert later[:2] == (None, False)
-    assert "Step 1 is undecided as the log gives no step, and later ones have a smaller loss: " in later[2]
+    assert "Step 1 is undecided because the log states no step, and later steps have a smaller loss: " in later[2]
     assert said(f"step: 1 loss: {0.8 * healthy.loss}")[:2] == (False, True)
     assert said(f"loss: {1.2 * healthy.loss}")[:2] == (False, True)
     tuned = said(f"step: 1 loss: {0.4 * math.log(1000)} norm: {healthy.norm}")
@@ -148,7 +148,7 @@ def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
     assert result.values["as_it_should_be"] is None
     assert not result.alarm
     assert "Step 1 is undecided without --text FILE: " in str(result)
-    assert result.to_frame()["cause"][0].startswith("a text in which two tokens are the same with the chance 0.01")
+    assert result.to_frame()["cause"][0].startswith("a text in which two tokens are equal with probability 0.01")
     assert (result.to_frame()["tried"] == 11).any()  # divisors of 60, of which one is the nearest
     for norm, text in ((2.4, None), (many.norm, None), (usual.norm, "zipf:1.5")):  # 2.7 if all words differ
         result = judged(tmp_path, usual.loss, norm, text)
@@ -167,7 +167,7 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
     causes = logged._of_text(50257, {}, predicted, LogLine(10.97, 160.0 * kappa**0.5))
     assert len(causes) == named
     for cause in causes:
-        said = re.match(r".*the chance (0\.\d+), as .*; the nearest measured one is (.+), (0\.\d+)\)", cause.words)
+        said = re.match(r".*probability (0\.\d+), as .*; nearest measured text: (.+), (0\.\d+)\)", cause.words)
         assert float(said[1]) == pytest.approx(kappa, rel=0.05)
         texts = token_law("english", 50257).kappa_of_texts | token_law("code", 50257).kappa_of_texts
         least = min(abs(math.log(value / kappa)) for value in texts.values())
@@ -180,7 +180,7 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
     tuned = judged(tmp_path, 0.3 * uniform, 40 * healthy.norm, None)
     assert (tuned.values["as_it_should_be"], tuned.alarm) == (None, False)
     assert not tuned.to_frame()["cause"].str.contains("a text|drawn by|tied").any()
-    assert re.search(r"None of \d+ tested units and sums turns it into the loss of fresh weights\.", str(tuned))
+    assert re.search(r"None of \d+ tested units and sums explains it as the loss of untrained weights\.", str(tuned))
     divided = judged(tmp_path, healthy.loss / 4, healthy.norm / 4)
     assert divided.alarm
     assert "  loss and gradient are divided once too often, by 4: loss " in str(divided)
@@ -189,9 +189,9 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
 def test_at_most_three_causes_are_printed(tmp_path, healthy):
     """Each has its two factors, and the number of tested causes is printed."""
     said = str(judged(tmp_path, healthy.loss, 2 * healthy.norm))
-    causes = [line for line in said.splitlines() if line.startswith("  ") and " times theory's" in line]
+    causes = [line for line in said.splitlines() if line.startswith("  ") and " times the prediction" in line]
     assert 1 <= len(causes) <= 3
-    assert re.search(r"Causes that would explain it \(\d+ tested\), a text first, then the nearest:", said)
+    assert re.search(r"Causes that explain this \(\d+ tested\), texts first, then the nearest:", said)
 
 
 def test_planted_norms(tmp_path, healthy):
@@ -202,7 +202,7 @@ def test_planted_norms(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss, healthy.norm**2)
     assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
-    assert " tested causes explains it." in str(result)
+    assert " tested causes explains this." in str(result)
     assert not result.to_frame()["explains"].any()
 
 
@@ -219,7 +219,7 @@ def test_another_draw_of_a_models_weights(tmp_path, capsys):
     said = json.loads(capsys.readouterr().out)
     assert not said["as_it_should_be"]
     causes = said["causes"]["rows"] if isinstance(said["causes"], dict) else said["causes"]
-    assert causes[0]["cause"] == "weights are drawn by OLMo's code (olmo)"
+    assert causes[0]["cause"] == "weights are initialized by OLMo's code (olmo)"
 
 
 @pytest.mark.parametrize(
@@ -298,8 +298,8 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert len(layers) == 12
     assert layers["W2", 3] == pytest.approx(4.0)
     assert layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0)
-    assert "Furthest from that is dL/dW2 of layer 3" in str(result)
-    assert "Parameters of other names: layers.1.rotary.weight." in str(result)
+    assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
+    assert "Parameters with unknown names: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
     fused, _ = beside_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
@@ -318,8 +318,8 @@ def test_a_matrix_that_the_whole_norm_hides(tmp_path, healthy, times, off):
     result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log", patterns=None, max_time="1m")
     assert result.alarm == off
     assert result.values["as_it_should_be"] == (not off)
-    assert ("Step 1 is what it should be." in str(result)) == (not off)
-    said = f"and dL/dW2 of layer 3 is not: it is {times:.3g} times as large over theory's as the median is."
+    assert ("Step 1 is as predicted." in str(result)) == (not off)
+    said = f"except dL/dW2 of layer 3: its ratio logged / predicted is {times:.3g} times the median ratio."
     assert (said in str(result)) == off
 
 
@@ -388,9 +388,9 @@ def test_a_planted_scale_in_a_foreign_log(of_gpt2):
     assert layers.drop(("W1", 2)).between(0.8, 1.25).all()
     assert result.alarm
     assert result.to_frame()["cause"][0].startswith("the gradient of W1 in layer 2 is ")
-    assert "Furthest from that is dL/dW1 of layer 2" in str(result)
+    assert "Furthest from the median: dL/dW1 of layer 2" in str(result)
     assert "read from gradients/transformer.h.*.mlp.c_fc.weight (3)" in str(result)
-    assert "Parameters of other names: " in str(result)
+    assert "Parameters with unknown names: " in str(result)
     assert "gradients/transformer.h.*.ln_1.bias (3)" in str(result)
 
 
@@ -399,8 +399,8 @@ def test_a_log_of_matrices_alone(of_gpt2):
     assert result.values["as_it_should_be"] is None
     assert not result.alarm
     assert "no loss, no gradient norm, at step 0." in str(result)
-    assert "its matrices alone are set beside theory" in str(result)
-    assert "Furthest from that is dL/dW1 of layer 2" in str(result)
+    assert "only its matrices are compared with theory" in str(result)
+    assert "Furthest from the median: dL/dW1 of layer 2" in str(result)
 
 
 def test_names_that_are_not_gradients():

@@ -143,7 +143,10 @@ def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy
     planted = clipped | {"layers.1.mlp.fc2.weight": norms["layers.1.mlp.fc2.weight"]}
     result = judged(tmp_path, {"loss": loss} | planted, "clipped:1")
     assert result.alarm
-    assert "The loss of step 1 is what it should be, and dL/dW2 of layer 2 is not: it is 4 times" in str(result)
+    assert (
+        "The loss of step 1 is as predicted, except dL/dW2 of layer 2: its ratio logged / predicted is 4 times"
+        in str(result)
+    )
 
 
 @pytest.mark.parametrize("word", ["mean", "sum", "norm", "square", "unclipped", "clipped:1000"])
@@ -249,7 +252,9 @@ def test_names_that_nothing_matches_are_listed(tmp_path, healthy):
     text = ",".join(["step", "train_loss", *names]) + "\n" + ",".join(map(str, [0, loss, 1, 2, 3, 4])) + "\n"
     (tmp_path / "log.csv").write_text(text)
     result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log.csv", patterns=None, max_time="1m")
-    assert "Parameters of other names: layer*_attn_c_attn_weight_gnorm (2), layer*_ln_1_bias_gnorm (2)." in str(result)
+    assert "Parameters with unknown names: layer*_attn_c_attn_weight_gnorm (2), layer*_ln_1_bias_gnorm (2)." in str(
+        result
+    )
     assert result.to_frame("layers").empty
 
 

@@ -41,10 +41,10 @@ def test_theory_is_printed_with_the_bound_and_the_exponents(capsys):
     norms = np.sqrt(predict(STACK)["grad_sq_W2"])
     for layer, norm in enumerate(norms, start=1):
         assert row_of(said, layer)[-1] == f"{norm:.4g}"
-    like_d = "change like d to the power of: dL/dWV 0.500, dL/dW1 0.500, dL/dW2 0.500."
-    assert f"From here to twice the width the last layer's norms {like_d}" in said
-    assert f"From here to twice the width the first layer's norms {like_d}" in said
-    assert "Theorem 1 allows the last dL/dW2" in said
+    like_d = "from here to twice the width: dL/dWV 0.500, dL/dW1 0.500, dL/dW2 0.500."
+    assert f"Exponents in d of the last layer's norms, {like_d}" in said
+    assert f"Exponents in d of the first layer's norms, {like_d}" in said
+    assert "Theorem 1's bound on the norm of the last dL/dW2" in said
 
 
 def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
@@ -72,10 +72,10 @@ def test_first_over_last_of_samples_has_the_error_of_the_same_draws(capsys):
     assert found.mean == pytest.approx(np.sqrt(values[:, 0].mean() / values[:, -1].mean()))
     assert found.sem == pytest.approx(ratios.std() * np.sqrt(127), rel=0.03)
     said = printed(capsys, "--placement", "pre", "--draws", "128", "--seed", "3")
-    ends = next(line for line in said.splitlines() if line.startswith("The same in the 128 sampled networks"))
+    ends = next(line for line in said.splitlines() if line.startswith("The same ratios in the 128 sampled networks"))
     printed_ratio, error = re.search(r"dL/dW2 ([\d.]+) \+- ([\d.]+\d)", ends).groups()
     assert [float(printed_ratio), float(error)] == pytest.approx([found.mean, found.sem], rel=0.05)
-    of_samples = said[said.index("(the cosine is the samples' own)") :]
+    of_samples = said[said.index("(cosine: of the samples)") :]
     cosine = (samples["token_correlation"].mean(0) / samples["hidden_energy"].mean(0))[0]
     error = float(row_of(of_samples, 1)[6])
     assert float(row_of(of_samples, 1)[4]) == pytest.approx(cosine, abs=error / 10)
@@ -103,10 +103,10 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
     monkeypatch.setattr("simulate.runs.cost.block_bytes", lambda cell: 1.0)
     said = printed(capsys, "--embeddings", "tied", "--loss-on", "last", *limit)
     assert re.search(
-        r"Theory: theory would take about .* for 4 tokens with 2 patterns, more than the .* of --memory", said
+        r"Theory: theory would take about .* for 4 tokens with 2 attention samples, more than the .* of --memory", said
     )
     assert "Samples, root mean squares: 16 networks" in said
-    assert "over theory" in printed(capsys, "--embeddings", "tied", "--draws", "2")
+    assert "Samples / theory" in printed(capsys, "--embeddings", "tied", "--draws", "2")
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
     [
         (
             ("--like", "gpt2", "--tokens", "1024", "--loss-on", "last"),
-            "theory would take about .*; --tokens [1-9][0-9]* is within these",
+            "theory would take about .*; --tokens [1-9][0-9]* is within the limits",
         ),
         (
             ("--like", "llama-3-8b", "--tokens", "1000000", "--loss-on", "last"),
             "theory would take about .* years and .*iB for 1000000 tokens",
         ),
-        (("--like", "llama-3-8b", "--tokens", "4096", "--max-time", "1s"), "about .* s and .*4096 tokens with 2 patt"),
+        (("--like", "llama-3-8b", "--tokens", "4096", "--max-time", "1s"), "about .* s and .*4096 tokens with 2 att"),
         (("--mask", "causal", "--tokens", "100000", "--loss-on", "last"), "theory would take about"),
         (("--mask", "causal", "--memory", "1kB"), "theory would take about"),
         (("--memory", "1"), "--memory must be a size above 0 with its unit"),
@@ -144,12 +144,12 @@ def test_a_megabyte_is_enough_for_few_patterns(capsys):
     arguments = ("--query-key-scale", "1", "--mask", "causal", "--patterns", "4096", "--memory", "1MB")
     said = printed(capsys, *arguments)
     count = int(
-        re.search(r"for time and memory \((\d+) sampled patterns in place of 4096\)", said.replace("\n  ", " "))[1]
+        re.search(r"for time and memory \((\d+) attention samples instead of 4096\)", said.replace("\n  ", " "))[1]
     )
     stack = replace(STACK, query_key_scale=1.0, mask="causal")
     assert prediction_cost(stack, patterns=count).bytes <= 1e6 < prediction_cost(stack, patterns=2 * count).bytes
     found = json.loads(printed(capsys, *arguments, "--json"))
-    assert found["cheaper"] == f"{count} sampled patterns in place of 4096"
+    assert found["cheaper"] == f"{count} attention samples instead of 4096"
 
 
 def test_a_million_tokens_are_predicted(capsys):
@@ -158,7 +158,7 @@ def test_a_million_tokens_are_predicted(capsys):
         said = printed(capsys, "--tokens", "1000000", *more)
         assert "one sequence of 1000000 tokens" in said
         folded = said.replace("\n  ", " ")
-        assert ("a few tokens stand for groups of their neighbours (docs/attention.md)" in folded) == bool(more)
+        assert ("a few tokens represent groups of their neighbours (docs/attention.md)" in folded) == bool(more)
 
 
 def test_one_token_is_predicted(capsys):
@@ -248,7 +248,7 @@ def test_without_a_rule_samples_stand_in(capsys):
     said = printed(capsys, "--embeddings", "tied", "--dropout", "0.1", "--draws", "2")
     assert "Theory: stack must have untied embeddings or no dropout" in said
     assert "Samples, root mean squares: 2 networks" in said
-    assert "over theory" not in said
+    assert "Samples / theory" not in said
     assert "Theorem 1" not in said
 
 
@@ -399,8 +399,8 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     assert clocked == [4096]
     few, many = json.loads(capsys.readouterr().out)["networks"]
     assert (few["stack"]["tokens"], many["stack"]["tokens"]) == (16, 4096)
-    assert few["way"] == "all tokens and patterns that are asked for"
-    assert many["way"].startswith("a few tokens stand for groups of their neighbours")
+    assert few["way"] == "all tokens and attention samples that were requested"
+    assert many["way"].startswith("a few tokens represent groups of their neighbours")
     expected = prediction_cost(Stack(**many["stack"]), grouped=True, patterns=4)
     assert (many["seconds"], many["bytes"]) == pytest.approx((30.0, expected.bytes), rel=1e-3)
     assert few["seconds"] / 30.0 == pytest.approx(prediction_cost(Stack(**few["stack"])).seconds / expected.seconds)

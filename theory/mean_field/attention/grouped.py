@@ -66,12 +66,14 @@ class GroupedAttention:
         stack: the network.
         variance: ρ of `overlap_variance`, (batch,) or (1,).
         generator: random generator of the attention samples.
+        layer: number l of the layer.
         unlike: standard deviation of the products x_j·x_l/d of different tokens of a group, (batch, r), or None.
     """
 
     stack: Stack
     variance: Array
     generator: np.random.Generator
+    layer: int = 1
     unlike: Array | None = None
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
@@ -84,7 +86,7 @@ class GroupedAttention:
         Returns:
             The kernel of the output, the backward rule, and recorded statistics.
         """
-        heads = min(self.stack.heads, tokens.most_heads)
+        heads = min(self.stack.heads, tokens.most_heads(self.layer))
         patterns = grouped_patterns(self.stack, tokens, kernel, heads, self.generator)
         forward = self._attended(tokens, patterns, kernel)
         pullback = self._pullback(tokens, patterns, kernel, forward)
@@ -108,7 +110,7 @@ class GroupedAttention:
         stack, pooled = self.stack, tokens.pooled(kernel)
         groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups
         rule, rows = replace(self, unlike=tokens.unlike(kernel)), attending_members(tokens)
-        heads = min(stack.heads, rows.most_heads)
+        heads = min(stack.heads, rows.most_heads(self.layer))
         every = grouped_patterns(stack, rows, pooled, heads, self.generator, attending=kernel)
         forward = rule._attended(rows, every, pooled)
         patterns = every.at_rows(tokens.first)

@@ -133,5 +133,5 @@ def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:
         way_out = "fewer tokens, or grouped=False, predict every token by itself"
     return (
         f"output_scale must be smaller for {given} with tied embeddings, got {scale:g}: the softmax gives a position's "
-        f"own word the probability {chance:.2g}, and {rule} {LARGEST_OWN_PROBABILITY:g}; {way_out}."
+        f"own token id the probability {chance:.2g}, and {rule} {LARGEST_OWN_PROBABILITY:g}; {way_out}."
     )

@@ -1,0 +1,320 @@
+"""The Gram engine: it samples a few coordinates of the stream's rows, and hidden units, but never the full stream.
+
+Take a stack that meets the n rows X of its stream only through norms, sums and Gaussian matrices. Rotations of R^d that
+fix the vector of ones keep its law. So rows are known in a frame U: orthonormal vectors, met one by one and never
+drawn. U begins with 1/√d, and 1 and X span it. Exactly in law:
+
+- **Up.** A matrix writes rows of independent normal numbers. Their coordinates along U are normal. Beyond U they are
+  T U', with T the Bartlett factor of a Wishart matrix of d - |U| degrees of freedom. Then U' joins U.
+- **Sum.** (1, X + Y) = L Q U by Cholesky: `rebased` takes Q U as the next frame, in which L holds the coordinates.
+- **Down.** The gradient at the sum is G = Γ (Q U) + C V with V beyond Q U. All later layers met the stream in Q U only,
+  and turn with the rest. So V is a uniform n-frame of d - n - 1 dimensions, independent of all earlier layers.
+  With E normal along U and T Bartlett of d - |U| degrees, V = K⁻¹ [E (I - QᵀQ), T]. K is the factor of its Gram matrix.
+- **Pullback.** A matrix that read rows gives G Wᵀ as in `simulate.network.conditioned`. The fresh numbers are
+  coordinates along all vectors met so far, and a Bartlett factor.
+
+Where rows are dependent, Q has a lower rank, and I - QᵀQ the dimensions that it lacks. Drawn number by number are the
+hidden units, queries, keys and values of n rows, up and down. Each block of r rows takes r dimensions. So d must exceed
+the most columns of a sub-layer: 4n + 1 for units, 6n + 1 for random attention.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from simulate.network.activations import activation_of
+from simulate.network.conditioned import (
+    RIDGE,
+    ROOT_RIDGE,
+    ConditionedEngine,
+    ConditionedMap,
+    Square,
+    factor,
+    share_of_rows,
+)  # fmt: skip
+from simulate.network.engines import inner
+from simulate.network.products import product
+from simulate.network.random_streams import RandomStreams
+from simulate.network.record import Record
+from theory.stack import Stack
+from theory.stack.initializations import NORMAL, Law
+from theory.stack.plan import ROLES, plan
+from theory.stack.weights import gain, law, rows_met, weight_shapes
+
+Coordinates = Float[Tensor, "draws rows columns"]
+
+# Relative to the mean eigenvalue of a Gram matrix of coordinates in float64: what rounding does to its factor.
+_RIDGE, _LEAST = 1e-13, 1e-15
+# Numbers of hidden units that a CPU works on at once: they fit into its second cache.
+_PART = 2**17
+
+
+def columns(stack: Stack) -> list[int]:
+    """Return the number of coordinates in every sub-layer, and below the output matrix."""
+    met, counts = rows_met(stack), []
+    for step in plan(stack):
+        roles = [role for kind in step.kinds for role in ROLES[kind] if role in met]
+        counts.append(2 * stack.rows + 1 + sum(met[role] * sum(_sides(stack, role)) for role in roles))
+    return [*counts, 2 * stack.rows + 1]
+
+
+def drawn_rows(stack: Stack) -> list[tuple[int, int]]:
+    """Return rows and width of every array that is sampled number by number, such as hidden units and logits."""
+    shapes, met = weight_shapes(stack), rows_met(stack)
+    each = [(met[role], shapes[role][1]) for role in shapes if _sides(stack, role) == (True, False)]
+    return [*each * stack.depth, (stack.rows, stack.vocab)]
+
+
+def without_gram(stack: Stack) -> str:
+    """Return an error text with the field that the Gram engine does not support in a stack; "" if it supports all."""
+    most = max(columns(stack))
+    means = stack.attention_dropout == 0.0 and not stack.query_key_scale and stack.mask == "none"
+    split = stack.output_projection == "identity" and (not means or stack.key_heads != stack.heads)
+    missing = {
+        "initialization and truncation with normal entries": law(stack) != NORMAL,
+        "dropout 0": stack.dropout > 0.0,
+        "normalization 'layer' or 'rms'": stack.normalization == "tanh",
+        "embeddings 'untied'": stack.embeddings != "untied",
+        "positions 'none'": stack.positions != "none",
+        "source_tokens 0": stack.source_tokens > 0,
+        "experts 0": stack.experts > 0,
+        "output_transform 'none'": stack.output_transform != "none",
+        "a placement with one stream": stack.composition.second_stream,
+        "output_projection 'random' for attention other than the mean": split and stack.branches != "feed_forward",
+        f"width above {most} for {stack.rows} rows": stack.width <= most,
+    }
+    return next((f"engine 'gram' requires {name}." for name, is_missing in missing.items() if is_missing), "")
+
+
+def _sides(stack: Stack, role: str) -> tuple[bool, bool]:
+    """Return whether a matrix multiplies rows of the stream, and whether its products are added to the stream."""
+    reads = role not in ("WO", "W2")
+    return reads, not reads or (role == "WV" and stack.output_projection == "identity")
+
+
+class _Normalized(torch.autograd.Function):
+    """The norm of rows given by coordinates: LayerNorm or RMSNorm, without its gain."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Coordinates, stack: Stack) -> Coordinates:
+        ctx.means, ctx.width = int(stack.normalization == "layer"), stack.width
+        rows = x.clone()
+        rows[..., : ctx.means] = 0.0
+        ctx.scale = (torch.linalg.vecdot(rows, rows)[..., None] / ctx.width + stack.norm_epsilon).rsqrt_()
+        ctx.save_for_backward(rows.mul_(ctx.scale))
+        return rows
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
+        (rows,) = ctx.saved_tensors
+        radial = torch.linalg.vecdot(gradient, rows)[..., None] / -ctx.width
+        below = torch.addcmul(gradient, rows, radial).mul_(ctx.scale)
+        below[..., : ctx.means] = 0.0
+        return below, None
+
+
+class Frame:
+    """A set of orthonormal vectors of the stream's space, with the normalized vector of ones first.
+
+    Args:
+        engine: the source of coordinates.
+        used: number of vectors that the rows have used.
+        columns: largest number of vectors that the rows will use.
+    """
+
+    def __init__(self, engine: "GramEngine", used: int, columns: int) -> None:
+        self._engine, self.used, self._columns = engine, used, columns
+
+    def normal(self, rows: int, std: float = 1.0) -> Coordinates:
+        """Sample rows of d independent N(0, std²) numbers, as coordinates along all used and as many new vectors."""
+        streams, degrees = self._engine.streams, self._engine.width - self.used
+        self.used += rows
+        numbers = torch.zeros(streams.draws, rows, self._columns, dtype=torch.float64, device=streams.device)
+        numbers[..., : self.used] = self._engine.normals(rows, self.used, std, keep=False)
+        left = torch.arange(degrees, degrees - rows, -1, dtype=torch.float64, device=streams.device)
+        new = numbers[..., self.used - rows : self.used].tril_(-1)
+        new.diagonal(dim1=-2, dim2=-1).copy_(streams.chi(left).mul_(std))
+        return numbers
+
+
+class _Rebased(torch.autograd.Function):
+    """A change of frame: rows of the stream in the frame that they span with the vector of ones."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Coordinates, engine: "GramEngine") -> Coordinates:
+        frame, (draws, n, _) = engine.frame, total.shape
+        rows = total.new_zeros(draws, n + 1, frame.used)
+        rows[:, 0, 0], rows[:, 1:] = 1.0, total[..., : frame.used]
+        lower, _ = factor(product(rows, rows.mT), _RIDGE)
+        ctx.frame, ctx.along = frame, torch.linalg.solve_triangular(lower, rows, upper=False)
+        return torch.nn.functional.pad(lower[:, 1:], (0, engine.next_frame(n + 1) - n - 1))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Coordinates) -> tuple[Coordinates, None]:
+        frame, along = ctx.frame, ctx.along
+        n, used = gradient.shape[1], frame.used
+        kept = product(gradient[..., : n + 1], along)
+        beyond, _ = factor(product(gradient, gradient.mT) - product(kept, kept.mT), _RIDGE)
+        numbers = frame.normal(n)
+        numbers[..., :used] -= product(product(numbers[..., :used], along.mT), along)
+        root, _ = factor(product(numbers, numbers.mT), _RIDGE)
+        turned = torch.linalg.solve_triangular(root, beyond, upper=False, left=False)
+        below = product(turned, numbers)
+        below[..., :used] += kept
+        return below, None
+
+
+normalized: Callable[[Coordinates, Stack], Tensor] = _Normalized.apply
+rebased: Callable[[Coordinates, "GramEngine"], Tensor] = _Rebased.apply
+
+
+class Units:
+    """A feed-forward branch from coordinates to coordinates, whose hidden units are sampled a few draws at a time.
+
+    Args:
+        engine: the source of random numbers.
+        stack: the network.
+
+    Attributes:
+        hidden: the hidden units of every part of the draws.
+    """
+
+    def __init__(self, engine: "GramEngine", stack: Stack) -> None:
+        self._engine, self._frame, self._width = engine, engine.frame, stack.ffn_width
+        shapes = weight_shapes(stack)
+        self._std = {
+            role: (gain(stack, role) / shapes[role][0]) ** 0.5 for role in ("WG", "W1", "W2") if role in shapes
+        }
+        self._std_down = self._std.pop("W2")
+        self._slots = {role: engine.gradients.open(role) for role in self._std}
+        phi = activation_of(stack.activation, stack.leaky_slope)
+        self._phi = (lambda gate, up: phi(gate) * up) if stack.ffn == "gated" else phi
+        self._relu = stack.activation == "relu" and stack.ffn == "plain"
+        self._parts = engine.streams.parts(engine.piece // (stack.rows * stack.ffn_width))
+        self._normals: list[dict[str, Tensor]] = []
+        self._norms: dict[str, list[Tensor]] = {}
+        self._edges: list[list[GradientEdge]] = []
+        self.hidden: list[Tensor] = []
+
+    def forward(self, rows: Coordinates) -> Coordinates:
+        """Return the branch's output for rows, as coordinates."""
+        engine, n = self._engine, rows.shape[1]
+        self._rows, self._rows_gram = rows, product(rows, rows.mT)
+        self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
+        self._gram, lower = torch.empty_like(self._rows_gram), self._lower.to(engine.dtype).contiguous()
+        for part, generator in self._parts:
+            shape = len(lower[part]), n, self._width
+            normals = {
+                role: lower.new_empty(shape).normal_(0.0, std, generator=generator) for role, std in self._std.items()
+            }
+            self._normals.append(normals)
+            self.hidden.append(self._activated([product(lower[part], numbers) for numbers in normals.values()]))
+            engine.exact_gram(self.hidden[-1].detach(), self._gram[part])
+        self._hidden_lower, self._hidden_extra_sq = factor(self._gram, RIDGE[engine.dtype], _LEAST)
+        self._known = self._frame.normal(n, self._std_down)
+        return product(self._hidden_lower, self._known)
+
+    def _activated(self, before: list[Tensor]) -> Tensor:
+        if self._relu:
+            return self._phi(*before)
+        with torch.enable_grad():
+            after: Tensor = self._phi(*(1 * values.requires_grad_() for values in before))
+        self._edges.append([get_gradient_edge(values) for values in before])
+        return after
+
+    def pullback(self, gradient: Coordinates) -> tuple[Coordinates, Float[Tensor, " draws"]]:
+        """Return the gradient with respect to the rows, and the squared gradient norm of W2."""
+        engine, n = self._engine, gradient.shape[1]
+        gram = product(gradient, gradient.mT)
+        extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
+        known, total = torch.zeros_like(gram), torch.zeros_like(gram)
+        for k, slopes in enumerate(self._units_gradients(gradient, gram, extra[:, 0])):
+            part, of_role = self._parts[k][0], torch.empty_like(gram[self._parts[k][0]])
+            for (role, numbers), slope in zip(self._normals[k].items(), slopes, strict=True):
+                engine.exact_gram(slope, of_role)
+                total[part] += self._std[role] ** 2 * of_role
+                known[part] += product(slope, numbers.mT)
+                self._norms.setdefault(role, []).append(inner(of_role, self._rows_gram[part]))
+        for role, norms in self._norms.items():
+            engine.gradients.put(role, self._slots[role], torch.cat(norms))
+        root, _ = factor(total, ROOT_RIDGE)
+        fresh = product(root, self._frame.normal(n))
+        overlap = product(fresh, self._rows.mT) + self._extra_sq.sqrt() * product(root, extra[:, 1])
+        below = product(share_of_rows(known, overlap, self._lower), self._rows, onto=fresh)
+        return below, inner(gram, self._gram)
+
+    def _units_gradients(self, gradient: Coordinates, gram: Square, extra: Square) -> Iterator[Sequence[Tensor]]:
+        """Yield the gradients before the activation for every part of the draws, in memory that is reused."""
+        engine, std = self._engine, self._std_down
+        root, _ = factor(gram, ROOT_RIDGE)
+        fresh, overlap = [], torch.empty_like(gram)
+        for (part, generator), hidden in zip(self._parts, self.hidden, strict=True):
+            fresh.append(torch.empty_like(hidden).normal_(0.0, std, generator=generator))
+            overlap[part] = product(fresh[-1], hidden.detach().mT)
+        overlap = product(root, overlap + self._hidden_extra_sq.sqrt() * std * extra)
+        share = share_of_rows(product(gradient, self._known.mT), overlap, self._hidden_lower)
+        root, share = (each.to(engine.dtype).contiguous() for each in (root, share))
+        for k, (part, _) in enumerate(self._parts):
+            hidden = self.hidden[k].detach()
+            room = engine.room(engine.dtype, (2, *hidden.shape))
+            below = product(root[part], fresh[k], out=room[0])
+            below += product(share[part], hidden, out=room[1])
+            if self._relu:
+                yield [torch.ops.aten.threshold_backward(below, hidden, 0.0)]
+            else:
+                yield torch.autograd.grad(self.hidden[k], self._edges[k], below)
+
+
+class GramEngine(ConditionedEngine):
+    """An engine that samples coordinates of the stream, and hidden units, exactly in distribution.
+
+    Args:
+        streams: the only source of randomness, for all draws of a batch; its device is the engine's.
+        dtype: type of hidden units and logits; coordinates are float64.
+        stack: the network.
+
+    Raises:
+        ValueError: the stack acts on single coordinates of its stream, or is too narrow.
+    """
+
+    def __init__(self, streams: RandomStreams, dtype: torch.dtype, stack: Stack) -> None:
+        super().__init__(streams, dtype)
+        if reason := without_gram(stack):
+            raise ValueError(reason)
+        self._stack, self.width, self.piece = stack, stack.width, _PART if streams.device.type == "cpu" else sys.maxsize
+        self._columns = iter(columns(stack))
+        self.next_frame(1)
+
+    def next_frame(self, used: int) -> int:
+        """Begin the frame of the next sub-layer, and return its number of coordinates."""
+        count = next(self._columns)
+        self.frame = Frame(self, used, count)
+        return count
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
+        """Return a new random map for a role, from and to coordinates on the sides where it meets the stream."""
+        draws, sides = self.draws(d_in, d_out, std), _sides(self._stack, name)[::-1]
+        coordinates = partial(self.frame.normal, std=std)
+        return ConditionedMap(
+            self, std, *(coordinates if side else draw for side, draw in zip(sides, draws, strict=True))
+        )
+
+    def feed_forward(self, stack: Stack, record: Record, x: Coordinates) -> Coordinates:
+        """Return the output of a layer's feed-forward branch, and record its hidden units."""
+        units = Units(self, stack)
+        output = self._through(units, "W2", x)
+        record.hidden(stack.ffn_width, [part.detach() for part in units.hidden])
+        return output
+
+    def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Square) -> None:
+        """Write the Gram matrix X Xᵀ in float64 into `out`, in two halves, twice as fast as NumPy's product."""
+        room, half = self.room(torch.float64, rows.shape).copy_(rows), rows.shape[1] // 2
+        out[:, :half], out[:, half:] = product(room[:, :half], room.mT), product(room[:, half:], room.mT)
