@@ -1,4 +1,4 @@
-"""`gradbounds claims`: the statements, their derivations, and what was measured."""
+"""The command `gradbounds claims`: statements of papers, their derivations and their measurements."""
 
 import textwrap
 from collections import Counter
@@ -20,7 +20,7 @@ _STEPS, _ROWS = 4, 4
 
 
 def list_claims() -> Result:
-    """Every claim with the verdicts that are committed."""
+    """List every claim with its committed verdicts."""
     verdicts = _committed()
     load_entry_points()
     width, lines = prose_width(), list[str]()
@@ -109,7 +109,7 @@ def _apart(verdicts: Sequence[Verdict]) -> str:
 
 
 def explain(name: str, *, everything: bool = False) -> Result:
-    """One claim: statement, assumptions, derivation, where it is tight, and what was measured.
+    """Explain one claim: statement, assumptions, derivation, where it is tight, and its measurements.
 
     Args:
         name: of the claim.

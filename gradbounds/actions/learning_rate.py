@@ -1,4 +1,4 @@
-"""`gradbounds predict --learning-rate`: what step 1 does to the loss at a rate, from a batch of text."""
+"""The view `gradbounds predict --learning-rate`: the effect of step 1 on the loss at one learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ small changes of logits and weights.
 
 @dataclass(frozen=True, slots=True)
 class RateOfStep:
-    """One step of an optimizer at a rate."""
+    """The effect of one step of an optimizer at one learning rate."""
 
     optimizer: Optimizer
     rate: float
@@ -40,12 +40,12 @@ class RateOfStep:
 
     @property
     def logits(self) -> float:
-        """What logits move by: all of them in the root mean square, or labels' logits, whichever is more."""
+        """Return the change of the logits: the root mean square over all, or over labels' logits if that is larger."""
         return self.rate * self.step.logit_move
 
     @property
     def update(self) -> tuple[str, float]:
-        """The matrix with the largest relative update, and that."""
+        """Return the matrix with the largest relative update, and that update."""
         by_matrix = {
             role if not np.ndim(values) else f"{role} of layer {layer}": float(value)
             for role, values in self.step.relative_updates.items()
@@ -56,7 +56,7 @@ class RateOfStep:
 
     @property
     def region(self) -> str:
-        """Whether the quadratic holds at this rate."""
+        """Say whether the quadratic model of the loss holds at this learning rate."""
         over = [
             sum(value > limit for limit in limits)
             for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
@@ -64,7 +64,7 @@ class RateOfStep:
         return (INSIDE, EDGE, _BEYOND)[max(over)]
 
     def row(self) -> dict[str, Any]:
-        """All of it as one row of a table."""
+        """Return all numbers of the step as one row of a table."""
         change, error = self.step.change(self.rate)
         name, update = self.update
         return {
@@ -78,7 +78,7 @@ def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
     warmup_steps: int | None = None,
 ) -> Result:  # fmt: skip
-    """What step 1 does at a learning rate, and when a linear warm-up to that rate passes the critical rate.
+    """Predict the effect of step 1 at a learning rate, and the step of a warm-up that passes the critical rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
