@@ -15,9 +15,9 @@ from theory import NoRuleError, Prediction, predict
 from theory.mean_field.cost import is_grouped
 
 PATTERNS = 4096
-"""Sampled patterns of random attention behind a prediction."""
+"""The number of attention samples of a prediction."""
 _GROUPED = 64
-"""The same where representatives stand for groups of tokens."""
+"""The number of attention samples of a prediction in which representatives replace groups of tokens."""
 
 
 def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:

@@ -39,6 +39,7 @@ from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
 from theory.mean_field.cost import prediction_cost
+from theory.stack.depth_mixing import has_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,7 +213,7 @@ def _table_lines(
 def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:
     """Exponents around a prediction where the two further ones that they take are to be had within seconds."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
-    if here.errors and (holds_words(stack) or patterns < _ENOUGH):
+    if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
         return None
     arguments = dict(chosen.arguments) | ({"patterns": max(2, patterns // 4)} if patterns else {})
     larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 Unregistered = tuple[str, tuple[int, ...]]
-"""Path of attributes from the module, "" where none is known, and the shape."""
+"""The attribute path of a tensor from the module ("" if unknown), and the tensor's shape."""
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 

@@ -10,7 +10,7 @@ from simulate.modules.layers import tensor_of
 from simulate.modules.scalars import ScalarWatcher, unwatched
 
 ROOT = "(output)"
-"""The name of the whole module among places."""
+"""The name of the whole module among the submodules."""
 
 
 @dataclass(frozen=True, slots=True)
