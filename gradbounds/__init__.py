@@ -1,4 +1,4 @@
-"""Is a mean-field statement about Transformers at initialization true, is it tight, and why?
+"""Test mean-field statements about Transformers at initialization: are they true, are they tight, and why?
 
     import gradbounds as gb
 

@@ -1,4 +1,4 @@
-"""Time and memory that a prediction may take, and how a network is predicted within them."""
+"""Limits of time and memory for a prediction, and the choice of the way to predict a network within them."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -31,7 +31,7 @@ _GROUPED = "a few tokens represent groups of their neighbours (docs/attention.md
 
 
 class OverBudgetError(ValueError):
-    """Theory has a rule for a network, which would take more than it may."""
+    """The error for a network that theory has a rule for, but not within the limits of time and memory."""
 
 
 _made: ContextVar[dict[Hashable, Any] | None] = ContextVar("made", default=None)
@@ -41,7 +41,7 @@ Made = TypeVar("Made")
 
 @contextmanager
 def each_once() -> Iterator[None]:
-    """Keep every prediction that is made here: many answers ask for the same networks."""
+    """Cache every prediction within this context, because many answers need the same networks."""
     before = _made.set({})
     try:
         yield
@@ -54,7 +54,10 @@ _by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
 
 @contextmanager
 def by_estimates() -> Iterator[None]:
-    """Hold all time against estimates: a page chooses and refuses alike on every machine, and in no time."""
+    """Compare only estimated times with limits within this context.
+
+    A page then accepts and refuses the same networks on every machine, and nothing is timed.
+    """
     before = _by_estimates.set(True)
     try:
         yield
@@ -75,13 +78,13 @@ def once(key: Hashable, make: Callable[[], Made]) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of one prediction.
+    """The limits of time and memory of one prediction.
 
     Attributes:
-        seconds: on one core.
-        bytes: of memory.
-        is_clocked: whether a least batch is clocked and held against the seconds, in place of the estimate.
-        free: bytes that the machine has left, where nobody gave the memory.
+        seconds: limit of time on one core.
+        bytes: limit of memory.
+        is_clocked: whether the time is measured with a small batch instead of estimated.
+        free: free memory of the machine in bytes, if no limit of memory was given.
     """
 
     seconds: float
@@ -91,7 +94,7 @@ class Budget:
 
     @classmethod
     def of(cls, max_time: str | None, memory: str | None) -> "Budget":
-        """From what a user writes; what is taken unasked is the same on every machine.
+        """Parse limits that a user writes, such as "90s" and "4GB"; the defaults are the same on every machine.
 
         Raises:
             ValueError: one of them cannot be read.
@@ -101,19 +104,19 @@ class Budget:
         return cls(seconds, limits[0], max_time is not None and not _by_estimates.get(), limits[1])
 
     def holds(self, cost: Cost) -> bool:
-        """Whether an estimate is within both."""
+        """Whether an estimated cost is within the limits of time and memory."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
 
     def has_room(self, cost: Cost) -> bool:
-        """Whether a prediction may hold that, and the machine can."""
+        """Whether a prediction's memory is within the limit and within this machine's free memory."""
         return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:
-        """How many times a limit a cost is, of that which it is furthest beyond."""
+        """Return cost / limit for time or memory, whichever ratio is larger."""
         return max(cost.seconds / self.seconds, cost.bytes / self.bytes)
 
     def exceeded(self, cost: Cost) -> str:
-        """Which limits a cost is beyond, in words."""
+        """Return the limits that a cost exceeds, as text."""
         limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
         limits += [f"the {format_bytes(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
         limits += [f"the {format_bytes(self.free)} of free memory"] if self.free < cost.bytes <= self.bytes else []
@@ -122,13 +125,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a network is predicted.
+    """A way to predict a network: with all tokens or groups of tokens, and with some number of attention samples.
 
     Attributes:
         stack: the network.
-        arguments: of `theory.predict`.
-        cost: the estimate of what that takes, the same on every machine.
-        said: what is cheaper about it than was asked for; "" if nothing is.
+        arguments: arguments of `theory.predict`.
+        cost: estimated cost, the same on every machine.
+        said: how this way is cheaper than requested, as text; "" if it is not.
     """
 
     stack: Stack
@@ -143,11 +146,11 @@ class Way:
 
     @property
     def pace(self) -> float:
-        """How many times its estimate it takes on this machine."""
+        """The measured time of the prediction on this machine divided by its estimate."""
         return self.measured.seconds / self.cost.seconds
 
     def predicted(self) -> Prediction:
-        """The prediction, whose cost was held against a budget."""
+        """Compute the prediction; its cost was compared with a budget before."""
         arguments = {"grouped": False} | dict(self.arguments)
 
         def prediction() -> Prediction:
@@ -166,7 +169,7 @@ _clocked = lru_cache(maxsize=32)(predicted_seconds)
 
 
 def by_clock(clock: Callable[[], float], estimate: float) -> float:
-    """Return the time measured with one thread, or the estimate within `by_estimates`."""
+    """Return the time that `clock` measures with one thread, or the estimate within `by_estimates`."""
     if _by_estimates.get():
         return estimate
     with one_numpy_thread():
@@ -174,12 +177,12 @@ def by_clock(clock: Callable[[], float], estimate: float) -> float:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """The way to predict a network: as asked for, or by groups of its tokens, or with fewer patterns.
+    """Return the way to predict a network within a budget: all tokens, groups of tokens, or fewer attention samples.
 
     Args:
         stack: the network.
-        patterns: that were asked for; None for as many as take some seconds.
-        budget: what it may take. What is cheaper is taken where an unasked number takes longer than `SOON`.
+        patterns: requested number of attention samples; None for as many as take some seconds.
+        budget: limits of time and memory. Without a requested number, a cheaper way is chosen above 10 seconds.
 
     Raises:
         NoRuleError: there is no rule, or logits are larger than its quadratures reach.
@@ -191,7 +194,7 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
 
 def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """The same, chosen by estimates alone: the best that is within the budget, or the least that there is.
+    """Choose by estimates only the best way to predict a network within a budget, or the cheapest one if none is.
 
     Raises:
         NoRuleError: as `way`.
@@ -208,10 +211,10 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
 
 def check(chosen: Way, budget: Budget, pace: float) -> None:
-    """Refuse what takes so many times its estimate and is then not within the budget.
+    """Refuse a prediction whose estimated time, multiplied by `pace`, or whose memory exceeds the budget.
 
     Raises:
-        OverBudgetError: so it is.
+        OverBudgetError: the cost exceeds the budget.
     """
     cost = replace(chosen.cost, seconds=pace * chosen.cost.seconds)
     if cost.seconds > budget.seconds or not budget.has_room(cost):
@@ -219,7 +222,10 @@ def check(chosen: Way, budget: Budget, pace: float) -> None:
 
 
 def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
-    """All ways, the best first; by groups of tokens with as many patterns as the budget holds."""
+    """Return all ways to predict a network, the best first.
+
+    With groups of tokens, there are as many attention samples as the budget allows.
+    """
 
     def by(words: str, **arguments: Any) -> Way:
         return Way(stack, arguments, prediction_cost(stack, **arguments), words)
@@ -243,7 +249,7 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
 
 
 def _halves(count: int) -> list[int]:
-    """So many, half as many, and so on."""
+    """Return a count, half of it, a quarter, and so on."""
     counts = [count]
     while counts[-1] > _FEWEST:
         counts.append(max(_FEWEST, counts[-1] // 2))
@@ -271,7 +277,7 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
-    """The largest power of two of tokens below the network's with which it is predicted within a budget."""
+    """Return the largest power of two below the network's number of tokens at which it is predicted within a budget."""
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:
         try:

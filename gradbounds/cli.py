@@ -1,4 +1,4 @@
-"""From arguments to an exit code.
+"""Parse the command line, run a command, and return its exit code.
 
 0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 """
@@ -55,7 +55,7 @@ _PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=
 
 
 def main(arguments: Sequence[str] | None = None, *, commands: Any = Command, program: str = "gradbounds") -> int:
-    """Run one command; bad input is one line on stderr and exit code 2.
+    """Run one command and return its exit code; bad input prints one line on stderr and returns 2.
 
     Args:
         arguments: as typed; those of the process if none are given.

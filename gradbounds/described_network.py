@@ -1,4 +1,4 @@
-"""The network that a command is asked about: of flags, of a configuration file, or of a published model."""
+"""Read the network of a command from flags, from a configuration file, or from a published model's name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A network's description apart from flags of single fields.
+    """A network's configuration and the rule that initializes its weights, without flags of single fields.
 
     Attributes:
-        config: a file, or what is in it.
-        like: a published model's name.
+        config: a configuration file, or its content.
+        like: name of a published model.
         ignore: keys of the file to leave out.
-        drawn_by: the code whose rule gives the deviations of weights; "hf" is the model's own class.
+        drawn_by: name of the code whose rule initializes the weights; "hf" is the model's own class.
     """
 
     config: Path | Mapping[str, Any] | None = None
@@ -30,7 +30,9 @@ class Description:
     drawn_by: str = HUGGING_FACE
 
     def read(self, given: Mapping[str, Any]) -> tuple[Stack, tuple[Note, ...]]:
-        """The network of a configuration with some fields given anew, or of those alone; and notes on the file.
+        """Return the network of the configuration with the given fields changed, and notes on the file.
+
+        Without a configuration, the given fields describe the network.
 
         Raises:
             ValueError: there is neither a file nor a model whose keys are ignored or whose weights are drawn, or as
@@ -45,7 +47,7 @@ class Description:
         return stack_from_config(self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by, **given)
 
     def compared(self, given: Mapping[str, Any], changes: Sequence[str]) -> Stack:
-        """The network of `read` with some fields of other values, each as FIELD=VALUE.
+        """Return the network of `read` with further fields changed, each as FIELD=VALUE.
 
         Raises:
             ValueError: a change is not of that form, or names no field, or the field does not take the value.
@@ -54,17 +56,17 @@ class Description:
 
     @property
     def is_model(self) -> bool:
-        """Whether there is a file or a published model."""
+        """Whether there is a configuration file or a published model."""
         return self.config is not None or self.like is not None
 
     def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:
-        """The grid of the network, in which fields that are given anew have these values; or of those alone.
+        """Return a grid around the configuration's network, in which the given fields have the given values.
 
-        At every width and depth the weights are drawn by the model's rule for that size: fields that it changes move
-        together with the sizes.
+        Without a configuration, the grid consists of the given fields. At every width and depth the weights are
+        initialized by the model's rule for that size: fields that the rule changes move together with the sizes.
 
         Args:
-            given: values of fields of the Stack, as `gradbounds.grid.stacks` takes them.
+            given: values by field of the Stack, as in `gradbounds.grid.stacks`.
             zipped: whether widths and depths move together, and do not make a product.
 
         Raises:
@@ -90,13 +92,13 @@ class Description:
     def _following(
         self, stack: Stack, given: Mapping[str, Any], names: Sequence[str], sizes: Iterable[tuple[Any, ...]]
     ) -> dict[str, list[Any]]:
-        """The fields that the model's rule sets otherwise at some of these sizes, by name, with a value for each size.
+        """Return the fields that the model's rule changes at some of these sizes, with one value for each size.
 
         Args:
-            stack: the network of the model's own size.
+            stack: network at the model's own sizes.
             given: fields that keep their values.
-            names: of the sizes.
-            sizes: their values.
+            names: names of the size fields.
+            sizes: values of these fields, one tuple for each network.
         """
         each = [self.read(dict(zip(names, pair, strict=True)))[0] for pair in sizes]
         values = {name: [getattr(network, name) for network in each] for name in FIELDS if name not in {*given, *names}}
@@ -104,7 +106,7 @@ class Description:
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
-    """The changes of each network that is compared: a field that is given again begins another one, and so does a +.
+    """Split the words of `--compare` into the changes of each network; a repeated field or "+" begins another one.
 
     >>> variants(["placement=post", "placement=peri", "depth=4"])
     [('placement=post',), ('placement=peri', 'depth=4')]
@@ -127,7 +129,7 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:
-    """The values of fields that changes name, each as FIELD=VALUE.
+    """Parse changes, each as FIELD=VALUE, into values of fields.
 
     Raises:
         ValueError: one is not of that form, or names no field, or the field does not take the value.

@@ -1,7 +1,7 @@
-"""The output of `--json`: one object with the tables and numbers of a command instead of text.
+"""Print the result of a command as one JSON object with its tables and numbers (`--json`).
 
-Every object has `schema`, the version of this page of agreements, and `command`; docs/runs.md says what else. What is
-added does not raise the version; a change of what is there does. A number that there is not is null.
+Every object has `schema`, the version of the format, and `command`; docs/runs.md lists the other keys. Adding a key
+does not raise the version; changing a key does. A missing number is null.
 """
 
 import json
@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
-    """An object as JSON: tables are lists of rows, dataclasses are objects, and what is not finite is null.
+    """Format an object as JSON: tables are lists of rows, dataclasses are objects, infinite and NaN numbers are null.
 
     Args:
         content: the object's members.

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: no character of it does anything but be seen, and no message is endless."""
+"""Print untrusted text safely on a terminal: control characters are spelled out, and long messages are cut."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ _END = 400
 
 
 def plain(text: str) -> str:
-    r"""Text with what a terminal would act on spelled out; ends of lines and tabs stay.
+    r"""Return text with a terminal's control characters spelled out; line ends and tabs stay.
 
     >>> plain("a\x1b[2Jb\n")
     'a\\u001b[2Jb\n'
@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    r"""A message as one plain line of at most 2000 letters, of which the middle is left out.
+    r"""Return a message as one plain line of at most 2000 characters; a longer one loses its middle.
 
     >>> one_line("no such\n\x07file"), len(one_line("a" * 10**6))
     ('no such \\u0007file', 2000)
@@ -38,18 +38,18 @@ def one_line(message: str) -> str:
 
 
 class PlainText:
-    """A stream to print on, through `plain`; stdout is None where it was closed."""
+    """An output stream that prints text through `plain`; it accepts None, which stdout is after it was closed."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write text."""
+        """Write text with its control characters spelled out."""
         self._stream.write(plain(text))
         return len(text)
 
     def isatty(self) -> bool:
-        """No: libraries then print no colours and move no cursor, which would be spelled out here."""
+        """Return False, so that libraries print no colours and move no cursor, which would be spelled out here."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -57,19 +57,19 @@ class PlainText:
 
 
 class Unfailing:
-    """A stream for messages, which no command needs: where they cannot be written they are lost."""
+    """An output stream for messages, which are lost without an error if they cannot be written."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write text, if that can be."""
+        """Write text; ignore an error of the stream."""
         with contextlib.suppress(OSError, ValueError):  # of a stream that was closed
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, if that can be; what a full disk did not take is not tried again."""
+        """Flush the stream; after an error, such as a full disk, the rest is discarded."""
         try:
             self._stream.flush()
         except (OSError, ValueError):
@@ -80,13 +80,13 @@ class Unfailing:
 
 
 def write_no_more(stream: IO[str]) -> None:
-    """Let what a stream still holds go, which the interpreter would try once more to write when it ends."""
+    """Discard the text that a stream still holds, which the interpreter would try to write at its end."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a file, or closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table as lines: names in the first column start at the left, and everything else ends at the right.
+    """Format a table as lines: text in the first column is aligned left, and everything else is aligned right.
 
     >>> print(*table_lines(["layer", "norm"], [["1", "0.25"], ["12", "3"]]), sep=chr(10))
       layer  norm

@@ -1,4 +1,4 @@
-"""How far a sweep is: a bar on a terminal, plain lines elsewhere."""
+"""Show the progress of long work: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ _FIRST_ESTIMATE = 0.05
 
 @contextmanager
 def progress() -> "Iterator[Callable[[Progress], None]]":
-    """Show what a sweep reports."""
+    """Show the progress that a sweep reports."""
     console = Console(stderr=True)
     if not console.is_terminal:
         last = -1
@@ -51,9 +51,9 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 
 @contextmanager
 def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal for what is called with how much is done, and of how much; elsewhere nothing, or lines.
+    """Show a bar on a terminal, and lines elsewhere on request; yield the function that reports (done, total).
 
-    Where things take unlike times, it is called with the share of the work that is done, too.
+    If steps take different times, the function is also called with the share of the work that is done.
 
     Args:
         what: is done.
@@ -84,16 +84,16 @@ def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
 
 
 def _left(elapsed: float, share: float) -> str:
-    """How long the rest takes; "" where too little is done to say so, or all."""
+    """Return the remaining time as text; "" if too little is done for an estimate, or everything."""
     known = _FIRST_ESTIMATE <= share < 1 - 1e-9
     return f", {duration(elapsed * (1 - share) / share)} left" if known else ""
 
 
 @contextmanager
 def estimated(what: str, seconds: float) -> Iterator[None]:
-    """A bar on a terminal, and a line elsewhere, for what takes about so long and does not say how far it is.
+    """Show a bar on a terminal, and a line elsewhere, for work with a known duration that does not report progress.
 
-    The bar is full after that time, and says how long it has taken since.
+    The bar is full after the expected time, and then shows the elapsed time.
     """
     console, about = Console(stderr=True), f"{what}, about {duration(seconds)}"
     if not console.is_terminal:
@@ -106,17 +106,17 @@ def estimated(what: str, seconds: float) -> Iterator[None]:
 
 
 class _Clock(BarColumn):
-    """A bar of the time that has passed."""
+    """A progress bar of the elapsed time."""
 
     def render(self, task: "Task") -> "ProgressBar":
-        """The bar, as often as it is drawn."""
+        """Return the bar for the current time."""
         task.completed = min(task.elapsed or 0.0, task.total or 0.0)
         return super().render(task)
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say on a terminal what runs while it does, and nothing elsewhere."""
+    """Show on a terminal the name of the running work; print nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -130,7 +130,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Let `shown` say nothing: of many steps one bar is enough."""
+    """Silence `shown` within this context, because one bar for many steps is enough."""
     before = _silent.set(True)
     try:
         yield
@@ -139,14 +139,14 @@ def quietly() -> Iterator[None]:
 
 
 def shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Say what runs: on a terminal while it does, and how long it takes, where it takes long, anywhere."""
+    """Show the running work: on a terminal its name, and anywhere its expected duration if that is long."""
     if _silent.get():
         return nullcontext()
     return estimated(what, seconds) if seconds > LONG else working(what)
 
 
 def words(now: "Progress") -> str:
-    """Cells, draws per second and time left."""
+    """Return a sweep's progress as text: cells, blocks, draws per second, and time left."""
     elapsed = max(now.seconds, 1e-9)
     line = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "

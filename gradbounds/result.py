@@ -1,4 +1,4 @@
-"""Results of commands, and their delivery: on the terminal, as JSON, into a folder."""
+"""The result of a command, and its output: on the terminal, as JSON, or in a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _INDENT = " " * 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """The result of a command or function, the same from Python as on the command line.
+    """The result of a command or function, the same in Python and on the command line.
 
     Attributes:
         about: the subject, in one line.
@@ -61,7 +61,7 @@ class Result:
         return f"<p>{self.about}</p>" + "".join(tables)
 
     def to_frame(self, name: str = "") -> "pd.DataFrame":
-        """A table by its name, the main one if none is given.
+        """Return a table of the result by name; without a name, the main table.
 
         Raises:
             ValueError: there is no such table.
@@ -69,7 +69,7 @@ class Result:
         return _named(self.tables, name, "table")
 
     def plot(self, name: str = "", **options: Any) -> "Figure":
-        """A figure by its name, the first if none is given, drawn with the options that it takes.
+        """Draw a figure of the result by name; without a name, the first one.
 
         Raises:
             ValueError: there is no such figure.
@@ -84,14 +84,14 @@ def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def _verdict_lines(verdicts: "Sequence[Verdict]") -> list[str]:
-    """Verdicts as lines, some for each, of which all but the first stand in."""
+    """Return the verdicts as indented lines."""
     return [line if k == 0 else _INDENT + line for v in verdicts for k, line in enumerate(v.lines())]
 
 
 def deliver(
     result: Result, *, command: str = "", out: Path | None = None, as_json: bool = False, strict: bool = True
 ) -> int:
-    """Print a result, in words or as one JSON object, and write its tables and figures into a folder.
+    """Print a result as text or as one JSON object, and write its tables and figures into a folder.
 
     Args:
         result: what was found.
@@ -120,7 +120,7 @@ def deliver(
 
 
 def _written(result: Result, out: Path) -> list[str]:
-    """Tables, verdicts and figures as files; a line for each."""
+    """Write tables, verdicts and figures as files, and return a line for each."""
     lines = []
     for name, table in result.tables.items():
         write_whole(out / f"{name}.csv", table.to_csv(index=False).encode())

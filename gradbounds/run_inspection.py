@@ -1,4 +1,4 @@
-"""`gradbounds runs`: the runs of a folder, or what is in one; it loads no torch."""
+"""List the runs in a folder, or show the contents of one (`gradbounds runs`); torch is not loaded."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether Python finds the packages of this project, or somebody's modules of the same names before them.
+"""Detect other modules that Python would import instead of gradbounds' packages of the same names.
 
 `theory`, `simulate`, `checks` and `figures` are words that a script or a folder of one's own may well use. Where that
 folder comes first on Python's path (a script's own folder, a notebook's, `python -m`), its module would be taken for
@@ -23,7 +23,7 @@ _PROGRAMS = ("__main__", "__mp_main__")
 
 
 class ShadowedError(ImportError):
-    """Somebody else's module stands before a package of ours; the message is one line, and all that is shown."""
+    """The error for another module that Python would import instead of a gradbounds package; it prints one line."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython and its notebooks show."""
@@ -31,7 +31,7 @@ class ShadowedError(ImportError):
 
 
 class _OwnPackages(MetaPathFinder):
-    """Finds our packages where Python would take the program that runs for one of them, or in any case.
+    """An import finder for gradbounds' packages where Python would import the running program instead, or always.
 
     Args:
         always: names that mean our packages whatever Python would find.
@@ -43,7 +43,7 @@ class _OwnPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Our package, or None where the other finders are to look."""
+        """Return the gradbounds package's spec, or None to use the other finders."""
         if path is not None or fullname not in _PACKAGES:
             return None
         first = PathFinder.find_spec(fullname)
@@ -58,12 +58,12 @@ def _is_program(origin: str) -> bool:
 
 
 def allow_names_of_programs() -> None:
-    """From now on a program with the name of one of our packages is not taken for it."""
+    """Import gradbounds' packages correctly even if the running program has the name of one."""
     sys.meta_path.insert(0, _OwnPackages())
 
 
 def load_own(*names: str) -> None:
-    """Load packages of ours whatever else has their names: for a process in which nobody else's code has run."""
+    """Import gradbounds' packages even if other modules have their names; for a process that has not run other code."""
     finder = _OwnPackages(names)
     sys.meta_path.insert(0, finder)
     try:
@@ -74,7 +74,7 @@ def load_own(*names: str) -> None:
 
 
 def check_own_packages(last: str = _PACKAGES[-1]) -> None:
-    """Pass where Python finds our packages, those that `last` needs and itself; all if it is another or left out.
+    """Check that Python finds gradbounds' own packages, up to `last` in the order of dependence.
 
     Raises:
         ShadowedError: it finds another module first, or has loaded it already.
@@ -108,7 +108,7 @@ def stranger() -> str:
 
 
 def _show_in_one_line() -> None:
-    """Let a program that this error ends show its message alone; every other error is shown as before."""
+    """Let an uncaught ShadowedError print only its message; other errors are printed as before."""
     before = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -121,7 +121,7 @@ def _show_in_one_line() -> None:
 
 
 def _found(name: str) -> str | None:
-    """The file of a top-level module, loaded or not; None where there is none to name."""
+    """Return the file of a top-level module, loaded or not; None if there is none."""
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None)
     spec = find_spec(name)

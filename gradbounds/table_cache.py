@@ -1,4 +1,4 @@
-"""Tables that a folder keeps by key, so that a command that was stopped continues."""
+"""Cache tables in a folder by key, so that an interrupted command continues."""
 
 import hashlib
 import io
@@ -14,14 +14,14 @@ from simulate.runs.files import write_whole
 
 
 def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
-    """A table of that key from the folder, or made and put there; and whether it was made.
+    """Return the table stored in `out` under `key`, computed and saved if it is missing, and whether it was computed.
 
     Args:
         out: the folder.
-        key: what the table is of. Of a network the fields that differ from its defaults, as in keys of cells: a field
-            that is added later makes no table another one.
-        version: another one where the same key has come to mean other numbers.
-        make: the table, where the folder has none.
+        key: identification of the table. For a network, only the fields that differ from their defaults, so that
+            adding a field later keeps stored tables valid.
+        version: version number, which must increase when the same key means other numbers.
+        make: function that computes the table.
 
     Raises:
         ValueError: the folder's table is damaged.
@@ -35,7 +35,7 @@ def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.D
 
 
 def write_frame(file: Path, frame: pd.DataFrame) -> None:
-    """Write a data frame as a Parquet file, whole or not at all, with checksums of its pages and of its values.
+    """Write a data frame as a Parquet file atomically, with checksums of its pages and of its values.
 
     Raises:
         ValueError: the file cannot be written.
@@ -47,7 +47,7 @@ def write_frame(file: Path, frame: pd.DataFrame) -> None:
 
 
 def read_frame(file: Path) -> pd.DataFrame:
-    """Read what `write_frame` has written, or an earlier version, whose files have no checksums.
+    """Read a data frame that `write_frame` has written; files of earlier versions have no checksums.
 
     Raises:
         ValueError: the file is damaged.
@@ -68,6 +68,6 @@ def _digest(frame: pd.DataFrame) -> str:
 
 
 def file_of(out: Path, key: dict[str, Any], version: int) -> Path:
-    """Where the folder has the table of a key, if it does."""
+    """Return the path at which a folder stores the table of a key."""
     name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
     return out / "models" / f"{name}.parquet"

@@ -1,6 +1,6 @@
-"""Imports of the process that workers are forked from, independent of other modules with our packages' names.
+"""The imports of the process that workers are forked from, which ignore other modules with gradbounds' package names.
 
-It looks into the folder where it is started first, and so would take somebody's `simulate.py` there for ours.
+Python looks first in the folder where the process is started, and would import somebody's `simulate.py` from there.
 """
 
 from gradbounds.shadowing import load_own

@@ -1,1 +1,1 @@
-"""Actions of the commands; a module has the name of its command's flags."""
+"""What each command computes and prints; a module is named like the command or the flag that it serves."""

@@ -1,4 +1,4 @@
-"""`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
+"""Predict loss and gradient norm of a batch of any size, as training logs print them (`gradbounds predict --batch`)."""
 
 import math
 import sys
@@ -71,13 +71,13 @@ _NOT_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A network and a text, and in words what of it nobody gave.
+    """A network and a text whose batch is predicted, with the defaults that filled in missing flags.
 
     Attributes:
         given: fields of the network.
-        text: as `law_of` takes it.
-        of_tokens: whose number of tokens that is; "" where it was given, or is the default of every network.
-        is_default: whether the text is a model's default, because none was given.
+        text: name or file of a text law, as in `law_of`; None if all tokens differ.
+        of_tokens: source of the number of tokens, as text; "" if it was given or is the default of every network.
+        is_default: whether the text is a model's default because none was given.
     """
 
     given: Mapping[str, Any]
@@ -90,7 +90,9 @@ def resolve_batch(
     given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
-    """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.
+    """Return the network and the text of a batch, with defaults for missing fields.
+
+    A published model's default number of tokens is its context, or the half, quarter, ... that is within the budget.
 
     Raises:
         ValueError: the configuration or a law cannot be read.
@@ -110,7 +112,10 @@ def resolve_batch(
 
 
 def _law(stack: Stack, text: str | None) -> str | None:
-    """The law that was given, or a model's default where theory has a rule for text: English, if its law is known."""
+    """Return the given text law, or a model's default: English if its law is known, else Zipf's, else None.
+
+    The default is None if theory has no rule for text in this network.
+    """
     refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
     if text is not None or refused:
         return text
@@ -120,7 +125,7 @@ def _law(stack: Stack, text: str | None) -> str | None:
 def _within(
     longest: int, given: Mapping[str, Any], of: Description, text: str | None, patterns: int | None, budget: Budget
 ) -> int | None:
-    """The most tokens, by halves, whose batch is within the budget; None if there are none."""
+    """Return the largest number of tokens, found by halving, whose batch is within the budget; None if none is."""
     tokens = longest
     while tokens > 1:
         try:
@@ -137,10 +142,10 @@ def predict_batch(
     asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None, plan: bool = False, every_layer: bool = False, coarse: bool = False,
 ) -> Result:  # fmt: skip
-    """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
+    """Predict the loss and the gradient norm of a batch, and each kind of parameter's share of the squared norm.
 
-    Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
-    `coarse` is as in `noise_scale`.
+    Token ids are independent. They all differ, or follow the law of a text: a file or name that `TextLaw.read` reads,
+    or a law that ships with gradbounds. `coarse` has the same meaning as in `noise_scale`.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -205,7 +210,7 @@ def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None)
 
 
 def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
-    """The share of every kind of parameter in the squared norm."""
+    """Return each kind of parameter's share of the squared gradient norm."""
     names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
     table = pd.DataFrame({"parameter": list(squares), "name": names, "grad_sq": list(squares.values())})
     whole = sum(squares.values())
@@ -213,7 +218,7 @@ def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
 
 
 def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
-    """The noise scale, or what it means that there is none."""
+    """State the noise scale in sequences, or explain why it is infinite."""
     if math.isfinite(sequences):
         return f"Noise scale of the matrices: {sequences:.4g} sequences."
     of_text = "; repeated tokens of a text change this, see --text" if law is None else ""
@@ -224,9 +229,9 @@ def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
 
 
 def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.DataFrame:
-    """Norms of matrices with errors, layer by layer, by the names of a `layer_table`; layer 0 is of the whole network.
+    """Return the gradient norm of every matrix by layer, with errors, as rows of a `layer_table`.
 
-    A square that is below its error says nothing, and its norm is NaN.
+    Layer 0 is the whole network. If a squared norm is below its error, the norm is NaN.
     """
     rows = []
     for role, square in squares.items():
@@ -240,7 +245,7 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.D
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:
-    """The law that a word or a file names; None where all words differ, which is `DISTINCT`.
+    """Return the text law of a name or a file; None if all tokens differ, as for the name "distinct".
 
     Raises:
         ValueError: as `TextLaw.read`.
@@ -254,7 +259,7 @@ def law_of(stack: Stack, text: str | None) -> TextLaw | None:
 
 @cache
 def _say_how_long(file: str) -> None:
-    """Say once how long a text takes to be counted, if it takes long; of what is no file nothing."""
+    """Print once how long it takes to count the tokens of a text file, if it takes long."""
     size = (
         Path(file).stat().st_size if not file.startswith(("zipf:", "counts:", "law:")) and Path(file).is_file() else 0
     )
@@ -263,13 +268,13 @@ def _say_how_long(file: str) -> None:
 
 
 def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """The `model_type`; None of a network that is described by flags."""
+    """Return a configuration's `model_type`, such as "gpt2"; None for a network described only by flags."""
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
 
 
 def said_line(line: FirstLine) -> str:
-    """Loss and norm with their deviations."""
+    """Format a predicted loss and gradient norm with their standard deviations as one line of text."""
     at_most = "at most " * line.is_bound
     return (
         f"loss {line.loss:.4g} +- {at_most}{line.loss_deviation:.1g}, "
@@ -278,7 +283,7 @@ def said_line(line: FirstLine) -> str:
 
 
 def said_deviations(line: FirstLine) -> list[str]:
-    """What the deviations hold."""
+    """Return two lines of text that explain the printed standard deviations (+-)."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
         f"+-: standard deviation of one run{most} over random weights and texts. For the norm, it includes theory's",
@@ -287,12 +292,12 @@ def said_deviations(line: FirstLine) -> list[str]:
 
 
 def _text_lines(stack: Stack, asked: Asked, line: FirstLine | None = None) -> list[str]:
-    """The text of a kind, or of a model's default."""
+    """Describe the text, if it is a named kind or a model's default."""
     return text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []
 
 
 def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
-    """Say where a text's words are no token ids, and where one token makes more than a fifth of it."""
+    """Warn if a text file contains words instead of token ids, or if one token makes up more than a fifth of it."""
     if law is None or text in KINDS:
         return []
     lines = []
@@ -306,14 +311,14 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's error of W^K above the first layer, 4 kappa of its square, where words repeat."""
+    """State theory's error for W^K above the first layer when tokens repeat: its square is up to 4 kappa too small."""
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
     return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
 
 
 def _of_law(law: TextLaw) -> list[str]:
-    """How often words and labels repeat."""
+    """State how often tokens and labels repeat."""
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
         return [f"Probability of equal tokens at two positions: {law.across:.3g}; of equal labels: the same."]
@@ -324,7 +329,7 @@ def _of_law(law: TextLaw) -> list[str]:
 
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:
-    """Tied embeddings feel words that two sequences share, which theory has none of."""
+    """State the assumption of distinct tokens for tied embeddings: theory omits tokens that two sequences share."""
     if stack.embeddings != "tied":
         return []
     return [
@@ -334,13 +339,13 @@ def _words_that_differ(stack: Stack, batch: int) -> list[str]:
 
 
 def _name(name: str) -> str:
-    """A bias, or an encoder's matrix, in words."""
+    """Return the display name of a bias or of an encoder's matrix."""
     kind, _, role = name.partition("_")
     return f"bias of {role}" if kind == "bias" else f"{role}, encoder" if kind == "encoder" else name
 
 
 def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:
-    """Which parameters the norm is of."""
+    """State which parameters the gradient norm includes."""
     tied = " which is also the embedding table," if embeddings == "tied" else ""
     if family is None:
         return f"Included: the matrices and the output matrix,{tied} but no biases, gains or embedding tables."

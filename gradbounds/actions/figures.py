@@ -1,4 +1,4 @@
-"""Every figure of a set of samples, saved as files."""
+"""Draw every figure that a set of samples has data for, and save the files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def draw(folder: Path, out: Path) -> int:
 
 
 def draw_figures(cells: Sequence[Samples], folder: Path, suffixes: Sequence[str] = ("svg", "png")) -> list[Path]:
-    """Draw every figure that these cells have data for; a scaling figure needs two widths or depths.
+    """Draw every figure that these samples have data for; a scaling figure needs two widths or depths.
 
     Raises:
         ValueError: the folder cannot be written, or theory has no rule for any of the networks.

@@ -1,4 +1,4 @@
-"""The first line of a training log in theory: loss and gradient norm of step 1, and how far one run is from them."""
+"""Predict the first line of a training log: loss and gradient norm of step 1, with one run's standard deviation."""
 
 import math
 from collections.abc import Sequence
@@ -36,15 +36,15 @@ _GATED_POWER = 2
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """Loss and gradient norm, each with the standard deviation of one run from it.
+    """A predicted loss and gradient norm of step 1, each with the standard deviation of one run from it.
 
     Attributes:
-        loss: its mean.
-        loss_deviation: over networks, labels and texts.
-        norm: root mean square over networks.
-        norm_deviation: of one run from that, with theory's own error.
-        shared: what two sequences have in common, of the squared norm of the matrices.
-        is_bound: whether the deviation of the loss is only what it is at most.
+        loss: mean loss in nats per token.
+        loss_deviation: standard deviation of the loss over networks, labels and texts.
+        norm: root mean square of the total gradient norm over networks.
+        norm_deviation: standard deviation of one run's norm from `norm`, including theory's own error.
+        shared: share of the matrices' squared gradient norm that is common to two sequences.
+        is_bound: whether `loss_deviation` is only an upper bound.
     """
 
     loss: float
@@ -58,9 +58,10 @@ class FirstLine:
 def first_line(
     scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextLaw | None, spread: float = 0.0
 ) -> FirstLine:
-    """The first line for a batch of so many sequences, a network that learns these vectors, and words of this law.
+    """Predict loss and gradient norm of step 1 from the noise scale of a network, a batch size, and a text law.
 
-    The spread is the standard deviation of ln kappa over texts of the law's kind; 0 for one known text.
+    `vectors` names the biases, gains and tables that are learned. `spread` is the standard deviation of ln kappa over
+    texts of the law's kind; 0 for one known text.
     """
     norm, error = scale.norm(batch, vectors)
     bound = scale.loss_moments is None
@@ -77,9 +78,10 @@ def first_line(
 
 
 def spread_of_texts(text: str | None, vocab: int) -> float:
-    """The standard deviation of ln kappa over the texts of a kind, kappa the chance that two tokens are the same.
+    """Return the standard deviation of ln kappa over the measured texts of a kind.
 
-    0 for any other law, which is one known text.
+    kappa is the probability that two tokens are equal. The result is 0 for any other law, which describes one known
+    text.
     """
     if text not in KINDS:
         return 0.0
@@ -88,12 +90,12 @@ def spread_of_texts(text: str | None, vocab: int) -> float:
 
 
 def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) -> list[str]:
-    """The text that a kind or a default names, and the norms of the texts with the least and the most repeats.
+    """Describe the text of a named kind or a default, and the range of gradient norms over texts of this kind.
 
     Args:
         stack: the network.
-        text: the name of a law.
-        line: the first line by this law; None where nothing is predicted.
+        text: name of a text law, or None.
+        line: predicted first line for this law; None if nothing is predicted.
     """
     if text == ZIPF:
         return [
@@ -117,7 +119,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
 
 
 def norms_of_texts(stack: Stack, text: str | None, line: FirstLine) -> tuple[float, float] | None:
-    """The gradient norms for the texts of a kind with the least and the most repeats; None for one known text."""
+    """Return the gradient norms of a kind's texts with the fewest and the most repeats; None for one known text."""
     if text not in KINDS:
         return None
     law = token_law(text, stack.vocab)
@@ -128,21 +130,21 @@ def norms_of_texts(stack: Stack, text: str | None, line: FirstLine) -> tuple[flo
 
 
 def _power(stack: Stack) -> int:
-    """The power of kappa that the squared norm goes like, in what sequences share."""
+    """Return the power of kappa to which the part of the squared norm shared by two sequences is proportional."""
     return _GATED_POWER if stack.ffn == "gated" else 1
 
 
 def cost_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, *, coarse: bool = False
 ) -> tuple[Cost, bool]:
-    """The estimate of what the gradient of a batch takes, and whether tokens are taken in groups."""
+    """Estimate time and memory of predicting a batch's gradients, and return whether tokens are grouped."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse), grouped
 
 
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
-    """What the gradient of a batch takes on this machine, by a least batch that is clocked."""
+    """Measure the time of predicting a batch's gradients on this machine, by timing a small batch."""
     cost, grouped = cost_of_batch(stack, law, patterns)
     two = replace(stack, sequences=2)
     return measured(two, cost, patterns=patterns, grouped=grouped, text=law)
@@ -152,10 +154,10 @@ def scale_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
     coarse: bool = False,
 ) -> NoiseScale:  # fmt: skip
-    """The gradients of batches, within time and memory.
+    """Predict the gradients of batches of any size, within limits of time and memory.
 
-    Who knows how many times its estimate the like of it takes here gives that as `pace`, and no clock is asked.
-    `coarse` is as in `noise_scale`.
+    `pace` is the measured time divided by the estimate, if it is known; then nothing is timed. `coarse` has the same
+    meaning as in `noise_scale`.
 
     Raises:
         ValueError: as `noise_scale`.
@@ -183,7 +185,7 @@ def scale_of_batch(
 
 
 def format_cost(cost: Cost, grouped: bool) -> str:
-    """What it takes, in words."""
+    """State the time and the memory of predicting two sequences."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
 
@@ -193,27 +195,27 @@ def _tokens(scale: NoiseScale, batch: int) -> int:
 
 
 def _shared(scale: NoiseScale, batch: int) -> float:
-    """What two sequences share of the squared norm of a batch's matrices."""
+    """Return the share of a batch's squared matrix gradients that is common to two sequences."""
     shared = sum(float(np.sum(part)) for part in scale.product.values())
     whole = sum(float(np.sum(part)) for part in scale.grad_sq(batch).values())
     return min(1.0, shared / whole) if whole else 0.0
 
 
 def _of_width(stack: Stack) -> float:
-    """By how much the root of what sequences share varies over networks, times sqrt(d)."""
+    """Return sqrt(d) times the relative standard deviation over networks of the norm that two sequences share."""
     if stack.embeddings != "tied":
         return _OF_LABELS
     return _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
 
 
 def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
-    """Of the root of how often two of so many independent words agree, relative to its mean."""
+    """Return the relative standard deviation of the square root of the frequency of equal pairs among random tokens."""
     agree, three = float(np.square(law.frequencies).sum()), float((law.frequencies**3).sum())
     return max(three - agree**2, 0.0) ** 0.5 / (agree * tokens**0.5)
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
-    """The deviation of the loss if a label's logit were the same at all its positions, which is the most."""
+    """Return an upper bound on the loss's standard deviation: its value if a label had one logit at all positions."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels
     return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

@@ -1,4 +1,4 @@
-"""The time and memory that first steps of networks take, in theory and by stepping the networks themselves."""
+"""Estimate time and memory of first steps, in theory and by stepping sampled networks."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _SECONDS_A_STEP, _PASSES, _SPEED = 0.15, 25.0, 4.4e9
 
 
 def parameter_count(stack: Stack) -> int:
-    """About how many numbers the matrices hold."""
+    """Return approximately how many entries the weight matrices of a network have."""
     return stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
 
 
 def network_seconds(stack: Stack, optimizers: int) -> float:
-    """About how long the steps of one network take on one core, its encoder included."""
+    """Estimate the seconds in which one core steps one network, including its encoder, with this many optimizers."""
     shapes = sum(rows * columns for rows, columns in weight_shapes(stack).values())
     encoder = (stack.encoder_depth or stack.depth) if stack.source_tokens else 0
     parameters = (stack.depth + encoder) * shapes + stack.width * stack.vocab
@@ -34,7 +34,7 @@ def network_seconds(stack: Stack, optimizers: int) -> float:
 
 
 def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None) -> Cost:
-    """The cost of theory of the first steps for which it has a rule, and of the noise scales of these networks."""
+    """Estimate the cost of theory for first steps with a rule, and for the noise scales of these networks."""
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
     steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
     return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
@@ -43,7 +43,7 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
 def cost_within(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
 ) -> tuple[Cost, float]:
-    """The estimated cost of theory for all networks, and how many times that it takes on this machine.
+    """Return the estimated cost of theory for all networks, and measured / estimated time on this machine.
 
     Raises:
         OverBudgetError: it is more than the budget; the error says how much, and how many tokens fit.
@@ -69,19 +69,19 @@ def cost_within(
 
 
 def noise_patterns(stack: Stack) -> int | None:
-    """Attention samples for the noise scale: as many as for the first step where attention is random, else None."""
+    """Return the number of attention samples for the noise scale, as for the first step; None if none are random."""
     return pattern_count(stack) if is_fluctuating(stack) else None
 
 
 def _noise_cost(stack: Stack) -> Cost:
-    """The cost of the noise scale, for which two sequences are predicted."""
+    """Return the cost of the noise scale, for which two sequences are predicted."""
     if gaps(stack, "prediction") or gaps(stack, "noise_scale"):
         return Cost()
     return prediction_cost(replace(stack, sequences=2), patterns=noise_patterns(stack), grouped=False)
 
 
 def _with_tokens(stack: Stack, tokens: int) -> Stack:
-    """The network with at most so many tokens; itself, if a field asks for its number of tokens."""
+    """Return the network with at most this many tokens, or unchanged if a field requires its number of tokens."""
     try:
         return replace(stack, tokens=min(tokens, stack.tokens))
     except ValueError:

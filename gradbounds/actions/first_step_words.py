@@ -1,4 +1,4 @@
-"""A table of first steps in words: the table as printed, its exponents, and what comparisons say."""
+"""Print a table of first steps: its rows and columns, exponents, and comparisons with published models' code."""
 
 from collections.abc import Sequence
 
@@ -16,13 +16,13 @@ _ALWAYS = ("width", "depth", "tokens")
 
 
 def _varying(table: pd.DataFrame) -> list[str]:
-    """Fields other than the placement that tell networks apart; width, depth and tokens always."""
+    """Return the fields other than the placement that differ between networks, and always width, depth and tokens."""
     fields = [name for name in FIELDS if name != "placement" and name in table]
     return [name for name in fields if name in _ALWAYS or table[name].nunique(dropna=False) > 1]
 
 
 def table_lines(table: pd.DataFrame) -> list[str]:
-    """The table as it is printed, what its columns are, and why some numbers are missing."""
+    """Return the printed table of first steps, a legend of its columns, and the reasons for missing numbers."""
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
     named = with_words(table)
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
@@ -77,7 +77,10 @@ def _number(value: float) -> str:
 
 
 def exponent_lines(table: pd.DataFrame) -> list[str]:
-    """Theory's exponents in d at the least depth and in L at the greatest width, between the ends of what there is."""
+    """State the exponents of theory's critical rates in d (at the smallest depth) and in L (at the largest width).
+
+    An exponent is the slope between the smallest and the largest size in the table.
+    """
     lines = []
     for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
@@ -101,12 +104,12 @@ def exponent_lines(table: pd.DataFrame) -> list[str]:
 
 
 def _families(notes: Sequence[Note]) -> list[str]:
-    """The family of a configuration, if there is one."""
+    """Return the model family of a configuration, if it has one."""
     return [str(note.value) for note in notes if note.field == "model_type"]
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
-    """How steps of the family's own class compare."""
+    """State how theory's first steps compare with measured steps of the model family's own class."""
     sentences = [
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]

@@ -1,4 +1,4 @@
-"""`gradbounds predict --learning-rate`: what step 1 does to the loss at a rate, from a batch of text."""
+"""Predict how step 1 at a learning rate changes the loss of a text batch (`gradbounds predict --learning-rate`)."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ small changes of logits and weights.
 
 @dataclass(frozen=True, slots=True)
 class RateOfStep:
-    """One step of an optimizer at a rate."""
+    """Step 1 of an optimizer at a given learning rate."""
 
     optimizer: Optimizer
     rate: float
@@ -40,12 +40,12 @@ class RateOfStep:
 
     @property
     def logits(self) -> float:
-        """What logits move by: all of them in the root mean square, or labels' logits, whichever is more."""
+        """The change of the logits: root mean square over all logits or over the labels' logits, the larger one."""
         return self.rate * self.step.logit_move
 
     @property
     def update(self) -> tuple[str, float]:
-        """The matrix with the largest relative update, and that."""
+        """The name of the matrix with the largest relative update, and this update."""
         by_matrix = {
             role if not np.ndim(values) else f"{role} of layer {layer}": float(value)
             for role, values in self.step.relative_updates.items()
@@ -56,7 +56,7 @@ class RateOfStep:
 
     @property
     def region(self) -> str:
-        """Whether the quadratic holds at this rate."""
+        """Whether the quadratic model of the loss holds at this rate: "inside", "at the edge" or "far beyond"."""
         over = [
             sum(value > limit for limit in limits)
             for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
@@ -64,7 +64,7 @@ class RateOfStep:
         return (INSIDE, EDGE, _BEYOND)[max(over)]
 
     def row(self) -> dict[str, Any]:
-        """All of it as one row of a table."""
+        """Return all numbers of the step as one row of a table."""
         change, error = self.step.change(self.rate)
         name, update = self.update
         return {
@@ -78,7 +78,7 @@ def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
     warmup_steps: int | None = None,
 ) -> Result:  # fmt: skip
-    """What step 1 does at a learning rate, and when a linear warm-up to that rate passes the critical rate.
+    """Predict the effect of step 1 at a learning rate, and when a linear warm-up to it passes the critical rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -112,7 +112,7 @@ def predict_rate(
 
 
 def _table(table: pd.DataFrame) -> list[str]:
-    """One line for each optimizer."""
+    """Return the table with one line for each optimizer."""
     names = ("optimizer", "change of the loss", "logits move by", "largest relative update", "critical rate")
     rows = [
         (
@@ -125,7 +125,7 @@ def _table(table: pd.DataFrame) -> list[str]:
 
 
 def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
-    """The region of every step, and when a warm-up passes the critical rate."""
+    """State the region of every optimizer's step, and when a warm-up passes the critical rate."""
     lines = []
     for each in steps:
         where = f"{each.optimizer}: the rate is {each.region}{' of' * (each.region != _BEYOND)} the region where the"

@@ -1,4 +1,4 @@
-"""Numbers of a training log by name, one record after another: JSON, CSV, TensorBoard's events, or lines of text."""
+"""Read the records of a training log, numbers by name: JSON, CSV, TensorBoard event files, or lines of text."""
 
 import csv
 import importlib
@@ -41,7 +41,7 @@ _RANGE = ("__MIN", "__MAX")
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:
-    """Numbers by name, of one record after another; of a file the beginning.
+    """Yield the numbers by name of one record of a log after another; of a large file, only the beginning is read.
 
     Args:
         path: JSON lines, a JSON list of records or what has one as `log_history`, CSV with a header, words and numbers
@@ -65,7 +65,7 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
 
 
 def _beginning(path: Path) -> str:
-    """The whole lines at the beginning of a file.
+    """Return the complete lines at the beginning of a file.
 
     Raises:
         ValueError: it cannot be read, is empty or no text.
@@ -86,7 +86,7 @@ def _beginning(path: Path) -> str:
 
 
 def _of_events(path: Path) -> Iterator[tuple[float | None, str, float]]:
-    """Step, tag and value, of TensorBoard's own files.
+    """Yield step, tag and value from TensorBoard's event files.
 
     Raises:
         ValueError: nothing is installed that reads them.
@@ -102,7 +102,7 @@ def _of_events(path: Path) -> Iterator[tuple[float | None, str, float]]:
 
 
 def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
-    """Step, tag and value, of files as TensorBoard's page downloads them: run-NAME-tag-TAG.csv.
+    """Yield step, tag and value from CSV files that TensorBoard's page downloads: run-NAME-tag-TAG.csv.
 
     Raises:
         ValueError: there is none, or one has other columns.
@@ -119,7 +119,7 @@ def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
 
 
 def _by_step(rows: Iterable[tuple[float | None, str, float]]) -> Iterator[dict[str, float]]:
-    """A record for every step, of rows with one value each."""
+    """Yield one record for every step from rows with one value each."""
     steps: dict[float | None, dict[str, float]] = {}
     for step, tag, value in rows:
         steps.setdefault(step, {} if step is None else {"step": step}).setdefault(tag, value)
@@ -127,7 +127,7 @@ def _by_step(rows: Iterable[tuple[float | None, str, float]]) -> Iterator[dict[s
 
 
 def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
-    """The JSON objects of a list, up to the first entry that is not whole."""
+    """Yield the JSON objects of a list, up to the first incomplete entry."""
     decoder = json.JSONDecoder()
     while True:
         start = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # which matches nothing as well
@@ -140,7 +140,7 @@ def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
 
 
 def _object(text: str) -> dict[str, float] | None:
-    """The numbers of a JSON object; None of what is none."""
+    """Return the numbers of a JSON object; None if the text is not one."""
     try:
         return _numbers(json.loads(text)) if text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
@@ -148,7 +148,10 @@ def _object(text: str) -> dict[str, float] | None:
 
 
 def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    """Those of an object, and of objects in it by their own names, behind that of the object if it says how to read."""
+    """Return the numbers of a JSON object and of nested objects by their own names.
+
+    An outer name that marks a norm as squared or clipped becomes a prefix of the inner names.
+    """
     numbers: dict[str, float] = {}
     for name, value in content.items():
         if isinstance(value, dict) and "_type" not in value:  # a histogram of W&B holds no norm
@@ -161,7 +164,7 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
-    """Records of lines: JSON objects, plain columns, a table from its head on, or names and numbers.
+    """Yield records from lines: JSON objects, plain columns, a table from its header on, or names followed by numbers.
 
     Raises:
         ValueError: a table has one name in two columns.
@@ -183,7 +186,7 @@ def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
 
 
 def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator[dict[str, float]]:
-    """Records of a table's rows, or of its steps, where every row has one tag and its value.
+    """Yield the records of a table's rows; if every row has one tag and one value, a record for every step.
 
     Raises:
         ValueError: there is one name in two columns.
@@ -208,7 +211,7 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
 
 
 def _cells(line: str) -> list[str]:
-    """Those of a line of a table, of commas, semicolons or tabs, or else of words."""
+    """Return the cells of a table's line, separated by commas, semicolons, tabs, or else spaces."""
     delimiter = max(",;\t", key=line.count)
     csv.field_size_limit(max(_MOST, csv.field_size_limit()))  # a line may hold a sample of text
     cells = next(csv.reader([line], delimiter=delimiter), []) if delimiter in line else line.split()
@@ -216,7 +219,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether that is the head of a table: with a loss, a parameter, or values of tags or steps, and a row below."""
+    """Whether a line is a table's header: it names a loss, norm, parameter or tagged value, and a row follows."""
     row = list(map(_is_number, _cells("".join(after))))
     is_row = any(row) if re.search(r"[,;\t]", line) else all(row)
     if len(cells) < 2 or not is_row or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):
@@ -227,7 +230,7 @@ def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
 
 
 def _of_words(line: str) -> dict[str, float]:
-    """Words and the numbers behind them, and the step of a bar of progress."""
+    """Return the numbers that follow names in a line of text, and the step of a progress bar."""
     if _OVERFLOW.search(line):
         return {"overflow": 1.0}
     record: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
+"""Compare step 1 of a training log with theory, and find the usual causes of a difference (`predict --logged`)."""
 
 import itertools
 import math
@@ -68,12 +68,12 @@ _ALONE = ["The log has neither the loss nor the norm of step 1: only its matrice
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A usual cause, and the first line that it makes.
+    """A usual cause of an unexpected first step, with the loss and the gradient norm that it predicts.
 
     Attributes:
-        words: what happened.
-        line: loss and norm then.
-        tried: numbers that were tried, of which the words have the nearest.
+        words: description of the cause.
+        line: loss and norm that the cause predicts.
+        tried: how many values of a number were tried; the description contains the nearest.
     """
 
     words: str
@@ -81,18 +81,21 @@ class Cause:
     tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Deviations of what was logged from that: of the loss, and of the logarithm of the norm; 0 of what was not."""
+        """Return how far a logged loss and logarithm of the norm are from this cause's, in standard deviations.
+
+        A missing number gives 0.
+        """
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Whether both numbers are as they should be then."""
+        """Whether the logged loss and norm are both within 2.58 standard deviations of this cause's prediction."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
-        """How far they are, in deviations."""
+        """Return the distance of the logged loss and norm from this cause's prediction, in standard deviations."""
         return math.hypot(*self.offs(logged))
 
 
@@ -101,7 +104,7 @@ class _Theory:
     """Predictions of step 1 of several networks, within one budget.
 
     Attributes:
-        squares: squared gradient norms of the network that was asked about, by the text law that was last.
+        squares: squared gradient norms of the network itself by role, for the latest text law.
     """
 
     stack: Stack
@@ -116,7 +119,7 @@ class _Theory:
     _pace: float | None = None  # measured seconds for an estimated one
 
     def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
-        """Loss and norm of a network under a text law.
+        """Predict loss and gradient norm of a network under a text law.
 
         Raises:
             ValueError: it is over the budget.
@@ -132,7 +135,7 @@ class _Theory:
         return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
 
     def seconds(self, stack: Stack) -> float:
-        """What a prediction takes; 0 of one that there is no rule for, or that is over the budget."""
+        """Estimate the seconds of a prediction; 0 for a network without a rule or over the budget."""
         try:
             cost, _ = cost_of_batch(stack, self.law, self.patterns)
         except (NoRuleError, ValueError):  # which `line` says
@@ -140,7 +143,7 @@ class _Theory:
         return cost.seconds if self.budget.holds(cost) else 0.0
 
     def healthy(self, notes: tuple[Note, ...]) -> Cause:
-        """The network that was asked about, as it should be."""
+        """Return the unchanged network's prediction as a cause, and measure how fast this machine is."""
         line = self.line(self.stack, notes, self.law)
         self._pace = measured_batch(self.stack, self.law, self.patterns).seconds / self._spent
         # Causes are chosen and left out by estimates, alike on every machine.
@@ -148,7 +151,7 @@ class _Theory:
         return Cause("nothing", line)
 
     def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
-        """Networks of other weights; the words of those that are not predicted go to `missing`."""
+        """Yield causes in which the weights are initialized differently; names of unpredicted ones go to `missing`."""
         others = list(_other_weights(given, self.of, self.stack))
         together = sum(self.seconds(other) for _, other, _ in others)
         seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
@@ -165,9 +168,9 @@ def predict_logged(
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
     is_default: bool = False,
 ) -> Result:  # fmt: skip
-    """The first step of a log beside theory's; where they differ, which usual causes would make it.
+    """Compare the first step of a training log with theory, and list the usual causes that explain a difference.
 
-    What the log's numbers are is said in words, as `LoggedAs.of` has them.
+    `logged_as` states how the log's numbers were computed, in the words of `LoggedAs.of`.
 
     Raises:
         ValueError: an argument is outside its range, the log or a configuration cannot be read, or the log's norms are
@@ -221,7 +224,7 @@ def predict_logged(
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Whether step 1 is as it should be; None where that is not known.
+    """Whether step 1 is as predicted; None if that is undecided.
 
     Attributes:
         causes: usual causes, the likeliest first.
@@ -232,7 +235,7 @@ class _Verdict:
     causes: list[Cause] = field(default_factory=list)
 
     def table(self, printed: LogLine) -> pd.DataFrame:
-        """The causes, and whether they explain a log."""
+        """Return the causes as a table, and whether each explains the log."""
         rows = [
             (
                 cause.words,
@@ -251,15 +254,15 @@ def _judged(
     theory: _Theory, healthy: Cause, read: Reading, layers: pd.DataFrame, given: Mapping[str, Any],
     notes: tuple[Note, ...], *, known: bool | None,
 ) -> _Verdict:  # fmt: skip
-    """The verdict on a log.
+    """Return the verdict on the first step of a log.
 
     Args:
-        theory: of the network that was asked about.
-        healthy: its first line.
+        theory: predictions for the network.
+        healthy: predicted first line of the network.
         read: the log.
-        layers: norms of single matrices beside theory's.
+        layers: logged norms of single matrices next to theory's.
         given: fields of the network.
-        notes: on it.
+        notes: notes on the network's configuration.
         known: whether the text law is Zipf's at the exponent 1 by default; None where the text was given.
     """
     printed, stack = read.line, theory.stack
@@ -303,7 +306,7 @@ def _judged(
 
 
 def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
-    """What is off, and what would explain it."""
+    """State which numbers are off, and which causes explain them."""
     loss, norm = healthy.offs(printed)
     line = healthy.line
     off = []
@@ -332,15 +335,16 @@ def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[st
 def _of_text(
     words: int, known: Mapping[float, FirstLine], predicted: Callable[[TextLaw], FirstLine], logged: LogLine
 ) -> list[Cause]:
-    """A text that repeats words as usual ones do and explains a log, as Zipf's law with an exponent; none if none does.
+    """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
 
-    The norm grows with the exponent, so that a log outside of the two ends is outside of all texts.
+    The norm grows with the exponent, so that a norm outside the range of the two extreme exponents fits no text. The
+    list is empty if no text explains the log.
 
     Args:
-        words: of the vocabulary.
-        known: first lines by the exponent.
-        predicted: the line under another law.
-        logged: the log.
+        words: size of the vocabulary.
+        known: predicted first lines by Zipf's exponent.
+        predicted: function that predicts the first line for a text law.
+        logged: first step of the log.
     """
     _, least, most = next(row for row in USUAL_REPEATS if words >= row[0])
     low, high = (_exponent(repeats, words) for repeats in (least, most))
@@ -372,7 +376,7 @@ def _of_text(
 
 
 def _nearest_text(repeats: float, vocab: int) -> str:
-    """The measured text whose tokens repeat most nearly as often, in words; "" for a vocabulary without any."""
+    """Name the measured text with the nearest probability of equal tokens; "" for a vocabulary without any."""
     if vocab < LEAST_VOCAB:
         return ""
     texts = {f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, vocab).kappa_of_texts.items()}
@@ -381,7 +385,7 @@ def _nearest_text(repeats: float, vocab: int) -> str:
 
 
 def _exponent(repeats: float, words: int) -> float:
-    """The exponent of Zipf's law at which two of so many words are the same with that chance; 0, if more often at 0."""
+    """Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0."""
     low, high = 0.0, 3.0
     for _ in range(30):
         middle = (low + high) / 2
@@ -396,7 +400,7 @@ def _as_it_should_be(printed: LogLine) -> str:
 
 
 def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
-    """A gradient in one layer that is furthest from theory, of those that were logged; all others as they should be."""
+    """Yield the cause that only the matrix furthest from theory has a wrong gradient."""
     if layers.empty or not read.is_to_scale:
         return
     matrix = layers.loc[np.log(layers["ratio"]).abs().idxmax()]
@@ -409,7 +413,7 @@ def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iter
 
 
 def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
-    """What a log may do to the numbers of a network that is as it should be, but for what is known of it."""
+    """Yield causes in which the network is as predicted but the log prints other numbers, such as sums."""
     printed = read.line
 
     def times(loss: float, norm: float) -> FirstLine:
@@ -458,7 +462,7 @@ def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Ite
 def _other_weights(
     given: Mapping[str, Any], of: Description, stack: Stack
 ) -> Iterator[tuple[str, Stack, tuple[Note, ...]]]:
-    """Networks of other weights that are a usual cause: in words, each, and notes on it."""
+    """Yield the networks with usual other initializations or tied weights, each with a description and its notes."""
     other_end = "untied" if stack.embeddings == "tied" else "tied"
     others = [(f"embeddings and output matrix are {other_end}", of, dict(given) | {"embeddings": other_end})]
     if stack.depth_scaling != "none":

@@ -1,4 +1,4 @@
-"""What a log's numbers are, as a user or their names say: of a mean or a sum, norms or squares, clipped or not."""
+"""How a log's numbers were computed, from a user's words or from names: mean or sum, norm or square, clipped or not."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,13 +24,13 @@ AS = "|".join((*_WORDS, f"{_CLIPPED}C"))
 
 @dataclass(frozen=True, slots=True)
 class LoggedAs:
-    """What a user says of a log's numbers; None of what is left to their names, or to what is usual.
+    """The user's statement of how a log's numbers were computed; None for each part that is inferred from names.
 
     Attributes:
         is_sum: whether the loss, and so its gradient, is a sum over the tokens of the batch.
-        is_square: whether what is logged of gradients are squares of norms.
-        threshold: what the whole gradient was clipped to before its norms were logged; infinite where they are from
-            before.
+        is_square: whether the logged gradient norms are squared.
+        threshold: clipping threshold of the total gradient if norms were logged after clipping; infinite if they were
+            logged before.
     """
 
     is_sum: bool | None = None
@@ -39,7 +39,7 @@ class LoggedAs:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> "LoggedAs":
-        """As words say it.
+        """Parse the words of `--logged-as`.
 
         Raises:
             ValueError: there is no such word, or two contradict each other.
@@ -55,7 +55,7 @@ class LoggedAs:
 
 
 def _threshold(word: str) -> float:
-    """That of clipping.
+    """Return the clipping threshold that a word states.
 
     Raises:
         ValueError: the word has none.
@@ -71,15 +71,15 @@ def _threshold(word: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The first step of a log as the loss and gradient norms of a mean, from before clipping.
+    """The first step of a log, converted to a mean loss and to gradient norms before clipping.
 
     Attributes:
-        line: the numbers; without the norm where clipping hides it.
-        lines: how they were read, where that is not what is usual.
-        settled: what is known of the norm, and so explains nothing: of "sum", "square" and "clipped".
-        is_to_scale: whether norms of single parameters are; else all have one factor in common that is not known.
-        most: the norm that they have together at most, if they were clipped as was said.
-        of: what was said.
+        line: converted numbers; without the norm if clipping hides it.
+        lines: text on how the numbers were read, if that is unusual.
+        settled: known properties among "sum", "square" and "clipped", which therefore explain no difference.
+        is_to_scale: whether the scale of single parameters' norms is known; else they share an unknown factor.
+        most: upper bound on the total norm of all parameters, if they were clipped as stated.
+        of: the user's statement.
     """
 
     line: LogLine
@@ -93,10 +93,10 @@ class Reading:
         """Refuse logged norms that contradict the stated clipping threshold.
 
         Args:
-            layers: with columns layer, role and logged, as they stand beside theory.
+            layers: table of logged norms with columns layer, role and logged.
 
         Raises:
-            ValueError: together they are longer.
+            ValueError: the norms together exceed the threshold.
         """
         norms = layers.drop_duplicates(["layer", "role"])["logged"]
         times = float((norms**2).sum()) ** 0.5 / self.most
@@ -105,15 +105,15 @@ class Reading:
 
 
 def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
-    """A log's first step as it may stand beside theory.
+    """Convert the first step of a log so that it can be compared with theory.
 
     Args:
-        line: as it was logged.
-        of: what was said of it, which goes before what names say.
-        positions: tokens of the batch.
+        line: the step as it was logged.
+        of: the user's statement, which overrides the names of the numbers.
+        positions: number of tokens in the batch.
 
     Raises:
-        ValueError: the norm is longer than what it is said to be clipped to, and called clipped.
+        ValueError: the norm is named as clipped and exceeds the stated threshold.
     """
     names = (line.norm_name, *line.parameters)
     squared = [name for name in names if is_squared(name)] if of.is_square is None else []
@@ -170,7 +170,7 @@ def _not_clipped(of: LoggedAs, why: str) -> str:
 
 
 def has_line(numbers: Mapping[str, float | None]) -> str:
-    """Numbers by name, of which None is none.
+    """Format numbers by name as one line; None is printed as missing.
 
     >>> has_line({"loss": 6.25, "gradient norm": None})
     'loss 6.25, no gradient norm'
@@ -184,14 +184,14 @@ def _by_names(what: str, names: Iterable[str]) -> list[str]:
 
 
 def _numbers(line: LogLine, read: LogLine) -> str:
-    """Loss and norm as they were read, of what is another number than was logged."""
+    """Return the loss and the norm that differ from the logged ones after conversion, as text."""
     pairs = {"loss": (line.loss, read.loss), "gradient norm": (line.norm, read.norm)}
     changed = {name: after for name, (before, after) in pairs.items() if after is not None and after != before}
     return f": {has_line(changed)}" if changed else ""
 
 
 def _lost(line: LogLine, read: LogLine, is_to_scale: bool) -> list[str]:
-    """What cannot be judged for a factor that the log does not have."""
+    """State the comparisons that are impossible because clipping multiplied the norms by an unknown factor."""
     lost = ["the gradient norm is not judged"] if read.norm is None and line.norm is not None else []
     lost += ["matrices are compared with one another alone"] if line.parameters and not is_to_scale else []
     what = "Clipping may have changed norms, by a factor that the log does not say"

@@ -1,4 +1,4 @@
-"""Gradient norms of single matrices in a log, by layer and role, beside theory's or a module's own."""
+"""Compare gradient norms of single matrices in a log with theory's or a module's own, by layer and role."""
 
 import math
 import re
@@ -41,10 +41,10 @@ _SHOWN = 8
 
 
 def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
-    """The layer from 0 and the roles of a parameter; None of what is no matrix of a layer.
+    """Return a parameter's layer, counted from 0, and its roles such as "WQ"; None if it is not a matrix of a layer.
 
-    Before its name may stand what a logger puts there, up to a slash, and behind it `.grad` or `/norm`. The first
-    number is the layer, and the last word the role.
+    A logger's prefix up to a slash and the suffixes `.grad` and `/norm` are ignored. The first number is the layer, and
+    the last word is the role.
 
     >>> matrix_of("layers.3.self_attn.q_proj.weight")
     (3, ('WQ',))
@@ -69,12 +69,13 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
 
 
 def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array]) -> tuple[pd.DataFrame, list[str]]:
-    """Norms by layer and role beside theory's, and names that are no matrix of the network, first those of no norm.
+    """Return logged norms next to theory's by layer and role, and the names that match no matrix.
 
-    Where some names say `grad`, the others are of something else, such as weights.
+    Names with invalid norms come first. If some names contain `grad`, other names belong to other quantities, such as
+    weights.
 
     Args:
-        parameters: norms by name.
+        parameters: logged norms by parameter name.
         squares: theory's squared norms by role, (L,) for matrices of layers.
     """
     rows, unmatched, vanishing = [], [], []
@@ -96,14 +97,15 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
 
 
 def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
-    """Norms beside those of a module's own batch, and names that hold none of a matrix in its lists of layers.
+    """Return logged norms next to those of a module's own batch, and the names that match no matrix of its layers.
 
     Args:
-        parameters: norms by name, in which the module's own name of the parameter stands as a whole.
-        measured: the module.
+        parameters: logged norms by names that contain the module's own name of the parameter.
+        measured: the probed module.
 
     Returns:
-        As of `beside_theory`: a role is a list and a name in its layers, and "theory" the module's own norm.
+        A table like `beside_theory`'s, in which a role is a layer list and a parameter name, and "theory" is the
+        module's own norm; and the unmatched names.
     """
     frame = measured.frame
     matrices = frame[frame["quantity"] == "shortest"]
@@ -135,13 +137,13 @@ def _with_ratios(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _holds(name: str, parameter: str) -> bool:
-    """Whether a name has that of a parameter as a whole, and not as a part of another one."""
+    """Whether a name contains a parameter's whole name, and not only as a part of another name."""
     before, known, after = name.partition(parameter)
     return bool(known) and not before[-1:].isalnum() and not after[:1].isalnum()
 
 
 def patterns_of(names: Iterable[str]) -> list[str]:
-    """Names that differ in the layer's number alone as one, with a star for it and how many there are.
+    """Merge names that differ only in the layer's number into one pattern with a star and a count.
 
     >>> patterns_of(["h.0.ln_1.bias", "h.1.ln_1.bias", "h.1.rotary.weight"])
     ['h.*.ln_1.bias (2)', 'h.1.rotary.weight']
@@ -158,24 +160,24 @@ def patterns_of(names: Iterable[str]) -> list[str]:
 
 
 def names_line(names: Iterable[str]) -> str:
-    """Names by `patterns_of`, of many the first."""
+    """Format names as one line of patterns, of which only the first are shown."""
     patterns = patterns_of(names)
     return ", ".join(patterns[:_SHOWN]) + ", ..." * (len(patterns) > _SHOWN)
 
 
 def furthest(table: pd.DataFrame) -> tuple[int, float]:
-    """The row whose ratio is furthest from the median, and how many times that it is."""
+    """Return the row whose ratio is furthest from the median ratio, and its ratio / the median."""
     middle = float(np.exp(np.log(table["ratio"]).median()))
     row = int((np.log(table["ratio"]) - np.log(middle)).abs().idxmax())
     return row, float(table.loc[row, "ratio"]) / middle
 
 
 def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
-    """That a matrix is not as it should be where loss and norm are; nothing where all are within `FAR` times.
+    """Report the matrix whose ratio is more than 2 times, or less than half, the median; nothing if there is none.
 
     Args:
-        table: of `beside_theory`.
-        fine: what is as it should be, in words that begin a sentence.
+        table: table of `beside_theory`.
+        fine: beginning of the sentence, which states the numbers that are as predicted.
     """
     if table.empty or not np.isfinite(table["ratio"]).all():
         return []
@@ -196,14 +198,14 @@ def _called(role: str) -> str:
 
 
 def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory") -> list[str]:
-    """Which matrix is furthest off, ratios over theory by role and the layers where they are most and least.
+    """Report the matrix whose ratio is furthest from the median, and by role the median, smallest and largest ratio.
 
-    Each role's line ends with the names that were read as it.
+    Each role's line ends with the names that were read as this role.
 
     Args:
-        table: of `beside_theory` or `beside_module`.
-        unmatched: likewise.
-        beside: whose norms they stand beside.
+        table: table of `beside_theory` or `beside_module`.
+        unmatched: names that match no matrix.
+        beside: name of the reference: "theory" or "the module".
     """
     lines = [f"Parameters with unknown names: {names_line(unmatched)}."] if unmatched else []
     if table.empty:

@@ -1,4 +1,4 @@
-"""`gradbounds probe`: what the report on a module prints and writes."""
+"""Print and save the report on a module (`gradbounds probe`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,13 +22,13 @@ __all__ = ["probed"]
 def probed(
     factory: str, given: dict[str, Any], out: Path | None, logged: Path | None, logged_as: Sequence[str]
 ) -> Result:
-    """Measure and judge what a factory makes, and write what was measured into the folder.
+    """Probe the modules that a factory makes, and save the measurements in a folder.
 
     Args:
-        factory: its name.
+        factory: name of the factory.
         given: further arguments of `checks.models.judge.probe`.
         out: the folder.
-        logged: a log whose norms stand beside those of one module.
+        logged: path of a log whose norms are compared with one module's.
         logged_as: what its numbers are.
 
     Raises:
@@ -42,7 +42,7 @@ def probed(
 
 
 def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
-    """Norms of single gradients in a training log or an export.
+    """Read the gradient norms of single parameters from a training log or an export.
 
     Args:
         logged: its path.
@@ -64,12 +64,12 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
 
 
 def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = None) -> Result:
-    """A report with its tables and figure; what is measured, and what `--against` reads, goes into the folder.
+    """Return a probe's report with its tables and figure; save measurements and the file for `--against` in a folder.
 
     Args:
-        found: the report.
+        found: report of the probe.
         out: the folder.
-        norms: of single gradients, which are set beside one module's own.
+        norms: logged norms of single parameters, which are compared with one module's.
 
     Raises:
         ValueError: the folder cannot be written, or norms are longer than what they are said to be clipped to.

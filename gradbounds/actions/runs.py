@@ -1,4 +1,4 @@
-"""The draws of run folders: cells with enough draws, and differences between two runs."""
+"""Select the samples of a run folder that are enough for errors, and compare two runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

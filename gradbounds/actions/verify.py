@@ -1,4 +1,4 @@
-"""`gradbounds verify` and `check`: verdicts of a run, beside the committed ones, and a report."""
+"""Judge a run's samples, compare with committed verdicts, and write a report (`gradbounds verify`, `check`)."""
 
 import os
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _REASONS = 5
 
 
 def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None) -> Result:
-    """Sample the default experiment, judge it, and leave data, figures and a report.
+    """Sample the default experiment, judge every claim, and save data, figures and an HTML report in a folder.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -77,14 +77,14 @@ def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, wo
 
 
 def _command(draws: int, seed: int, text: Path | None) -> str:
-    """The command that gives the same numbers, without the folders of this machine."""
+    """Return the command that reproduces the numbers, without the folders of this machine."""
     flags = {"draws": draws if draws != DRAWS else None, "seed": seed if seed != SEED else None}
     given = [f"--{name} {value}" for name, value in flags.items() if value is not None]
     return " ".join([_COMMAND, *given, *([f"--text {text.name}"] if text else [])])
 
 
 def check(run: Run | Path | str, *, layers: bool = False) -> Result:
-    """Every verdict that a run can give, and how theory and samples compare.
+    """Judge every claim that a run has data for, and compare its samples with theory.
 
     Args:
         run: a run or its folder.
@@ -118,7 +118,7 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
 
 
 def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: str) -> Result:
-    """Verdicts, the comparison with theory, and what differs from it or from committed verdicts."""
+    """Return verdicts, the comparison with theory, and the differences from theory and from committed verdicts."""
     with working("judging"):
         judged, table = verdicts(sampled), comparison(sampled)
     reasons, below = not_judged_lines(table), ["", f"Theory against samples, every layer: {agreement_counts(table)}."]
@@ -141,7 +141,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 
 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
-    """A table for each of a few networks: what was measured in the first and the last layer, beside theory."""
+    """Print a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
     if len(sampled) > _NETWORKS:
         return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
     lines: list[str] = []

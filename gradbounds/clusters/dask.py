@@ -1,4 +1,4 @@
-"""A Dask cluster that samples the blocks of a sweep: one that runs already, or jobs of a queue."""
+"""Sample the blocks of a sweep on a Dask cluster: a running one, or the jobs of a batch queue."""
 
 import logging
 import signal
@@ -29,7 +29,7 @@ QUEUES = {
 
 
 class Errors(logging.Handler):
-    """Exceptions that were logged."""
+    """A logging handler that keeps the logged exceptions."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -42,9 +42,9 @@ class Errors(logging.Handler):
 
 
 def silence_dask() -> Errors:
-    """Keep what Dask logs, with tracebacks, off the terminal: what matters of it is said in one line.
+    """Redirect Dask's log messages from the terminal to the returned handler.
 
-    For the rest of the process: connections are complained of after they were closed.
+    This lasts for the rest of the process, because Dask logs errors of connections after they were closed.
 
     Raises:
         ValueError: dask is not installed.
@@ -64,9 +64,9 @@ def silence_dask() -> Errors:
 
 @contextmanager
 def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """An executor over the workers of a running scheduler, and how many of them a sweep is to keep busy.
+    """Yield an executor on the workers of a running Dask scheduler, and the number of blocks to keep in flight.
 
-    Blocks of workers that die are sampled again elsewhere; workers may come and go.
+    The blocks of workers that die are sampled again by others. Workers may join and leave.
 
     Args:
         address: of the scheduler.
@@ -133,7 +133,9 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
 
 @contextmanager
 def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """An executor over jobs of a batch queue, whose options dask-jobqueue reads from its own YAML files.
+    """Yield an executor on the jobs of a batch queue, and the number of blocks to keep in flight.
+
+    dask-jobqueue reads the queue's options from its own YAML files.
 
     Args:
         name: a key of `QUEUES`.
@@ -162,7 +164,7 @@ def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, i
 
 
 def _wait(cluster: Any, errors: Errors, name: str) -> None:
-    """Wait for a first worker, however long the queue takes.
+    """Wait for the first worker, however long the queue takes.
 
     Raises:
         ValueError: a job could not be submitted.
@@ -179,7 +181,7 @@ def _one_line(error: BaseException) -> str:
 
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM as they are: dask_jobqueue ends the process in silence once it is imported."""
+    """Keep the handlers of Ctrl-C and SIGTERM while dask_jobqueue is imported, which would end the process silently."""
     if threading.current_thread() is not threading.main_thread():  # where no handler can be set
         yield
         return
@@ -193,13 +195,13 @@ def _handlers_kept() -> Iterator[None]:
 
 
 class SameVersions(Executor):
-    """An executor whose workers, those that join later too, must have the versions here."""
+    """An executor that requires the same versions of gradbounds and torch on every worker, including later ones."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Run the call where versions are the same."""
+        """Submit a call, which raises an error on a worker with other versions."""
         return self._pool.submit(_with_versions, versions(), fn, *args, **kwargs)
 
 
@@ -215,7 +217,7 @@ def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: 
 
 
 def versions() -> dict[str, str]:
-    """Return this process's versions, which must be the same on all workers.
+    """Return this process's versions of gradbounds and torch, which must be the same on all workers.
 
     Raises:
         ImportError: where this process was started, somebody else's module stands before a package of ours.
@@ -225,7 +227,7 @@ def versions() -> dict[str, str]:
 
 
 def _check_versions(client: Any) -> None:
-    """Refuse workers that would draw other numbers.
+    """Refuse workers with other versions, which would sample other numbers.
 
     Raises:
         ValueError: gradbounds or torch is of another version there, or missing.
@@ -237,7 +239,7 @@ def _check_versions(client: Any) -> None:
 
 
 def _check_resources(client: Any, *, gpu: bool) -> None:
-    """Refuse a cluster without the resource that every task would wait for.
+    """Refuse a cluster without the resource "GPU" that every task would wait for.
 
     Raises:
         ValueError: no worker has it.

@@ -1,4 +1,4 @@
-"""Where blocks are sampled: in processes of a command's own, or by the workers of a cluster."""
+"""Choose where the blocks of a sweep are sampled: in local processes, or by the workers of a cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,9 @@ _CLUSTER_TASK = 0.2
 def executing(
     ours: Execution, *, device: str, dask: str | None = None, task_seconds: float | None = None
 ) -> Iterator[Execution]:
-    """An execution on the workers of a Dask cluster if one is named; jobs that it starts end with it.
+    """Yield an execution on the workers of a Dask cluster if one is named, else the local one.
+
+    Jobs that it starts end with it.
 
     Args:
         ours: the execution without Dask; its workers are the largest number of jobs of a queue.

@@ -1,4 +1,4 @@
-"""Every command as the dataclass of its flags, in a module named by the word that is typed; none loads torch."""
+"""The commands: each is a dataclass of its flags, in a module with the command's name, which does not load torch."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`gradbounds verify` and `gradbounds check`: their flags."""
+"""The flags of `gradbounds verify` and `gradbounds check`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class Verify(WithJson):
     workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
 
     def run(self) -> "Result":
-        """What was found.
+        """Sample and judge the experiment or the claims, and return the verdicts.
 
         Raises:
             ValueError: flags exclude each other, or a file is ill-formed.
@@ -90,7 +90,7 @@ class Check(WithJson):
     ] = False
 
     def run(self) -> "Result":
-        """What was found.
+        """Judge a run's samples and return the verdicts, or the differences between two runs.
 
         Raises:
             ValueError: there is no run, or flags exclude each other.
