@@ -1,4 +1,4 @@
-"""The only place where claims meet samples: comparisons, verdicts and their report.
+"""Tests of claims against samples: comparisons with theory, verdicts, and their report.
 
 A name is loaded when it is first asked for: what is committed can be listed without torch.
 """

@@ -1,4 +1,4 @@
-"""The embedded default: the cells that `verify` samples, chosen to reach every claim on two cores in minutes."""
+"""The default experiment of `gradbounds verify`: networks that test every claim on two cores in minutes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ TEXT = TEXTS["lighthouse"]
 
 
 def verify_cells(text: str | Path = TEXT) -> list[Cell]:
-    """Every cell of the default experiment, with a text file for those of real input.
+    """Return every configuration of the default experiment; those with real inputs use the given text file.
 
     Raises:
         ValueError: the text cannot be read or is shorter than a window.

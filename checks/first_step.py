@@ -1,4 +1,4 @@
-"""The first step in theory, with the error that finite width implies of it."""
+"""Large-width theory of the first optimizer step, with its expected error at finite width."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -29,7 +29,7 @@ class FirstStep(LargeWidthStep):
 
     @property
     def implied_error(self) -> float:
-        """The largest of these errors."""
+        """The largest of the expected relative errors at this width."""
         return max(self.implied_errors.values())
 
 
@@ -73,10 +73,10 @@ def first_step(
 
 
 def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:
-    """Errors that theory makes at most in W^Q and W^K, of fewer heads than the coefficients' networks have.
+    """Return upper bounds on theory's relative errors for W^Q and W^K in a network with fewer than 8 heads.
 
-    A norm removes at most 1/h of their squared gradients, as a head is 1/h of what it adds to the stream, and as much
-    of their kernel, in which the gain is linear and the curvature quadratic.
+    A norm removes at most 1/h of their squared gradients, because a head is 1/h of the attention's output. It removes
+    the same share of their kernel. The gain is linear in it and the curvature quadratic.
     """
     removed = max(0.0, 1 / step.stack.heads - 1 / HEADS)
     gain, curvature = (

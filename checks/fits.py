@@ -1,4 +1,4 @@
-"""Exponents: weighted log-log fits with intervals, local slopes, and the choice between a power and its logarithm."""
+"""Fits of exponents: weighted log-log fits with intervals, local slopes, and tests for a logarithmic factor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ MODEL_FALSE_ALARM = 0.01
 
 
 def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
-    """Σ_l w_l ln(mean of column l), for columns measured on the same draws; error by the delta method.
+    """Estimate Σ_l w_l ln(mean of column l) from columns measured on the same draws; error by the delta method.
 
-    The slope of a profile over layers is such a contrast: the layers of one draw are dependent, so a regression
-    that takes them for independent points would misstate its error.
+    The slope of a profile over layers is such a contrast. The layers of one draw are dependent, so that a regression
+    with independent points would misstate its error.
     """
     values, weights = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
     mean = values.mean(0)
@@ -33,7 +33,7 @@ def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
 
 
 def slope_weights(x: ArrayLike) -> Array:
-    """The weights w with Σ w_l y_l = slope of the least-squares line of y on x."""
+    """Return the weights w with Σ w_l y_l = slope of the least-squares line of y on x."""
     x = np.asarray(x, dtype=float)
     centred = x - x.mean()
     return centred / np.sum(centred**2)
@@ -41,7 +41,7 @@ def slope_weights(x: ArrayLike) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """y = amplitude · x^exponent, fitted on log-log axes.
+    """A fitted power law y = amplitude · x^exponent, by least squares on log-log axes.
 
     Attributes:
         exponent: the slope.
@@ -54,7 +54,7 @@ class PowerLaw:
     weights: tuple[float, ...]
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The two-sided normal interval of that level."""
+        """Return the two-sided interval of the exponent at this confidence level, by normal theory."""
         half = float(ndtri(0.5 + level / 2)) * self.sem
         return self.exponent - half, self.exponent + half
 
@@ -94,9 +94,10 @@ def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
 
 
 def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array) -> tuple[float, float, float] | None:
-    """An exponent with its 95% interval, of points with a few draws each, whose scatter is taken to be one.
+    """Fit an exponent and its 95% interval to points with a few draws each, which share one variance of ln y.
 
-    Few draws tell a variance badly: it is pooled over the points, and the interval is Student's t.
+    A few draws estimate a variance poorly. The variance is therefore pooled over the points, and the interval is
+    Student's t.
 
     Args:
         x: `LEAST_POINTS` different values at least.
@@ -115,7 +116,7 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """Return the weights of ln y in a fitted exponent and in its bend (last local slope minus first), for draw counts.
+    """Return the weights of ln y in a fitted exponent and in its bend (last minus first local slope), for draw counts.
 
     Args:
         x: (points,), three or more, increasing.
@@ -131,7 +132,7 @@ def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
 
 
 def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: ArrayLike) -> tuple[Array, Array]:
-    """Σ_l w_l ln y_l and half of its 95% interval, of one row or of many with the same draws; scatter as above.
+    """Return Σ_l w_l ln y_l and half of its 95% interval, with the variance of ln y pooled over the points.
 
     Args:
         weights: (points,).
@@ -149,7 +150,7 @@ def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: A
 def bootstrap_interval(
     fit: PowerLaw, squares: Sequence[ArrayLike], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """The exponent's interval by resampling the draws of every point, with the fit's weights: no normal theory.
+    """Return the interval of a fitted exponent by resampling the draws of every point, without normal theory.
 
     Args:
         fit: the fit of root mean squares.
@@ -177,7 +178,7 @@ def bootstrap_interval(
 
 
 def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, Array, Array]:
-    """Slopes between neighbours on log-log axes: where (geometric means of x), slopes, their standard errors.
+    """Return the log-log slopes between neighbouring points: geometric means of x, slopes, and standard errors.
 
     Neighbouring slopes share a point, so their errors are dependent: a high one is followed by a low one.
 
@@ -194,7 +195,7 @@ def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Whether y grows like x^a or like x^a √(ln x), with a free in both.
+    """The choice whether y grows like x^a or like x^a √(ln x), with a free in both models.
 
     Attributes:
         model: the one that stands when the other is rejected; "undecided" when neither is, "neither" when both are.

@@ -1,4 +1,4 @@
-"""A single change that would make layers alike, in words: those of `probe` and of `predict`."""
+"""Words for a single change that would even out the layers, for the reports of `probe` and `predict`."""
 
 
 def remedy_line(change: str, *, partly: bool = False) -> str:
@@ -12,5 +12,5 @@ def remedy_line(change: str, *, partly: bool = False) -> str:
 
 
 def drawn_smaller(names: str) -> str:
-    """The change of matrices that end branches, which GPT-2 has."""
+    """Describe the initialization of GPT-2, which divides the weights at the end of branches by sqrt(2L)."""
     return f"{names} drawn sqrt(2L) smaller"

@@ -1,4 +1,4 @@
-"""Verdicts as a report with figures, in HTML."""
+"""Report of verdicts with figures, as HTML."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def html(
     networks: str,
     committed: Sequence[Results] = (),
 ) -> str:
-    """The report, one file that asks for no other.
+    """Return the report of a run as one HTML file that loads no other file.
 
     Args:
         verdicts: the run's verdicts.
@@ -70,7 +70,7 @@ _LEADING = ("gradient_over_layers", "gradient_against_width", "gradient_against_
 
 
 def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
-    """For each word that decides a claim: the word, how many claims it decides in words, and their deciding rows."""
+    """Return for each deciding word: the word, how many claims it decides as text, and their deciding rows."""
     by_word = [(word, [v for v in decides if v.verdict == word]) for word in DECIDING]
     return [(word, f"{len(these)} {_SAID[word][len(these) > 1]}", these) for word, these in by_word if these]
 
@@ -87,7 +87,7 @@ _SAID: dict[Word, tuple[str, str]] = {
 
 
 def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] | None:
-    """The row of other commands' results that decides a claim, with its command."""
+    """Return the deciding row of a claim among other commands' results, with its command."""
     rows = [(v, results.command) for results in committed for v in results.verdicts if v.claim == name]
     if not rows:
         return None
@@ -96,9 +96,9 @@ def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] |
 
 
 def agreement_counts(table: pd.DataFrame) -> str:
-    """In words, how many predicted numbers agree, are undecided, differ, or are not judged, and how sharp they are.
+    """State how many predicted numbers agree, are undecided, differ, or are not judged, and their precision.
 
-    The power stands beside the counts: the median over the judged numbers of the standard error over the prediction.
+    The precision is the median of standard error / prediction over the judged numbers.
     """
     count = table["agreement"].value_counts()
     parts = ", ".join(f"{count.get(word, 0)} {words}" for word, words in _COUNTED.items())
@@ -118,7 +118,7 @@ _COUNTED = {
 
 
 def not_judged_lines(table: pd.DataFrame) -> list[str]:
-    """Why numbers are shown and not judged, a line each with their count, the commonest first."""
+    """State why numbers are not judged: one line per reason with its count, the most frequent first."""
     return [
         f"{number} numbers: {why}" for why, number in table.loc[table["reason"] != "", "reason"].value_counts().items()
     ]

@@ -1,4 +1,4 @@
-"""Results of a command, saved as a small file in the repository, and comparisons with later results."""
+"""Saved results of a command in a small file of the repository, and their comparison with later results."""
 
 import json
 import math
@@ -44,12 +44,12 @@ class Results:
 
     @property
     def made_by(self) -> str:
-        """The command, with date and commit as a comment of the shell where they are kept."""
+        """The command that reproduces the results, with date and commit as a shell comment if they are saved."""
         return self.command + (f"  # {self.date}, commit {self.commit}" if self.date else "")
 
 
 def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str, **origin: str) -> str:
-    """Return results as JSON: every verdict, and the last layer of every cell, with numbers to 6 digits.
+    """Return results as JSON: every verdict, and the last layer of every configuration, with 6 significant digits.
 
     Args:
         verdicts: all of them.
@@ -77,7 +77,7 @@ def _cell(samples: "Samples") -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers to 6 significant digits, so that rounding on another CPU changes no file; null for one that is none."""
+    """Round numbers to 6 significant digits, so that another CPU changes no file; NaN and infinity become null."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -86,7 +86,7 @@ def _rounded(value: Any) -> Any:
 
 
 def load_results(path: Path) -> Results:
-    """A results file.
+    """Read a results file.
 
     Raises:
         ValueError: the file is missing or is not a results file.
@@ -103,7 +103,7 @@ def load_results(path: Path) -> Results:
 
 
 def _verdict(row: dict[str, Any]) -> Verdict:
-    """A verdict as `asdict` and JSON left it."""
+    """Return a verdict from its JSON form."""
     row = _tuples(row)
     none = {name: math.nan for name in ("predicted", "measured") if row[name] is None}
     row |= none | {"interval": tuple(math.nan if end is None else end for end in row["interval"])}
@@ -112,14 +112,14 @@ def _verdict(row: dict[str, Any]) -> Verdict:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
+    """Convert JSON's lists back to tuples."""
     if isinstance(value, dict):
         return {name: _tuples(entry) for name, entry in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def committed_results(folder: Path = DATA) -> list[Results]:
-    """Every committed results file, the default experiment first.
+    """Read every committed results file, the default experiment first.
 
     Raises:
         ValueError: a file is not a results file.
@@ -129,7 +129,7 @@ def committed_results(folder: Path = DATA) -> list[Results]:
 
 
 def field_results(folder: Path = FIELD) -> dict[str, Results]:
-    """What was committed on statements of other papers, by the name of the file of their source.
+    """Read the committed results on claims of other papers, by the name of their source's file.
 
     Raises:
         ValueError: a file is not a results file.
@@ -138,7 +138,7 @@ def field_results(folder: Path = FIELD) -> dict[str, Results]:
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Pairs (now, before) of the same claim and part; of several before the first, the default experiment's."""
+    """Return pairs (now, before) of verdicts on the same claim and part; among several earlier ones, the first."""
     known: dict[tuple[str, str], Verdict] = {}
     for v in before:
         known.setdefault((v.claim, v.part), v)
@@ -146,14 +146,14 @@ def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verd
 
 
 def changed_verdicts(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Pairs (now, before) of the same claim and part whose verdicts are different words.
+    """Return pairs (now, before) of the same claim and part with different verdicts.
 
-    "undecided" changes nothing, on either side: fewer draws may not be able to tell.
+    "undecided" on either side does not count as a change, because fewer draws may not decide.
     """
     return [(v, old) for v, old in common(now, before) if len({v.verdict, old.verdict} - {"undecided"}) == 2]
 
 
 def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
-    """Verdicts of `before` whose claim and part have no verdict now."""
+    """Return the verdicts of `before` whose claim and part have no verdict now."""
     present = {(v.claim, v.part) for v in now}
     return [v for v in before if (v.claim, v.part) not in present]

@@ -1,4 +1,4 @@
-"""Cells that differ in one field alone: as they are, for exponents, and as tables for the figures of scaling."""
+"""Select series of configurations that differ in only one field, for exponents and for scaling figures."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
@@ -15,7 +15,7 @@ Against = Literal["width", "depth"]
 
 
 class HasStack(Protocol):
-    """A cell, or the samples of one."""
+    """An object with a `stack`: a configuration, or its samples."""
 
     @property
     def stack(self) -> Stack:
@@ -30,7 +30,7 @@ _FIXED = [f.name for f in fields(Stack) if f.name not in ("placement", "vocab")]
 def exponent_series(
     cells: Sequence[T], against: Against, *, proportional: bool = False, free: Collection[str] = ()
 ) -> list[list[T]]:
-    """Cells that differ in `against` alone, of at least three values, in its order.
+    """Return the series of configurations that differ only in `against`, with at least three values each, sorted.
 
     Args:
         cells: of any grid.
@@ -50,9 +50,9 @@ def exponent_series(
 
 
 def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Per placement the rows that differ in `against` alone, the longest series there is, sorted by it.
+    """Return for each placement the longest series of rows that differ only in `against`, sorted by it.
 
-    Against the width the vocabulary is fixed as V/d, where the bound's B does not depend on d, or else as V.
+    For the width, the vocabulary is fixed as V/d, where the bound's B does not depend on d; otherwise it is fixed as V.
 
     Args:
         table: a row per cell with its fields and draws, such as `checks.stacks.theorem1.last_layer_table`.
@@ -77,7 +77,7 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
 
 
 def local_exponent_table(series: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Slopes between neighbours of a series, a row per pair: exponent and sem of the norm, predicted and bound.
+    """Return the slopes between neighbours of a series, one row per pair: exponents of the norm, theory and bound.
 
     Args:
         series: rows of one placement or two, each sorted by `against`, as `longest_series` gives them.

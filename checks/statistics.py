@@ -1,4 +1,4 @@
-"""Estimates with their errors, and the rules by which a number agrees with another."""
+"""Estimates with standard errors, and the rules by which a measured number agrees with a prediction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Agreement = Literal["agrees", "undecided", "differs", "beyond"]
 
 
 def agreement_text(word: str) -> str:
-    """An agreement as reports and pages have it; "beyond" is a word of stored results and tables.
+    """Return an agreement as reports print it; stored results contain "beyond" for "not judged".
 
     >>> agreement_text("beyond"), agreement_text("agrees")
     ('not judged', 'agrees')
@@ -54,12 +54,12 @@ class Estimate:
     draws: int
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """The two-sided Student t interval of that level."""
+        """Return the two-sided Student t interval of the mean at this confidence level."""
         half = stdtrit(self.draws - 1, 0.5 + level / 2) * self.sem
         return self.mean - half, self.mean + half
 
     def root(self) -> "Estimate":
-        """The estimate of √mean, with its error by the delta method; of squares that are all 0 it is 0."""
+        """Return the estimate of √mean, with its error by the delta method; 0 if all values are 0."""
         root = np.sqrt(self.mean)
         sem = np.divide(self.sem, 2 * root, out=np.zeros_like(root), where=root != 0)[()]
         return Estimate(root, sem, self.draws)
@@ -97,9 +97,9 @@ def standard_error(values: ArrayLike) -> Array:
 
 
 def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
-    """The weighted mean of independent scalar estimates of one number.
+    """Return the weighted mean of independent scalar estimates of one number.
 
-    The weights must not come from the same draws: inverse sample variances favour the cells whose scatter happened
+    The weights must not come from the same draws. Inverse sample variances favour configurations whose scatter happened
     to be small, which biases skewed means and narrows the interval.
     """
     share = np.asarray(weights, dtype=float)
@@ -109,24 +109,24 @@ def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
 
 
 def log_variance(values: ArrayLike) -> Array:
-    """Variance over the first axis of the natural logarithm; NaN where a draw has none."""
+    """Return the variance of the natural logarithm over the first axis; NaN where a value has no logarithm."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.var(np.log(np.asarray(values, dtype=float)), axis=0, ddof=1))
 
 
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
-    """How far a mean strays from its expectation by chance in all but `false_alarm` of cases.
+    """Return the largest deviation of a mean by chance, exceeded with probability `false_alarm`.
 
-    Four standard errors with many draws, more with few: Student's t at the same tail.
+    This is four standard errors for many draws, and more for few: Student's t with the same tail.
     """
     return -float(stdtrit(draws - 1, false_alarm / 2)) * sem
 
 
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
-    """The p-value of "the mean is not within a relative margin of the prediction": two one-sided t tests, the larger.
+    """Return the p-value of the hypothesis that a mean is outside a relative margin of its prediction.
 
-    A small value shows that they are equal up to the margin, which no test of their equality can. Below 0.025 the 95%
-    interval lies inside the margin.
+    It is the larger one of two one-sided t tests. A small value shows equality up to the margin, which a test of
+    equality cannot show. Below 0.025, the 95% interval is inside the margin.
     """
     predicted = np.asarray(predicted, dtype=float)
     allowed = margin * np.abs(predicted)
@@ -138,7 +138,7 @@ def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN
 
 
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:
-    """Entry by entry, whether a measured mean equals a prediction up to a relative margin.
+    """Return entry by entry whether a measured mean equals a prediction up to a relative margin.
 
     "differs": farther than both the margin and `chance_limit`. "agrees": `equivalence` below 0.025.
     "undecided": neither, so more draws are needed to tell.
@@ -151,12 +151,12 @@ def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) 
 
 
 def agreement_word(measured: Estimate, predicted: float, margin: float = MARGIN) -> Agreement:
-    """`agreement` of one estimate."""
+    """Return whether one measured mean equals a prediction up to a relative margin, as in `agreement`."""
     return cast(Agreement, agreement(measured, predicted, margin).item())
 
 
 def scalar_agreement(measured: float, predicted: float, sem: float, margin: float) -> Agreement:
-    """`agreement` of one number with a normal error and an absolute margin, for exponents and slopes."""
+    """Return whether an exponent or slope with a normal error equals a prediction up to an absolute margin."""
     deviation = abs(measured - predicted)
     if deviation > max(margin, CHANCE * sem):
         return "differs"
@@ -164,11 +164,11 @@ def scalar_agreement(measured: float, predicted: float, sem: float, margin: floa
 
 
 def share(events: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
-    """A probability and its exact (Clopper-Pearson) 95% interval."""
+    """Return the proportion of events and its exact (Clopper-Pearson) 95% interval."""
     interval = scipy.stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
     return float(events.mean()), (float(interval.low), float(interval.high))
 
 
 def exceeds(events: NDArray[np.bool_], limit: float) -> bool:
-    """Whether events are more frequent than a limit allows, at the false alarm rate of every comparison."""
+    """Whether events are significantly more frequent than a limit, at the common false-alarm rate of 6.3e-5."""
     return bool(scipy.stats.binomtest(int(events.sum()), events.size, min(limit, 1.0), "greater").pvalue < FALSE_ALARM)

@@ -1,4 +1,4 @@
-"""Predictions and samples side by side, as data frames."""
+"""Compare predictions with samples in data frames."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -42,7 +42,7 @@ _of_stack = lru_cache(maxsize=4096)(predict)
 
 
 def checked_cells(cells: Any) -> list[Samples]:
-    """The cells of a sequence.
+    """Check that every item is a `Samples`, and return the items as a list.
 
     Raises:
         ValueError: it is none, or holds something else.
@@ -57,18 +57,18 @@ def checked_cells(cells: Any) -> list[Samples]:
 
 
 def cell_fields(samples: Samples) -> dict[str, Any]:
-    """The columns that name a cell in every frame."""
+    """Return the columns that identify a configuration in every data frame."""
     return asdict(samples.stack) | {"text": "" if samples.cell.text is None else samples.cell.text.source}
 
 
 def _with_error(measured: Estimate, prediction: Prediction, name: str) -> Estimate:
-    """The estimate with the prediction's own sampling error added to its standard error, where it has one."""
+    """Return the estimate, with the prediction's own sampling error added to its standard error."""
     error = prediction.errors.get(name)
     return measured if error is None else Estimate(measured.mean, np.hypot(measured.sem, error), measured.draws)
 
 
 def _rows(samples: Samples, patterns: int) -> Iterator[dict[str, Any]]:
-    """The numbers of one cell by the names of the columns of `comparison`, an array over layers each."""
+    """Yield the numbers of one configuration by column of `comparison`, each an array over layers."""
     prediction = prediction_of(samples, patterns)
     for name, values in samples.items():
         if np.isnan(values).all():

@@ -1,4 +1,4 @@
-"""How far finite width may take networks from theory, and which numbers are therefore not judged.
+"""Expected errors of large-width theory at finite width, and the numbers that are therefore not judged.
 
 Coefficients were measured for families of networks: of predictions, and of the four numbers of a first step.
 """
@@ -81,7 +81,7 @@ _LIKE: dict[Optimizer, Optimizer] = {"normalized": "sgd", "muon": "polar"}
 
 
 class Trust(NamedTuple):
-    """How far finite width may take networks from one number of theory.
+    """The expected error of one large-width prediction at finite width.
 
     Attributes:
         error: the largest relative error that finite width is expected to make, as coefficients imply it.
@@ -93,7 +93,7 @@ class Trust(NamedTuple):
 
     @classmethod
     def of(cls, stack: Stack, number: str = "loss", optimizer: Optimizer = "sgd") -> "Trust":
-        """How far theory may be off for a network.
+        """Return the expected error of theory for a network and a quantity.
 
         Args:
             stack: the network.
@@ -109,9 +109,10 @@ class Trust(NamedTuple):
 # Judges ask for every quantity of a cell, of which there are three kinds.
 @lru_cache(maxsize=1024)
 def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
-    """The largest correction of a kind of quantities.
+    """Return the expected error of a kind of quantities, from the largest correction.
 
-    Either a rule is missing at every width, or a coefficient is, or the width, and then the reason says which it takes.
+    The prediction is not judged if a rule or a coefficient is missing, or if the network is too narrow. The reason then
+    states the required width.
     """
     if stack.encoder_depth:  # coefficients were measured with parts of one depth
         stack = replace(stack, depth=stack.most_layers, encoder_depth=0)
@@ -129,14 +130,14 @@ def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
 
 
 def class_of(name: str) -> BiasClass:
-    """The kind of a quantity, by its name."""
+    """Return the kind of a quantity by its name: gradients of W^Q and W^K, the same for a source, or others."""
     if name.endswith(("_XQ", "_XK")):
         return "queries of a source"
     return "queries" if name.endswith(("_WQ", "_WK")) else "others"
 
 
 def family(stack: Stack) -> str:
-    """The family of a Stack: its norms, its units, its attention, and whether it attends to a source.
+    """Return the family of a network, for which coefficients were measured: norms, hidden units, attention, and source.
 
     Without a norm on their way, units whose energy grows like a square of their input's, as squared ReLU's, are like
     gated ones.
@@ -153,16 +154,16 @@ def family(stack: Stack) -> str:
 
 @lru_cache(maxsize=2)
 def coefficients(file: Path = COEFFICIENTS) -> dict[str, Any]:
-    """Coefficients by family; then by kind of quantity "c" and its "error", or by optimizer and number both.
+    """Return the measured coefficients by family, and then by kind of quantity or by optimizer and number.
 
-    Networks are off by c/d, relatively, at the reference.
+    Each has "c" and its "error". The relative error of theory is c/d at the reference.
     """
     families: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["families"]
     return families
 
 
 class Correction(NamedTuple):
-    """A relative correction of order 1/d, and what would have to be larger for it to be small.
+    """A relative correction of order 1/d, and the size that must be larger to reduce it.
 
     Attributes:
         size: d times the relative correction.
@@ -209,10 +210,10 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
 
 
 def _inside_branches(stack: Stack) -> list[Correction]:
-    """Corrections by few or heavy-tailed coordinates inside branches, besides the family's, where a norm is on the way.
+    """Return the corrections, beyond the family's, by few or heavy-tailed coordinates inside branches.
 
-    Only in a stream that is normalized corrections multiply from layer to layer (docs/finite_width.md). Elsewhere
-    branches add up, and the sub-layer of most counts.
+    They apply if a norm is on the way. Only in a normalized residual stream do corrections multiply from layer to layer
+    (docs/finite_width.md). Elsewhere branches add up, and the largest sub-layer counts.
     """
     if _is_bare(stack):
         return []
@@ -269,14 +270,14 @@ def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass
 
 
 def _is_bare(stack: Stack) -> bool:
-    """Tell whether the stream meets no norm on its way into, through and behind branches."""
+    """Whether the residual stream passes no norm before, within and after the branches."""
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
     return not normed and not stack.is_idle
 
 
 def _usual(stack: Stack) -> Stack:
-    """The stack of the same norms that the coefficients of its family were measured with, but for its attention."""
+    """Return the network with the same norms by which its family was measured, except for its attention."""
     gated = ", gated, " in family(stack)
     return Stack(
         placement=stack.placement,
@@ -300,7 +301,7 @@ def _stream_scale(stack: Stack) -> float:
 
 
 def unmeasured(stack: Stack) -> str:
-    """The reason why a stack is unlike the measured ones of its family; "" if it is like them.
+    """Return the reason why a network is unlike the measured ones of its family; "" if it is like them.
 
     A gated unit squares the energy of its input. Without a norm on its way energies feed on themselves, and so do their
     fluctuations: the coefficient depends on every gain, and grows exponentially with the depth.
@@ -353,7 +354,7 @@ def unmeasured(stack: Stack) -> str:
 
 
 def step_family(stack: Stack, attention: str | None = None) -> str:
-    """Its placement, units, attention (its own, if None), and whether its inputs are small."""
+    """Return a network's family for first steps: placement, hidden units, attention, and whether inputs are small."""
     of_stack = "queries" if stack.query_key_scale else "uniform"
     inputs = "small" if stack.embedding_scale**2 < SMALL and stack.embedding_norm == "none" else "unit"
     return f"{stack.placement}, {stack.ffn}, {attention or of_stack}, {inputs} inputs"
@@ -361,9 +362,9 @@ def step_family(stack: Stack, attention: str | None = None) -> str:
 
 @lru_cache(maxsize=16)
 def step_reference(placement: str, ffn: str, attention: str, width: int = 64) -> Stack:
-    """The stack that coefficients of a family of first steps were measured with; four of its heads share keys.
+    """Return the network with which the coefficients of a family of first steps were measured.
 
-    Nothing that an error takes from it depends on its width.
+    Four of its heads share keys. Errors take nothing from it that depends on its width.
     """
     fields: dict[str, Any] = {"activation": "silu"} if ffn == "gated" else {}
     fields |= {"query_key_scale": SCALE} if attention == "queries" else {}
@@ -375,7 +376,7 @@ def step_reference(placement: str, ffn: str, attention: str, width: int = 64) ->
 
 
 def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
-    """The largest relative error that finite width makes of a number of a first step, as coefficients imply it.
+    """Return the largest relative error at finite width of a number of a first step, from measured coefficients.
 
     From L = 4 to L it grows like the number of sub-layers passed, (1 + L)/5, and from fixed attention to s = 1 like
     s^2, the deviation of the logits; beyond like s^4. Few units add six times what they add to gradients. A coefficient
@@ -410,7 +411,7 @@ def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
 
 
 def _unmeasured_step(stack: Stack) -> str:
-    """The reason why a stack is unlike those that first steps were measured with; "" if it is like them.
+    """Return the reason why a network is unlike those of measured first steps; "" if it is like them.
 
     Queries and keys that are turned or normalized, or shared by heads, count by the scale of their logits and the
     number of values; matrices drawn with deviations of their own by the energy of the inputs.

@@ -1,4 +1,4 @@
-"""The verdict on one claim in one setting, and the words it may use."""
+"""The verdict on one claim in one setting, and its possible values."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +29,7 @@ LOOSE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A message whose braces are filled with values, as by `str.format`; only `str` turns it into text.
+    """A message with placeholders and their values, as for `str.format`; `str` inserts the values.
 
     Two that have the same words say the same of other values, so that a page can say it once.
 
@@ -48,7 +48,7 @@ class Sentence:
 
 
 def sentence(words: str, *values: float | int | str) -> Sentence:
-    """Words with their values, as Python's own numbers."""
+    """Return a message with its values converted to Python's own numbers."""
     return Sentence(words, tuple(v if isinstance(v, str | int) else float(v) for v in values))
 
 
@@ -71,7 +71,7 @@ class Subject:
     held: tuple[tuple[str, str], ...] = ()
 
     def without(self, known: Collection[tuple[str, str]]) -> "Subject":
-        """The subject without what is held and known from elsewhere."""
+        """Return the subject without the fixed sizes that are known from elsewhere."""
         return replace(self, held=tuple(pair for pair in self.held if pair not in known))
 
     def __str__(self) -> str:
@@ -98,11 +98,11 @@ class Setting:
     draws: tuple[int, int] | None = None
 
     def held(self) -> set[tuple[str, str]]:
-        """The letters and values that do not vary, as in `Subject.held`."""
+        """Return the sizes that do not vary, as pairs of a letter and a value."""
         return {(letter, str(low)) for letter, low, high in self.ranges if low == high}
 
     def largest(self, letter: str) -> int:
-        """The upper end of a range, 0 where there is none."""
+        """Return the upper end of a size's range; 0 if it has none."""
         return next((high for name, _, high in self.ranges if name == letter and isinstance(high, int)), 0)
 
     def __str__(self) -> str:
@@ -161,22 +161,22 @@ class Verdict:
 
     @property
     def part(self) -> str:
-        """Which part of the claim, and of which networks."""
+        """The tested part of the claim, and the networks."""
         return f"{self.subject}: {self.relaxed}" if self.relaxed else str(self.subject)
 
     @property
     def short_part(self) -> str:
-        """The part without what the setting says of a whole series as well; where one network stands it names it."""
+        """The tested part without the fixed sizes that the setting states for a whole series."""
         known = self.setting.held() if self.subject.against else ()
         return replace(self, subject=self.subject.without(known)).part
 
     @property
     def words(self) -> str:
-        """The verdict with its factor and its size, as tables show it."""
+        """The verdict with its factor and size, as tables print it."""
         return self.verdict + ("" if self.loose is None else f" by x{significant(self.loose)}") + at_size(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain values, for JSON: its texts as texts, its subject and the ranges of sizes apart."""
+        """Return the verdict as plain values for JSON: sentences as text, and the ranges of sizes as a separate key."""
         texts = {name: str(getattr(self, name)) for name in ("part", "claimed", "setting", "note")}
         return asdict(self) | texts | {"ranges": self.setting.ranges}
 
@@ -187,7 +187,7 @@ class Verdict:
         return f"claimed {self.claimed}, theory {known}, samples {measured} [{low}, {high}]"
 
     def lines(self) -> list[str]:
-        """The verdict as commands print it; the note where a word or a number says nothing without it."""
+        """Return the verdict as printed lines, with the note if the verdict is not understood without it."""
         noted = self.verdict in ("undecided", "premise fails") or self.subject.kind == "comparison"
         return [f"{self.claim:4} {self.part}: {self.words}", self.numbers, *([str(self.note)] if noted else [])]
 
@@ -206,12 +206,12 @@ def at_size(v: Verdict) -> str:
 
 
 def deciding(verdicts: Sequence[Verdict]) -> Verdict:
-    """The row that decides a claim: of those with the first word of `DECIDING` the one that is loose by most."""
+    """Return the row that decides a claim: the first word of `DECIDING`, and then the loosest bound."""
     return min(verdicts, key=lambda v: (DECIDING.index(v.verdict), -(v.loose or 0.0)))
 
 
 def number_or_dash(value: float, digits: int = 4) -> str:
-    """A number, or a dash where there is none.
+    """Format a number, or return a dash for NaN.
 
     >>> number_or_dash(0.12345), number_or_dash(float("nan"))
     ('0.1235', '-')
@@ -220,29 +220,29 @@ def number_or_dash(value: float, digits: int = 4) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number to so many digits, without an exponent where it can be read without one: 4780, not 4.78e+03."""
+    """Format a number with this many significant digits, without an exponent if possible: 4780, not 4.78e+03."""
     return f"{float(f'{value:.{digits}g}'):g}"
 
 
 def interval_of(value: "Estimate") -> tuple[float, float]:
-    """The 95% interval of a scalar estimate, as floats."""
+    """Return the 95% interval of a scalar estimate as two floats."""
     low, high = value.interval()
     return float(low), float(high)
 
 
 def by_key(cells: "Sequence[Samples]", key: "Callable[[Samples], Any]") -> "list[tuple[Any, list[Samples]]]":
-    """Cells by the value of a key, in a stable order."""
+    """Group configurations by the value of a key, in a stable order."""
     ordered = sorted(cells, key=lambda s: repr(key(s)))
     return [(value, list(group)) for value, group in groupby(ordered, key=key)]
 
 
 def names(cells: "Sequence[Samples]") -> tuple[str, ...]:
-    """The cells' names, for `Verdict.cells`."""
+    """Return the names of sampled configurations, for `Verdict.cells`."""
     return tuple(s.cell.name for s in cells)
 
 
 def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
-    """The ranges of stacks' sizes, as `Setting.ranges` has them."""
+    """Return the ranges of the networks' sizes, in the form of `Setting.ranges`."""
     ranges: list[tuple[str, int | str, int | str]] = []
     for name, letter in {"width": "d", "depth": "L", "tokens": "n", "vocab": "V"}.items():
         values = sorted({getattr(stack, name) for stack in stacks})
@@ -254,6 +254,6 @@ def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
 
 
 def setting(cells: "Sequence[Samples]") -> Setting:
-    """The ranges of the cells' fields, in the paper's letters."""
+    """Return the ranges of the configurations' sizes in the paper's letters, and of their numbers of draws."""
     draws = [s.draws for s in cells]
     return Setting(ranges=sizes(*(s.stack for s in cells)), draws=(min(draws), max(draws)))

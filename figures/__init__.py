@@ -1,1 +1,1 @@
-"""Pictures of claims, predictions and samples: data frames in, matplotlib Figures out, a module for each."""
+"""Figures of claims, predictions and samples: each module draws matplotlib Figures from data frames."""

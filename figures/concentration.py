@@ -1,4 +1,4 @@
-"""How well norms concentrate: δ(ε) of Definition 1."""
+"""Figure of the concentration of norms: the probability δ(ε) of Definition 1 against ε."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ from theory.stack import TITLES
     claims=("D1", "T1"),
 )
 def concentration(table: pd.DataFrame) -> Figure:
-    """P[‖x‖² > (1 + ε) E‖x‖²] of one token before the last LayerNorm, one panel per placement.
+    """Draw P[‖x‖² > (1 + ε) E‖x‖²] of one token before the last LayerNorm against ε, one panel per placement.
 
     Points are shares of draws with exact 95% intervals, lines theory (exact for Post-LN), thin dashes exp(−d ε²/8).
 

@@ -1,4 +1,4 @@
-"""The coordinate check as one knows it: mean |y| of outputs against the width, a line for each step."""
+"""Figure of the coordinate check: the mean |y| of module outputs against the width, one line per optimizer step."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -9,7 +9,7 @@ _MOST_PANELS, _COLUMNS, _LEAST_RANGE = 12, 4, 2.0
 
 
 def coordinates(table: pd.DataFrame) -> Figure:
-    """A panel for each module with a matrix, +- 2 standard errors; of more than twelve, twelve of them evenly.
+    """Draw mean |y| ± 2 standard errors against the width, one panel per module with a matrix, at most twelve.
 
     Args:
         table: `simulate.modules.coordinates.Stepped.coordinates`: columns place, width, step, value, sem.

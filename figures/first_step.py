@@ -1,4 +1,4 @@
-"""Rates of the first step against the width and the depth."""
+"""Figure of the first step's critical learning rates against the width and the depth."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,7 +14,7 @@ PUBLISHED = {"5e-4": 5e-4, "7.0e-4": 7.0e-4, "1e-3": 1e-3}
 
 
 def first_step_rates(table: pd.DataFrame) -> Figure:
-    """The critical rate of every optimizer, against the width and against the depth where these have several values.
+    """Draw every optimizer's critical learning rate against the width, and against the depth, where these vary.
 
     Lines are large-width theory, filled marks its sampled counterpart with 2 standard errors. Against the width the
     least depth is drawn, against the depth the greatest width. Adam's panels have the rates of published recipes.

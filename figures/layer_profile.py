@@ -1,4 +1,4 @@
-"""Gradient norms over the layers, with the paper's law."""
+"""Figure of gradient norms over the layers, with the paper's law."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ from theory.stack import TITLES
     claims=("F1", "F2"),
 )
 def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Root mean square of ‖∂L/∂W‖_F in every layer, samples and large-width theory, with the paper's law for W².
+    """Draw the root mean square of ‖∂L/∂W‖_F in every layer: samples, large-width theory, and the paper's law.
 
     Several placements share one panel and show W², in a colour each; of one placement every matrix is shown. Appendix
     F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.

@@ -1,4 +1,4 @@
-"""Colours, marks and lines of placements, matrices and curves, without matplotlib, which the page does not load."""
+"""Colours, markers and line styles of placements, matrices and curves, without loading matplotlib."""
 
 import itertools
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ CURVES: list[dict[str, Any]] = [
 
 
 def looks() -> Iterator[dict[str, Any]]:
-    """Colour, mark and line of one curve after another that is no placement; they differ together, so also in grey.
+    """Yield colours, markers and line styles for curves that are not placements; the markers differ in grey too.
 
     Every round of nine pairs the marks with other colours.
     """

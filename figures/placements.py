@@ -1,4 +1,4 @@
-"""Placements of LayerNorm in one picture: the last layer's gradient against the depth, and all layers'."""
+"""Figure that compares placements of LayerNorm: gradients against the depth, and over the layers."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,9 @@ _FLAT = 1.2
 
 
 def placements(norms: pd.DataFrame) -> Figure:
-    """‖∂L/∂W²‖_F of the last layer against L, and over the layers of the deepest stack; lines are theory.
+    """Draw ‖∂L/∂W²‖_F of the last layer against the depth L, and over the layers of the deepest networks.
+
+    Marks are samples, and lines are theory.
 
     Args:
         norms: `checks.stacks.placements.layer_norms`.

@@ -1,4 +1,4 @@
-"""A probed module: energy of the stream and gradients over the layers, one curve per depth."""
+"""Figure of a probed module: activations and gradients over the layers, one curve per depth."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -12,9 +12,9 @@ _CONSTANT = 1.02
 
 
 def probe(table: pd.DataFrame) -> Figure:
-    """Mean energy of every layer's output, and root mean square of its gradient, ± 2 standard errors, at one width.
+    """Draw the mean squared activation and the gradient norm after every layer, ± 2 standard errors, at one width.
 
-    An energy that is the same in every layer and at every depth stands below the panels.
+    A mean squared activation that is the same in every layer and at every depth is stated below the panels.
 
     Args:
         table: `layer_tables.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,

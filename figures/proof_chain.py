@@ -1,4 +1,4 @@
-"""Where Theorem 1's bound loses its factor: the steps of its proof, one below the other."""
+"""Figure of where Theorem 1's bound loses its factor: the steps of its proof, one below the other."""
 
 import math
 
@@ -24,7 +24,7 @@ from theory.stack import TITLES
     claims=("T1", "H2", "E1", "L5"),
 )
 def proof_slack(table: pd.DataFrame) -> Figure:
-    """The way from the measured norm to the bound in the widest network, and every step's factor against the width.
+    """Draw the proof's steps from the measured norm to the bound, and each step's factor against the width.
 
     Factors are ratios of root mean squares over draws; their standard errors are below a percent and not drawn.
 

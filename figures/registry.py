@@ -1,4 +1,4 @@
-"""The figures of a run: each is registered beside its drawing, with what the report says of it."""
+"""Registry of the figures of a run, each registered where it is drawn, with its caption in the report."""
 
 import pkgutil
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 @dataclass(frozen=True, slots=True)
 class RunFigure:
-    """A figure that `gradbounds figures` draws of a run, and that its report shows.
+    """A figure that `gradbounds figures` draws for a run and that the run's report shows.
 
     Attributes:
         name: of its files, without the suffix.
@@ -39,7 +39,7 @@ _REGISTERED: dict[str, RunFigure] = {}
 def run_figure(
     name: str, *, needs: str, title: str, caption: str, claims: tuple[str, ...], **arguments: Any
 ) -> Callable[[_Draw], _Draw]:
-    """Decorator that makes a function of a table a figure of every run; of two, where it is written twice.
+    """Decorate a function of a table to register it as a figure of every run; several decorators register several.
 
     Args:
         name: of the figure's files, without the suffix.
@@ -63,7 +63,7 @@ def run_figure(
 
 
 def run_figures() -> dict[str, RunFigure]:
-    """Every figure of a run by its name; loads all modules beside this one."""
+    """Return every registered figure of a run by name, after loading all modules of this package."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         import_module(f"figures.{module.name}")
     return dict(_REGISTERED)

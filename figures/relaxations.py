@@ -28,9 +28,10 @@ _BASE = "the paper's"
 
 
 def relaxations(table: pd.DataFrame) -> Figure:
-    """The relaxations that move a number most, a mark per placement with ± 2 standard errors; wide bars are theory.
+    """Draw the effect of the dropped assumptions that change a number most, one mark per placement.
 
-    The base is on top, then at most ten relaxations by how far theory moves one of the two numbers.
+    Marks are samples ± 2 standard errors, and wide bars are theory. The unchanged network is on top. Below are at most
+    ten dropped assumptions, sorted by the larger change of the two numbers in theory.
 
     Args:
         table: `checks.stacks.relaxations.relaxation_table`.
@@ -76,7 +77,7 @@ def relaxations(table: pd.DataFrame) -> Figure:
 
 
 def _effects(table: pd.DataFrame) -> dict[str, float]:
-    """By which share theory moves one of the two numbers, at most, for every relaxation."""
+    """Return for every dropped assumption the larger of theory's changes of the two numbers, as a logarithm."""
     base = table[table["relaxation"] == UNCHANGED].set_index("placement")
     effects: dict[str, float] = {}
     for _, row in table.iterrows():
@@ -89,7 +90,9 @@ def _effects(table: pd.DataFrame) -> dict[str, float]:
 
 
 def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
-    """Two numbers against the value of a field, a colour per placement; marks ± 2 standard errors, pale lines theory.
+    """Draw two numbers against the value of a field, one colour per placement.
+
+    Marks are samples ± 2 standard errors, and pale lines are theory.
 
     Args:
         table: `checks.stacks.relaxations.relaxation_table` with a column `value`.

@@ -1,4 +1,4 @@
-"""Theorem 1 in one picture: bound, prediction and samples of the last gradient against d or L; and their exponents."""
+"""Figures of Theorem 1: bound, prediction and samples of the last gradient against d or L, and their exponents."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +49,7 @@ from theory.stack import TITLES
     claims=("T1",),
 )
 def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """‖∂L/∂W^{2,L}‖_F against the width or the depth, a colour for each placement.
+    """Draw ‖∂L/∂W^{2,L}‖_F against the width or the depth: samples, theory and Theorem 1's bound, by placement.
 
     Marks are root mean squares over draws with 2 standard errors. The pale line is large-width theory, and the
     dashed line Theorem 1 with its constants. Arrows show the factor between the two.
@@ -102,7 +102,7 @@ def setting(rows: pd.DataFrame, against: str) -> str:
     claims=("T1",),
 )
 def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """The slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, a colour for each placement.
+    """Draw the slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, one colour per placement.
 
     Points are samples with 2 standard errors (neighbours share a point, so their errors alternate), the line is
     large-width theory over the same pairs, the dashed line Theorem 1's bound.
@@ -125,7 +125,7 @@ def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] |
 def _beside_theory(
     table: pd.DataFrame, against: str, x: str, y: str, axes: Sequence[Axes] | None, ylabel: str, **settings: str
 ) -> Figure:
-    """The column `y` with its error, predicted and bound against the column `x`, a colour for each placement."""
+    """Draw column `y` with its error, the prediction and the bound against column `x`, one colour per placement."""
     chosen = list(table.groupby("placement", sort=False))
     with style(axes):
         figure, (axis,) = panels(1, axes=axes)
@@ -155,12 +155,12 @@ def _beside_theory(
 
 
 def _gaps(rows: pd.DataFrame) -> list[float]:
-    """How many times the prediction the bound is, from the smallest size to the largest."""
+    """Return bound / prediction from the smallest size to the largest."""
     return (rows["bound"] / rows["predicted"]).tolist()
 
 
 def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> None:
-    """Write that factor between theory and bound of the first placement, at both ends."""
+    """Write bound / theory of the first placement at both ends of its curve."""
     _, rows = chosen[0]
     for k in (0, -1):
         at, low, high = (float(rows[name].iloc[k]) for name in (x, "predicted", "bound"))

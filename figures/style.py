@@ -1,4 +1,4 @@
-"""One look for every figure: size, fonts, and marks that stay apart in grey."""
+"""The common style of all figures: sizes, fonts, and marks that remain distinct in grey."""
 
 import itertools
 import math
@@ -53,18 +53,18 @@ _RC: Any = {
 
 @contextmanager
 def style(axes: Sequence[Axes] | None = None) -> Iterator[None]:
-    """The settings under which a figure is made and saved; where axes are given, those that the caller has set."""
+    """Apply the style within this context; with given axes, keep the caller's settings."""
     with mpl.rc_context(_RC if axes is None else {}):
         yield
 
 
 def of_placement(name: object) -> dict[str, Any]:
-    """Colour, mark and line of a placement, the same in every figure."""
+    """Return the colour, marker and line style of a placement, the same in every figure."""
     return PLACEMENTS[str(name)]
 
 
 def ordered(count: int) -> list[dict[str, Any]]:
-    """Looks of so many sizes or steps, from light to dark, with marks and lines as those of `looks`."""
+    """Return looks for a sequence of sizes or steps, from light to dark, with the markers and lines of `looks`."""
     shades = np.linspace(_FROM, _TO, count) if count > 1 else _TO[None]
     marks = itertools.islice(itertools.cycle(CURVES), count)
     return [mark | {"color": to_hex(shade)} for mark, shade in zip(marks, shades, strict=True)]
@@ -73,9 +73,9 @@ def ordered(count: int) -> list[dict[str, Any]]:
 def panels(
     count: int, *, share_x: bool = False, share_y: bool = True, axes: Sequence[Axes] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A row of panels of one size, four in two rows, or the axes that are given instead, with their figure.
+    """Return a figure with a row of equal panels, or two rows for four; given axes are returned instead.
 
-    A page is as wide as two panels and a half: in a row of four, text would be smaller than a page's.
+    A page is as wide as two and a half panels: in a row of four, text would be smaller than the page's.
 
     Raises:
         ValueError: there are other than `count` axes.
@@ -91,12 +91,12 @@ def panels(
 
 
 def pale_line(axis: Axes, x: Any, predicted: Any, color: str, label: str | None = None) -> None:
-    """Theory as a wide pale line, on which marks with error bars stay readable."""
+    """Draw theory as a wide pale line, on which marks with error bars remain readable."""
     axis.plot(x, predicted, color=color, linewidth=4, alpha=0.35, label=label, solid_capstyle="round")
 
 
 def message(figure: Figure, text: str, *, axes: Sequence[Axes] | None = None) -> None:
-    """The finding as the figure's title, or as that of the first of the axes that were given."""
+    """Set the main finding as the figure's title, or as the title of the first given axes."""
     if axes is None:
         figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
     else:
@@ -104,7 +104,7 @@ def message(figure: Figure, text: str, *, axes: Sequence[Axes] | None = None) ->
 
 
 def most_changed(ratios: pd.Series) -> Any:
-    """The label whose ratio is farthest from 1 on a log scale; None if no ratio is positive and finite.
+    """Return the label whose ratio is farthest from 1 on a log scale; None if no ratio is positive and finite.
 
     >>> most_changed(pd.Series({"first": 1.2, "last": 0.1, "dead": 0.0}))
     'last'
@@ -114,7 +114,7 @@ def most_changed(ratios: pd.Series) -> Any:
 
 
 def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write a name where each line ends, in its colour; names of lines that meet are pushed apart.
+    """Write a name at the end of each line in its colour; overlapping names are moved apart.
 
     Args:
         axis: whose limits are final.
@@ -136,7 +136,7 @@ def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None
 
 
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
-    """One legend of all panels, below them, or inside the first of the axes that were given, which lists that one's.
+    """Draw one legend of all panels below them, or within the first given axes a legend of these axes.
 
     What differs between panels in the placement's colour alone is listed in grey.
 
@@ -175,7 +175,7 @@ def _uncoloured(look: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def value_ticks(axes: Axes, values: list[float]) -> None:
-    """Ticks of a log₂ axis at the measured values: integers, powers of two if they are long, or rounded."""
+    """Set the ticks of a log₂ axis to the measured values: integers, powers of two if they are long, or rounded."""
     axes.set_xscale("log", base=2)
     labels = [f"{v:.0f}" if v >= 10 or float(v).is_integer() else f"{v:.1f}" for v in values]
     if max(map(len, labels)) > 5 and all(math.log2(v).is_integer() for v in values):
@@ -185,7 +185,7 @@ def value_ticks(axes: Axes, values: list[float]) -> None:
 
 
 def decimal_ticks(axes: Axes) -> None:
-    """Plain decimals at 1, 2 and 5 of every decade of a log₁₀ y axis of few decades; of many, powers of ten.
+    """Set ticks at 1, 2 and 5 of every decade of a log₁₀ y axis, as decimals; for many decades, at powers of ten.
 
     Matplotlib's own labels between the decades, 6×10⁻¹, are too wide and lie on one another.
     """
@@ -197,7 +197,7 @@ def decimal_ticks(axes: Axes) -> None:
 
 
 def plain_decades(axis: Axis, steps: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
-    """Ticks of a log₁₀ axis at these multiples of every power of ten, as plain decimals."""
+    """Set the ticks of a log₁₀ axis to these multiples of every power of ten, as plain decimals."""
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FormatStrFormatter("%g"))
     axis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,4 @@
-"""The one error for a count that is none; it loads no torch."""
+"""Check the counts that users give, such as draws and seeds, with one error message; torch is not loaded."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ MOST_OF_ANY = 2**31 - 1
 
 
 def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is not an integer from `least` to the most there may be of its name.
+    """Check that a count is an integer from `least` to the largest allowed value for its name.
 
     Raises:
         ValueError: the value is not.

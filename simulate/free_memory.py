@@ -1,4 +1,4 @@
-"""Memory that is free here and now, without torch."""
+"""Determine the free memory of this process, without loading torch."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import psutil
 
 
 def free_memory() -> float:
-    """Bytes that this process may still take: of the machine, and of the control groups that it is in."""
+    """Return the bytes that this process may still allocate, by the machine's memory and by its control groups."""
     groups = _left_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     return float(min(psutil.virtual_memory().available, *groups, math.inf))
 

@@ -1,4 +1,4 @@
-"""Real text as windows of word ids: repeated words share an embedding, labels are the next words."""
+"""Read real text as windows of token ids: equal words share an embedding, and labels are the next words."""
 
 import hashlib
 from collections import Counter
@@ -31,12 +31,12 @@ class TextWindows:
     source: str
 
     def batches(self, sequences: int) -> NDArray[np.int64]:
-        """So many consecutive windows at a time, (batches, sequences, n + 1); what is left over is not used."""
+        """Group consecutive windows into batches, (batches, sequences, n + 1); remaining windows are not used."""
         count = len(self.ids) // sequences
         return self.ids[: count * sequences].reshape(count, sequences, -1)
 
     def first_occurrence(self, sequences: int = 1) -> NDArray[np.int64]:
-        """For every input of a batch the first place that holds the same word, (batches, sequences * n)."""
+        """Return for every input of a batch the first position with the same token id, (batches, sequences * n)."""
         words = self.batches(sequences)[:, :, :-1].reshape(len(self.ids) // sequences, -1)
         return np.argmax(words[:, :, None] == words[:, None, :], axis=2)
 
@@ -70,7 +70,7 @@ def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
 
 
 def read_utf8(name: str, path: str | Path) -> bytes:
-    """A file's bytes, which are UTF-8; errors say what the file was to be.
+    """Read a file's bytes and check that they are UTF-8; `name` is the argument that an error names.
 
     Raises:
         ValueError: it is missing, unreadable or not UTF-8.

@@ -1,4 +1,4 @@
-"""Threads of NumPy's products."""
+"""Control of the number of threads in NumPy's matrix products."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def one_numpy_thread() -> Iterator[None]:
-    """One thread in a product of NumPy, as long as it lasts.
+    """Use one thread for NumPy's matrix products within this context.
 
     Small matrices run many times slower on two threads of a busy machine, which wait for one another.
     """

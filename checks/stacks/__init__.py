@@ -1,1 +1,1 @@
-"""Claims on the paper's stacks and their relaxations, judged on samples."""
+"""Tests of claims on the paper's networks, and on networks with dropped assumptions, by samples."""

@@ -1,4 +1,4 @@
-"""Definition 1 held against samples: how often the energy of one token exceeds (1 + ε) times its mean."""
+"""Test Definition 1 by samples: how often one token's squared norm exceeds (1 + ε) times its mean."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,9 @@ _EPSILON = np.linspace(0.02, 0.5, 25)
 
 
 def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """δ(ε) before the last LayerNorm, of samples and by theory, for cells with one token, where a draw is a token.
+    """Return δ(ε) before the last LayerNorm in samples and in theory, for configurations with one token.
+
+    With one token, every draw gives one independent token.
 
     Returns:
         One row per cell and ε: its fields, draws, epsilon, share with its exact 95% interval (low, high), predicted,

@@ -1,4 +1,4 @@
-"""The exponents of the last layer's gradient in d and L held against samples."""
+"""Test the exponents of the last layer's gradient in the width d and the depth L by samples."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -41,9 +41,9 @@ _DEEP_PATTERNS = 256
 
 
 def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """The exponent in d against that of the paper's d √(ln d) over the same grid, at fixed V and at fixed V/d.
+    """Judge the exponent of the last gradient in d against that of d √(ln d), at fixed V and at fixed V/d.
 
-    At fixed V the norm's own exponent shows, but B = O(1 + √(V/d)) bends the bound's; at fixed V/d it is the reverse,
+    At fixed V the norm has its own exponent, but B = O(1 + √(V/d)) bends the bound's. At fixed V/d it is the reverse,
     since labels coincide more often when V is small.
     """
     rows = []
@@ -109,7 +109,7 @@ def _width_row(subject: Subject, series: list[Samples], widths: Array) -> Verdic
 
 
 def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """H2: how fast the bound leaves the norm behind as d grows at fixed V/d, where ‖W_emb‖₂ does not bend it."""
+    """Judge H2: the exponent in d of bound / norm at fixed V/d, where ‖W_emb‖₂ does not bend it."""
     rows = []
     for placement, fixed, series, widths in _long_series(cells, partial(_width_series, proportional=True), "width"):
         last = last_layers(series)
@@ -150,7 +150,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """The exponent in L: the measured one against the recursion's over the same depths, whose limit is the claim's."""
+    """Judge the exponent of the last gradient in L, by theory's exponent over the same depths and theory's limit."""
     rows = []
     for placement, fixed, series, depths in _long_series(cells, _depth_series, "depth"):
         last = last_layers(series)
@@ -190,7 +190,7 @@ def _local_words(last: LastLayer, x: Array) -> Sentence:
 
 
 def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """S1: the exponent in L of the first layer's gradients in Pre-LN, which the paper has at -1/2 in every layer."""
+    """Judge S1: the exponent in L of the first layer's gradients in Pre-LN, which the paper states as -1/2."""
     rows = []
     pre = [s for s in cells if s.stack.placement == "pre"]
     for _, fixed, series, depths in _long_series(pre, _depth_series, "depth"):
@@ -225,7 +225,7 @@ def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def _first_layer(series: list[Samples], depths: Array, name: str) -> tuple[PowerLaw, float]:
-    """The measured exponent of a quantity's root mean square in layer 1, and the predicted one, of equal weights."""
+    """Return the measured and the predicted exponent of a quantity's root mean square in layer 1, equally weighted."""
     norms = [estimate(s[name][:, 0].astype(float)).root() for s in series]
     errors = np.array([float(n.sem / n.mean) for n in norms])
     laws = [
@@ -239,10 +239,10 @@ def _first_layer(series: list[Samples], depths: Array, name: str) -> tuple[Power
 
 
 def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest: Stack) -> Agreement:
-    """Agreement of exponents, where finite width cannot bend them by more than the margin.
+    """Return whether a measured exponent agrees with theory's; "beyond" if finite width may bend it too much.
 
-    The last layer's correction is of the order of `output_correction`, whatever the depth; it bends the exponent of
-    the norm by half of its change over the logarithm of the range.
+    The last layer's correction is of the order of `output_correction` at any depth. It bends the norm's exponent by
+    half of its change divided by the logarithm of the range.
     """
     if output_correction(narrowest) / 2 / np.log(x[-1] / x[0]) > EXPONENT_MARGIN:
         return "beyond"
@@ -251,7 +251,10 @@ def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest
 
 @lru_cache(maxsize=256)
 def depth_limit(stack: Stack) -> float:
-    """The local exponent in L of the predicted root mean square, over the last factor of two."""
+    """Return theory's local exponent in L of the last gradient's root mean square, between L = 500 and 1000.
+
+    For networks whose tokens are not exchangeable, it is between L = 128 and 256.
+    """
     deep = _DEEP[is_exchangeable(stack)]
     ends = [
         float(predict(replace(stack, depth=depth), patterns=_DEEP_PATTERNS)["grad_sq_W2"][-1])
@@ -267,7 +270,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 def _long_series(
     cells: Sequence[Samples], key: Callable[[Samples], Series], against: Against
 ) -> Iterator[tuple[str, tuple[tuple[str, str], ...], list[Samples], Array]]:
-    """Cells of equal keys with at least three sizes: the placement, what is held, the cells by size, and the sizes."""
+    """Yield the series with at least three sizes: the placement, the fixed sizes, the cells by size, and the sizes."""
     for (placement, fixed), group in by_key(cells, key):
         series = sorted(group, key=lambda s: getattr(s.stack, against))
         sizes = np.array([float(getattr(s.stack, against)) for s in series])

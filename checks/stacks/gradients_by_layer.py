@@ -1,4 +1,4 @@
-"""One network in numbers: what its layers and matrices have in theory and in samples, and exponents around it."""
+"""Tables of one network's layers and matrices in theory and in samples, and its local exponents."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ _ERRORS = {"predicted": "predicted_sem", "mean": "sem"}
 
 
 def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.DataFrame:
-    """One row per quantity and layer that theory or samples have; norms of gradients as root mean squares.
+    """Return one row per quantity and layer, with theory's and the sampled value; gradients are root mean squares.
 
     Args:
         prediction: the large-width means of a network; None where there is no rule.
@@ -53,10 +53,10 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
 
 
 def first_over_last(samples: "Samples") -> dict[str, Estimate]:
-    """Root mean squares of the first layer's gradients over the last layer's, of every matrix, from the same draws.
+    """Return the ratio of the first / last layer's gradient norm for every matrix, with errors from the same draws.
 
-    With squares a and b of the two layers the ratio is r = sqrt(mean a/mean b), and its error that of r (a/mean a -
-    b/mean b)/2, draw by draw: the delta method, in which what both layers share cancels.
+    For the squares a and b of the two layers, the ratio is r = sqrt(mean a/mean b). Its error is that of r (a/mean a -
+    b/mean b)/2 over draws, by the delta method, in which common factors of both layers cancel.
 
     Returns:
         By the names of a `layer_table`; without matrices of one layer, or with no gradient in the first or the last.
@@ -87,16 +87,16 @@ def _measured(samples: "Samples | None", name: str) -> Estimate | None:
 
 
 def matrices(table: pd.DataFrame) -> list[str]:
-    """The norms of gradients per layer that a `layer_table` has, in its order."""
+    """Return the names of a `layer_table`'s gradient norms per layer, in the table's order."""
     per_layer = table["quantity"].to_numpy()[table["layer"].to_numpy() > 0]
     return [str(name) for name in dict.fromkeys(per_layer) if _NORM in str(name)]
 
 
 def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
-    """Exponents of the end layers' gradient norms between a network and one twice as wide, or twice as deep.
+    """Return the exponents of the first and last layers' gradient norms when width or depth is doubled.
 
-    Heads become wider with the network, not more; the ratio of the feed-forward width and V stay. An encoder becomes
-    twice as deep too.
+    Heads become wider with the network; their number, the ratio of the feed-forward width, and V stay. An encoder's
+    depth is doubled too.
 
     Args:
         here: the network's prediction.

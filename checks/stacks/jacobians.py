@@ -1,4 +1,4 @@
-"""Appendix F's statements on single Jacobians, sampled on the spot: of Post-LN's norm and of Pre-LN's branch."""
+"""Test appendix F's statements on single Jacobians by samples: Post-LN's norm, and Pre-LN's branch."""
 
 import math
 from functools import cache
@@ -19,7 +19,7 @@ _BRANCHES = 16
 
 @cache  # about functions, whatever the cells
 def norm_jacobians() -> tuple[Verdict, ...]:
-    """F3: the root of E||J_LN(x5)||^2 in Post-LN, a token's x5 = x3 + ReLU(x3 W1) W2 with ||x3||^2 = d."""
+    """Judge F3: sqrt(E||J_LN(x5)||^2) in Post-LN, where x5 = x3 + ReLU(x3 W1) W2 is a token with ||x3||^2 = d."""
     rng, d = np.random.default_rng(0), _WIDTH
     x = rng.normal(size=(_DRAWS, 1, d))
     x -= x.mean(-1, keepdims=True)
@@ -48,7 +48,7 @@ def norm_jacobians() -> tuple[Verdict, ...]:
 
 @cache
 def branch_jacobians() -> tuple[Verdict, ...]:
-    """F4: the eigenvalues of I + J_LN(x) W^V, Pre-LN's attention with one token, at the energies of deep layers."""
+    """Judge F4: eigenvalues of I + J_LN(x) W^V, Pre-LN's attention with one token, at norms as in deep layers."""
     rng, d = np.random.default_rng(0), _WIDTH
     radii = []
     for layer in _LAYERS:

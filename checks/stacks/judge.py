@@ -1,4 +1,4 @@
-"""Every verdict that a set of samples can give."""
+"""Judge every claim that a set of samples can test."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Growth of gradients over the layers of Post-LN held against its closed form, whatever the units and gains."""
+"""Test the growth of gradients over the layers of Post-LN against its closed form, for any hidden units and gains."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,16 +22,16 @@ MARGIN = 0.03
 
 
 def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:
-    """G1: the slope of ln‖∂L/∂W^{2,l}‖ over the upper half of the layers, against ln of `layer_factor`.
+    """Judge G1: the slope of ln‖∂L/∂W^{2,l}‖ over the upper half of the layers, against ln of `layer_factor`.
 
-    The closed form is a limit: it fails where the recursion has another one, or samples another slope than a recursion
-    that is there already; it holds where recursion and samples have it over these layers.
+    The closed form is a limit. The claim fails if the recursion has another limit, or if samples have another slope
+    than a recursion that has reached the limit. It holds if recursion and samples agree with it over these layers.
     """
     return [verdict for s in cells if (verdict := _verdict(s)) is not None]
 
 
 def _deep_slope(stack: Stack) -> float:
-    """The recursion's slope in the middle of ten times as many layers."""
+    """Return the recursion's slope in the middle of ten times as many layers."""
     middle = 5 * stack.depth
     below, above = predict(replace(stack, depth=2 * middle), patterns=PATTERNS)["grad_sq_W2"][middle - 1 : middle + 1]
     return 0.5 * float(np.log(above / below))

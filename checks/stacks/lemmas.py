@@ -1,4 +1,4 @@
-"""Lemmas 1, 2 and 3 held against samples."""
+"""Test Lemmas 1, 2 and 3 by samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,18 +31,18 @@ _JACOBIAN_DRAWS = 64
 
 
 def lemma1(cells: Sequence[Samples]) -> list[Verdict]:
-    """Half of the pre-activations' energy passes a ReLU; here their variance is 1, after LayerNorm."""
+    """Judge Lemma 1: a ReLU passes half of the pre-activations' squared norm; their variance after LayerNorm is 1."""
     return _one_number(cells, "L1", "", "ffn_hidden_energy", "E||ReLU(x W1)||^2 / d with s = 1")
 
 
 def lemma2_post(cells: Sequence[Samples]) -> list[Verdict]:
-    """Post-LN: 3d/2 before the last LayerNorm of every layer."""
+    """Judge Lemma 2 for Post-LN: E||x||^2 = 3d/2 before the last LayerNorm of every layer."""
     post = [s for s in cells if s.stack.placement == "post"]
     return _one_number(post, "L2a", "post", "hidden_energy", "E||x5_l||^2 / d")
 
 
 def _one_number(cells: Sequence[Samples], claim: str, placement: str, quantity: str, note: str) -> list[Verdict]:
-    """A claim that a quantity is one number in every layer: pooled over cells, and no single layer may differ."""
+    """Judge that a quantity has one value in every layer, pooled over cells; no single layer may differ."""
     if not cells:
         return []
     value = float(CLAIMS[claim].numbers["energy"])
@@ -76,7 +76,10 @@ def _one_number(cells: Sequence[Samples], claim: str, placement: str, quantity: 
 
 
 def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
-    """Pre-LN: the band, with both readings of its index: l layers passed, or l − 1 (x_l the input of layer l)."""
+    """Judge Lemma 2 for Pre-LN: E||x_l||^2 within its band, for both readings of the index l.
+
+    l counts the layers passed, or x_l is the input of layer l, after l − 1 layers.
+    """
     pre = [s for s in cells if s.stack.placement == "pre"]
     if not pre:
         return []
@@ -122,7 +125,7 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
-    """Post-LN: uniform attention adds between nothing and d."""
+    """Judge Lemma 2 for Post-LN's uniform attention, which adds between 0 and d to a token's E||x||^2."""
     post = [s for s in cells if s.stack.placement == "post"]
     if not post:
         return []
@@ -161,7 +164,7 @@ def _judged(samples: Samples, measured: Estimate, predicted: float) -> Agreement
 
 
 def _band(energies: Sequence[Estimate], bands: Sequence[tuple[Any, Any]], kept: Word) -> tuple[int, Word]:
-    """How many layers lie outside their band, and what that makes of the claim.
+    """Return how many layers are outside their band, and the resulting verdict.
 
     `fails` if any lies outside by more than chance; `kept` if every layer that was measured to the margin (95%
     interval within 3%) lies inside the band widened by it; `undecided` if some does not, or none was measured so well.
@@ -178,12 +181,12 @@ def _band(energies: Sequence[Estimate], bands: Sequence[tuple[Any, Any]], kept: 
 
 
 def _leading(values: NDArray[np.bool_]) -> int:
-    """How many entries are true before the first that is not."""
+    """Return how many entries are true before the first false one."""
     return int(np.cumprod(values).sum())
 
 
 def lemma3() -> list[Verdict]:
-    """Lemma 3 in both forms, on tokens a·1 + N(0, I): the printed one is off by ‖x‖/‖y‖, which has no bound."""
+    """Judge Lemma 3 on tokens a·1 + N(0, I), as printed, which is off by the unbounded ‖x‖/‖y‖, and corrected."""
     norms = [jacobian_norms(width=_JACOBIAN_WIDTH, offset=a, draws=_JACOBIAN_DRAWS, seed=0) for a in _OFFSETS]
     ratios = [estimate(n.exact / n.uncentred) for n in norms]
     growth = power_law(_OFFSETS[1:], [r.mean for r in ratios[1:]], [r.sem for r in ratios[1:]])

@@ -1,4 +1,4 @@
-"""Claims of one's own, and the functions that judge them."""
+"""Register claims of a user's own, and judge them by the user's functions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
 def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     """Return the verdicts of registered claims on cells, in the order of registration.
 
-    A judge that fails, or returns something else than verdicts on its claim, has one undecided row that says so: what
-    else was sampled and judged is not lost.
+    A judge that fails, or that does not return verdicts on its claim, gives one undecided row with the error. The other
+    results are kept.
     """
     load_entry_points()
     verdicts = []
@@ -66,5 +66,5 @@ def _unjudged(name: str, why: str) -> Verdict:
 
 
 def without_own(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts on the built-in claims. Only these are committed."""
+    """Return the verdicts on built-in claims; only these are committed."""
     return [verdict for verdict in verdicts if verdict.claim not in CLAIMS.versions]

@@ -1,4 +1,4 @@
-"""Placements of LayerNorm side by side: how gradients depend on the depth, and on the layer."""
+"""Compare placements of LayerNorm: gradients against the depth, and over the layers."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ FLAT = 1.1
 
 
 def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
-    """One row per cell and layer: its fields, layer, and norm, sem and predicted, the root mean squares of ‖∂L/∂W²‖."""
+    """Return one row per cell and layer with the root mean square of ‖∂L/∂W²‖: measured (norm, sem) and predicted."""
     parts = []
     for number, s in enumerate(cells):
         norm = estimate(s["grad_sq_W2"].astype(float)).root()
@@ -29,7 +29,7 @@ def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
 
 
 def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
-    """Per placement the exponents in L of the last and the first layer's norm, measured and predicted alike.
+    """Return for each placement the exponents in L of the last and the first layer's norm, measured and predicted.
 
     Args:
         norms: `layer_norms` of cells that differ in placement and depth alone.
@@ -59,7 +59,7 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
 
 
 def layer_spreads(norms: pd.DataFrame) -> pd.DataFrame:
-    """Per placement, at the greatest depth, the largest over the smallest norm of all layers.
+    """Return for each placement the largest / smallest gradient norm over the layers, at the greatest depth.
 
     Args:
         norms: `layer_norms` of cells that differ in placement and depth alone.

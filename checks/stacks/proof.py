@@ -1,4 +1,4 @@
-"""The steps of the proof held against samples: Lemmas 4 and 5, Definition 1's example, and E1."""
+"""Test the steps of Theorem 1's proof by samples: Lemmas 4 and 5, Definition 1's example, Proposition 1, and E1."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ _EPSILON = (0.1, 0.3, 0.5)
 
 
 def lemma4() -> list[Verdict]:
-    """Eigenvalues of I − aᵀa for random unit rows."""
+    """Judge Lemma 4: the eigenvalues of I − aᵀa for random unit rows a."""
     rows = np.random.default_rng(0).normal(size=(64, _SIZE))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     eigenvalues = np.linalg.eigvalsh(np.eye(_SIZE) - rows[:, :, None] * rows[:, None, :])
@@ -43,7 +43,7 @@ def lemma4() -> list[Verdict]:
 
 
 def lemma5() -> list[Verdict]:
-    """The low-tail step of Theorem 1 on a law that is (ε, δ)-bounded at the paper's pair, as used and corrected."""
+    """Judge Lemma 5's step in Theorem 1, as used and corrected, on a law that is (0.1, 0.125)-bounded."""
     law = counterexample(0.1, 0.125)
     low = law.sample(_DRAWS, seed=0) <= 0.1
     proportion, interval = share(low)
@@ -74,7 +74,7 @@ def lemma5() -> list[Verdict]:
 
 
 def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
-    """Lemma 5 under its own assumption, Y <= B surely: exact laws up to so many B; two points a and B attain it."""
+    """Judge Lemma 5 under its own assumption, Y <= B surely, on exact random laws, including one that attains it."""
     rng = np.random.default_rng(0)
     top, points = 2.0, 5
     values = np.concatenate([rng.uniform(0, largest * top, (_LAWS, points)), np.full((_LAWS, 1), top)], axis=1)
@@ -100,7 +100,7 @@ def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
 
 
 def definition1() -> list[Verdict]:
-    """The chi-square example of Definition 1: its exact tail and samples below exp(−d ε²/8)."""
+    """Judge the chi-square example of Definition 1: its exact tail and its samples are below exp(−d ε²/8)."""
     rng, rows = np.random.default_rng(0), []
     for d in (64, 512):
         energy = rng.chisquare(d, _DRAWS) / d
@@ -136,7 +136,7 @@ def definition1() -> list[Verdict]:
 
 
 def proposition1() -> list[Verdict]:
-    """The sub-exponential tail of Proposition 1 on chi-squares of d, whose parameters are (2 sqrt(d), 4)."""
+    """Judge Proposition 1's sub-exponential tail on chi-squares of d degrees, with parameters (2 sqrt(d), 4)."""
     rng, above, tightest, apart = np.random.default_rng(0), 0, [], False
     for d in (1, 8, 64):
         excess = rng.chisquare(d, _DRAWS) - d
@@ -167,9 +167,9 @@ def proposition1() -> list[Verdict]:
 
 
 def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
-    """E1 in the first layer, where tokens have hardly aligned: how often some hidden unit exceeds √(2 ln(100 d)).
+    """Judge E1 in the first layer: how often some hidden unit exceeds √(2 ln(100 d)), its threshold in the proof.
 
-    Theory is for n independent positions.
+    Theory is for n independent positions. In the first layer, tokens have hardly aligned.
     """
     cells = [s for s in cells if "ffn_hidden_max_sq" in s]
     if not cells:

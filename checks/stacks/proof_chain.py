@@ -1,4 +1,4 @@
-"""The chain of Theorem 1's proof, s0 ≤ ... ≤ s6, held against every draw, and as a table for its figure."""
+"""Test the chain of Theorem 1's proof, s0 ≤ ... ≤ s6, on every draw, and return it as a table for its figure."""
 
 from collections.abc import Sequence
 
@@ -23,11 +23,11 @@ RECORDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
 
 
 def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
-    """The chain s0 ≤ ... ≤ s6 of every draw, by placement: sure steps, and the two that may fail.
+    """Judge the chain s0 ≤ ... ≤ s6 of every draw, by placement: the sure steps, and the two that may fail.
 
-    The proof allows the latter 0.01 a position for E1, and δ + ε/(0.9 + ε) more, whatever these are: a share below 0.01
-    is kept for certain, a larger one is refuted only when most draws have it. Where ‖W_emb‖₂ is not known for each
-    draw, the last step is sure but for `OUTPUT_FAILURE`.
+    For the latter two the proof allows 0.01 a position for E1, and δ + ε/(0.9 + ε) more. A share below 0.01 is kept for
+    certain; a larger one is refuted only when most draws have it. If ‖W_emb‖₂ is not known for each draw, the last step
+    is sure except for a probability of `OUTPUT_FAILURE`.
     """
     rows = []
     for placement, group in by_key([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
@@ -69,7 +69,7 @@ def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> W
 
 
 def factor_exponents(cells: Sequence[Samples]) -> list[float]:
-    """The exponent in d of each of the chain's six factors, by a least-squares line through their logarithms.
+    """Return the exponent in d of each of the chain's six factors, by a least-squares line on log-log axes.
 
     Args:
         cells: of one placement, with different widths, that recorded the chain.
@@ -81,7 +81,7 @@ def factor_exponents(cells: Sequence[Samples]) -> list[float]:
 
 
 def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """The steps of cells that differ from one another in width, depth or tokens alone, and the ends of each series.
+    """Return the chain's steps for the two end cells of each series in width, depth or tokens.
 
     Returns:
         One row per cell and step k = 0..6: its fields, step, and the root mean squares over draws `measured` and

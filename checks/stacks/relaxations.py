@@ -1,4 +1,4 @@
-"""Effects of dropping each of the paper's assumptions: on the last layer's gradient, its exponents, and the layers."""
+"""Effects of dropping each of the paper's assumptions: on the last gradient, its exponents, and the layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -71,7 +71,7 @@ _LETTER: dict[Against, str] = {"width": "d", "depth": "L"}
 
 
 def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
-    """How a stack leaves a base setting, the paper's if None, in words."""
+    """Return a name for a network's differences from a base network, or from the paper's setting if it is None."""
     before = {} if base is None else base.relaxed
     changed = {name: value for name, value in stack.relaxed.items() if before.get(name) != value}
     changed |= {name: getattr(stack, name) for name in before if name not in stack.relaxed}
@@ -82,7 +82,7 @@ def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
 
 
 def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
-    """One row per placement and relaxation, measured (mean, sem) beside predicted.
+    """Return one row per placement and dropped assumption, with measured values (mean, sem) and predictions.
 
     Args:
         cells: of the grids of `gradbounds sweep --preset relax`.
@@ -118,10 +118,10 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
 
 def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge T1, F1 and F2 with every dropped assumption: exponents of the last layer in d and L, and the layers.
+    """Judge T1, F1 and F2 with every dropped assumption: exponents of the last gradient, and the layers.
 
-    In L the claim is about the limit, which the recursion gives; a conclusion survives where the limit is the paper's
-    and samples agree with the recursion over their range.
+    In L the claim is about the limit, which the recursion gives. It holds if the limit is the paper's and samples agree
+    with the recursion over their range.
     """
     rows = []
     for against in _LETTER:
@@ -173,13 +173,13 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def _place(name: str) -> int:
-    """The paper's setting first, then the relaxations in their order, then all others."""
+    """Return a name's sorting position: the paper's setting, then dropped assumptions in their order, then others."""
     order = [UNRELAXED, *RELAXATIONS]
     return order.index(name) if name in order else len(order)
 
 
 def _without_own_values(stack: Stack) -> Stack:
-    """The stack with α, τ and β left out where what is given is the placement's own."""
+    """Return the network without given values of α, τ and β that equal the placement's own."""
     composition, depth = COMPOSITIONS[stack.placement], stack.depth
     values: dict[str, Any] = {
         "residual_scale": composition.residual,
@@ -196,14 +196,14 @@ def _with_branches(cells: Sequence[Samples]) -> list[Samples]:
 
 
 def _norm(samples: Samples, layer: int) -> tuple[float, float, float]:
-    """Root mean square of ‖∂L/∂W2‖ in a layer, its relative standard error, and its prediction."""
+    """Return the root mean square of ‖∂L/∂W2‖ in a layer, its relative standard error, and its prediction."""
     norm = estimate(samples["grad_sq_W2"][:, layer].astype(float)).root()
     mean = float(norm.mean)
     return mean, float(norm.sem) / mean if mean else 0.0, float(np.sqrt(prediction_of(samples)["grad_sq_W2"][layer]))
 
 
 def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, float, float]) -> dict[str, float]:
-    """A ratio of norms as three columns; that of a norm to itself has no error, and that to 0 is none."""
+    """Return a ratio of norms as three columns; a norm divided by itself has no error, and division by 0 gives NaN."""
     if under[0] == 0.0:
         return dict.fromkeys((name, f"{name}_sem", f"{name}_predicted"), float("nan"))
     value, error = over[0] / under[0], 0.0 if over == under else float(np.hypot(over[1], under[1]))
@@ -211,7 +211,7 @@ def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, floa
 
 
 def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[str, float]:
-    """A quantity of the last layer, over another one's mean; nothing where the network has none."""
+    """Return a quantity of the last layer, divided by the mean of another; empty if the network does not have it."""
     if name not in samples:
         return {}
     prediction, measured = prediction_of(samples), estimate(samples[name][:, -1].astype(float))
@@ -227,7 +227,7 @@ def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[s
 
 
 def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, LastLayer, PowerLaw, float]:
-    """Where a series was sampled, its last layers, and the exponent measured and predicted."""
+    """Return a series' sizes, its last layers, and the measured and the predicted exponent."""
     x = np.array([float(getattr(s.stack, against)) for s in series])
     last = last_layers(series)
     return x, last, last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent

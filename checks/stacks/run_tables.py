@@ -1,4 +1,4 @@
-"""The tables that figures of a run are drawn from, by name."""
+"""The tables that the figures of a run are drawn from, by name."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,8 @@
-"""One judge for every statement that a file can hold: a weighted sum of logarithms of means, against an interval.
+"""Judge any claim of a file: a weighted sum of logarithms of means, compared with an interval.
 
 A value, a ratio, a growth, an exponent and an order of networks are all Σ w ln E[q] over quantities and networks.
-Theory gives this number from its means. Samples give it with an error by the delta method, networks being independent.
+Theory gives this number from its means. Samples give it with an error by the delta method, since networks are
+independent.
 """
 
 import math
@@ -38,7 +39,7 @@ _COLUMN = re.compile(r"([A-Za-z_0-9]+)(?:\[(-?[0-9]{1,6})\])?")
 
 
 class Network(NamedTuple):
-    """A kind of random network, and the optimizer whose first step is measured, "" for none."""
+    """A random network, and the optimizer whose first step is measured; "" for none."""
 
     stack: Stack
     optimizer: str
@@ -52,13 +53,13 @@ Means = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Σ w ln E[q] over networks, plus a constant: the number, or its logarithm, that a claim is about."""
+    """The number of a claim, or its logarithm: Σ w ln E[q] over networks, plus a constant."""
 
     terms: tuple[tuple[Network, Columns], ...]
     constant: float
 
     def of_theory(self, means: Callable[[Network], Means]) -> float:
-        """The number by theory."""
+        """Return the number predicted by theory."""
         parts = [
             weight * math.log(float(means(network)[name] if layer is None else means(network)[name][layer]))
             for network, columns in self.terms
@@ -67,7 +68,7 @@ class Contrast:
         return self.constant + math.fsum(parts)
 
     def of_samples(self, samples: Callable[[Network], Means]) -> Estimate:
-        """The number by networks that were sampled."""
+        """Estimate the number from sampled networks."""
         parts = []
         for network, columns in self.terms:
             draws = samples(network)
@@ -78,7 +79,7 @@ class Contrast:
 
 
 def variants(claim: Claim) -> list[Claim]:
-    """The claim in its source's own setting, and in each of the others, named in `setting`."""
+    """Return the claim in its source's own setting and in each other setting, named in `setting`."""
     settings = [replace(claim, setting=claim.setting if not claim.variants else "the source's setting")]
     for name, changes in claim.variants.items():
         settings.append(replace(claim, network={**claim.network, **changes}, setting=name))
@@ -86,7 +87,7 @@ def variants(claim: Claim) -> list[Claim]:
 
 
 def networks(claim: Claim) -> list[Network]:
-    """Every kind of network that a claim is about, in its own setting and the others.
+    """Return every network that a claim is about, in its own setting and in the others.
 
     Raises:
         ValueError: a network, a quantity or a number of the claim cannot be one.
@@ -96,7 +97,7 @@ def networks(claim: Claim) -> list[Network]:
 
 
 def contrasts(claim: Claim) -> list[Contrast]:
-    """The number that a claim is about; of a comparison one for each pair of neighbours.
+    """Return the number that a claim is about; for a comparison, one number for each pair of neighbours.
 
     Raises:
         ValueError: a network, a quantity or a number of the claim cannot be one.
@@ -125,7 +126,7 @@ def contrasts(claim: Claim) -> list[Contrast]:
 
 
 def _series(claim: Claim) -> tuple[list[Stack], NDArray[np.float64]]:
-    """The networks of a claim, and the weight of each one's logarithm.
+    """Return the networks of a claim, and the weight of each network's logarithm.
 
     Raises:
         ValueError: they are too few, or what they are over is no field.
@@ -156,7 +157,7 @@ def _stack(claim: Claim, fields: Mapping[str, Any]) -> Stack:
 
 
 def _contrast(claim: Claim, parts: Sequence[tuple[Stack, dict[int, float]]]) -> Contrast:
-    """One with weights by network and layer; layer 0 stands for those that the quantity names.
+    """Return a contrast with weights by network and layer; layer 0 means the layers that the quantity names.
 
     Raises:
         ValueError: there is no such optimizer.
@@ -180,7 +181,7 @@ def _contrast(claim: Claim, parts: Sequence[tuple[Stack, dict[int, float]]]) -> 
 
 
 def _column(claim: Claim, column: str, stack: Stack) -> tuple[str, int | None]:
-    """The name and the index of a layer that "grad_sq_W2[1]" has.
+    """Return the name and the layer's index of a quantity such as "grad_sq_W2[1]".
 
     Raises:
         ValueError: there is no such quantity or layer.
@@ -204,7 +205,7 @@ def _column(claim: Claim, column: str, stack: Stack) -> tuple[str, int | None]:
 
 
 def theory_of(network: Network) -> Means:
-    """What theory says of a network, by name; nothing where it has no rule."""
+    """Return theory's numbers for a network by name; empty if theory has no rule."""
     try:
         if network.optimizer:
             step = first_step(network.stack, network.optimizer)  # type: ignore[arg-type]
@@ -215,11 +216,11 @@ def theory_of(network: Network) -> Means:
 
 
 def judge(claim: Claim, samples: Callable[[Network], Means], theory: Callable[[Network], Means]) -> Verdict:
-    """The verdict on a claim in one setting, by the rule of its kind.
+    """Return the verdict on a claim in one setting, by the rule of the claim's kind.
 
-    It fails where samples leave the claimed interval by more than the margin of `MARGINS` and by more than chance does
-    in all but 6e-5 of cases, and theory leaves it by more than the margin, if it has a rule. It holds where the 95%
-    interval lies within the margin and theory does too.
+    It fails if samples leave the claimed interval by more than the margin of `MARGINS` and by more than chance does in
+    all but 6e-5 of cases, and theory, if it has a rule, leaves it by more than the margin. It holds if the 95% interval
+    and theory are within the margin.
 
     Raises:
         ValueError: the claim is not about networks, or a quantity is not above 0.
@@ -260,7 +261,7 @@ def judge(claim: Claim, samples: Callable[[Network], Means], theory: Callable[[N
 
 
 def _predicted(part: Contrast, theory: Callable[[Network], Means]) -> float:
-    """Theory's number, NaN without a rule for one of the networks or a quantity."""
+    """Return theory's number; NaN without a rule for one of the networks or a quantity."""
     try:
         return part.of_theory(theory)
     except (KeyError, ValueError):
@@ -280,7 +281,7 @@ def _word(measured: Estimate, known: float, ends: tuple[float, float], margin: f
 
 
 def _agreement(claim: Claim, parts: Sequence[Contrast], measured: Estimate, known: float, margin: float) -> Agreement:
-    """Whether samples and theory agree; not judged where finite width may take them apart."""
+    """Return whether samples and theory agree; not judged if finite width may separate them."""
     trusted = not claim.optimizer and not any(
         Trust.of(network.stack, name).why for part in parts for network, columns in part.terms for name, _ in columns
     )
@@ -290,7 +291,7 @@ def _agreement(claim: Claim, parts: Sequence[Contrast], measured: Estimate, know
 
 
 def claimed_words(claim: Claim) -> str:
-    """The claimed number or numbers as tables show them."""
+    """Return the claimed number or numbers as tables print them."""
     if claim.kind == "comparison":
         return " > ".join(claim.networks)
     if claim.claimed is not None:
@@ -301,7 +302,7 @@ def claimed_words(claim: Claim) -> str:
 
 
 def subject_words(claim: Claim) -> str:
-    """What is measured, in words."""
+    """Return the measured quantity of a claim as text."""
     powers = " ".join(f"{name}" if power == 1 else f"{name}^{power:g}" for name, power in claim.quantity.items())
     step = f" of the first {claim.optimizer} step" if claim.optimizer else ""
     over = f" {'over layers' if claim.against == 'layer' else f'in {claim.against}'}" if claim.against else ""

@@ -1,4 +1,4 @@
-"""Theorem 1's bound held against samples: whether it is kept, and how loose it is."""
+"""Test Theorem 1's bound by samples: whether it is kept, and how loose it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LastLayer:
-    """‖∂L/∂W^{2,L}‖_F over several cells, one entry per cell.
+    """The last gradient's norm ‖∂L/∂W^{2,L}‖_F in several configurations, with one entry per configuration.
 
     Attributes:
         squares: squared norms of the draws.
@@ -43,29 +43,29 @@ class LastLayer:
 
     @property
     def measured(self) -> Array:
-        """The means of `norm`."""
+        """The means of `norm`, as an array."""
         return np.array([float(n.mean) for n in self.norm])
 
     @property
     def errors(self) -> Array:
-        """The standard errors of `norm`."""
+        """The standard errors of `norm`, as an array."""
         return np.array([float(n.sem) for n in self.norm])
 
     def exponent(self, x: Array, values: Array) -> PowerLaw:
-        """The exponent of values against x, with the weights of the measured norms: the same for every curve."""
+        """Return the exponent of values against x, with the weights of the measured norms, the same for every curve."""
         return power_law(x, values, self.errors / self.measured * values)
 
     def bootstrap(self, x: Array) -> tuple[float, float]:
-        """The 95% interval of the measured exponent by resampling draws."""
+        """Return the 95% interval of the measured exponent by resampling draws."""
         return bootstrap_interval(self.exponent(x, self.measured), self.squares)
 
     def local(self, x: Array) -> tuple[Array, Array, Array]:
-        """Where the measured local exponents are, their values and standard errors; x is increasing."""
+        """Return the measured local exponents: geometric means of x, slopes, and standard errors; x is increasing."""
         return local_exponents(x, self.measured, self.errors)
 
 
 def last_layers(cells: Sequence[Samples]) -> LastLayer:
-    """The last layer of every cell."""
+    """Return the last gradient's norm in every configuration: samples, prediction and bound."""
     squares = [s["grad_sq_W2"][:, -1].astype(float) for s in cells]
     return LastLayer(
         squares=squares,
@@ -78,7 +78,7 @@ def last_layers(cells: Sequence[Samples]) -> LastLayer:
 
 
 def last_layer_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """One row per cell: its fields, draws, and norm, sem, predicted and bound of `LastLayer`."""
+    """Return one row per configuration: its fields, draws, and `LastLayer`'s norm, sem, predicted and bound."""
     last = last_layers(cells)
     return pd.DataFrame([cell_fields(s) for s in cells]).assign(
         draws=[s.draws for s in cells],
@@ -90,7 +90,7 @@ def last_layer_table(cells: Sequence[Samples]) -> pd.DataFrame:
 
 
 def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
-    """Every draw against its own bound: with its own ‖W_emb‖₂ where the engine has the matrix."""
+    """Judge whether every draw keeps Theorem 1's bound, with the draw's own ‖W_emb‖₂ if the engine has the matrix."""
     rows = []
     for placement, group in by_key(cells, lambda s: s.stack.placement):
         with np.errstate(divide="ignore"):  # a gradient that underflowed to 0 is below any bound
@@ -134,7 +134,7 @@ def _norms(samples: Samples) -> Array:
 
 
 def _bound_word(exceeded: NDArray[np.bool_], allowed: float, loose: float) -> Word:
-    """The verdict on a bound that the theorem states with a probability, from which draws exceed it.
+    """Return the verdict on a bound that holds with a stated probability, from the draws that exceed it.
 
     Args:
         exceeded: of every draw.

@@ -1,4 +1,4 @@
-"""Two runs of the same networks beside each other, and which of their numbers chance does not explain."""
+"""Compare two runs of the same networks, and find the numbers whose difference is not explained by chance."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -21,7 +21,7 @@ PERMUTATIONS = 999
 
 
 def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, tuple[object, object]]:
-    """Fields that have one value in each of two runs, and not the same one; by these networks are not matched."""
+    """Return the fields with one value in each run that differs between the runs; they do not match networks."""
     apart = {}
     for field in fields(Stack):
         a, b = ({getattr(s.stack, field.name) for s in run} for run in (first, second))
@@ -31,26 +31,27 @@ def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, 
 
 
 def can_differ(first: int, second: int) -> bool:
-    """Whether so many draws of a network in each run can show a difference, however large: 4 against 4 cannot.
+    """Whether these numbers of draws in two runs can show any difference; 4 draws in each run cannot.
 
-    No test by dealing has a smaller p-value than the share of the deals that give the runs themselves or, of equally
-    many draws, their exchange.
+    A permutation test's p-value is at least the share of permutations that leave the runs as they are or, for equally
+    many draws, exchange them.
     """
     few, many = min(first, 100), min(second, 100)  # of more there are deals enough, and their number takes long
     return (1 + (first == second)) / comb(few + many, few) <= RATE
 
 
 def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.DataFrame:
-    """Means of every quantity and layer of the networks that both runs have, and which of them chance does not explain.
+    """Compare the mean of every quantity and layer between two runs, and mark the differences beyond chance.
 
-    The draws of a network in both runs are dealt to them anew, `PERMUTATIONS` times, and a number differs where its
-    difference is among the largest 1% of what the largest difference of all numbers then is (the max-T test of Westfall
-    and Young 1993). Where both runs have one law every deal is as likely as the runs themselves. So the rate of
-    `RATE` holds whatever that law is, however many draws each run has and however the numbers depend on each other.
+    The draws of a network in both runs are permuted between them `PERMUTATIONS` times. A number differs if its
+    difference is among the largest 1% of the permuted runs' largest differences over all numbers (the max-T test of
+    Westfall and Young 1993). If both runs have one law, every permutation is as likely as the runs themselves. So the
+    rate of `RATE` holds whatever that law is, however many draws each run has and however the numbers depend on each
+    other.
 
-    A difference is Welch's t, of logarithms where all draws are positive: squares of gradients are skewed, and the
-    difference of their means is that of a few draws. It is expressed as the normal deviate of the same tail, so that
-    networks of few draws do not set the measure for others (Wallace 1959).
+    A difference is Welch's t, of logarithms if all draws are positive: squares of gradients are skewed, and a few draws
+    dominate the difference of their means. It is expressed as the normal deviate of the same tail, so that networks of
+    few draws do not set the measure for others (Wallace 1959).
 
     Args:
         first: cells of one run, of at least two draws.
@@ -103,7 +104,7 @@ def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.D
 
 
 def only_in_one(first: Sequence[Samples], second: Sequence[Samples]) -> tuple[int, int]:
-    """How many networks the first run has alone, and how many the second."""
+    """Return how many networks are only in the first run, and how many only in the second."""
     names = _names(first, second)
     a, b = ({names[id(s)] for s in run} for run in (first, second))
     return len(a - b), len(b - a)
@@ -120,7 +121,7 @@ def _names(first: Sequence[Samples], second: Sequence[Samples]) -> dict[int, tup
 
 
 def _means(a: Array, b: Array) -> dict[str, object] | None:
-    """Means and their errors, and the difference where nothing varies; nothing where a quantity is not defined."""
+    """Return both means with their errors, and the difference if nothing varies; None for an undefined quantity."""
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
     of_first, other = estimate(a), estimate(b)
@@ -137,7 +138,7 @@ def _means(a: Array, b: Array) -> dict[str, object] | None:
 
 
 def _differences(first: Array, second: Array, rng: np.random.Generator) -> Array:
-    """Differences of the columns of two runs, (draws, numbers) each, as they are and in `PERMUTATIONS` deals.
+    """Return differences between two runs' columns, (draws, numbers) each: their own and `PERMUTATIONS` permuted ones.
 
     Returns:
         Normal deviates of Welch's t, (1 + PERMUTATIONS, numbers), positive where the second run is larger.

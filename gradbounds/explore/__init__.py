@@ -1,1 +1,1 @@
-"""One page on which theory answers: served on this machine, or one file with answers that were made beforehand."""
+"""Interactive page of the theory: served on this machine, or one file with answers that were computed beforehand."""

@@ -1,4 +1,4 @@
-"""Answers in a process of their own, which ends when nobody waits for it, or its time is over."""
+"""Compute answers in a separate process, which is ended when nobody waits for it or its time is over."""
 
 import multiprocessing
 import time
@@ -19,7 +19,7 @@ _EVERY = 0.1
 def answer_apart(
     kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float | None = None
 ) -> dict[str, Any]:
-    """As `gradbounds.explore.answers.answer`, in a process that is killed once it is not wanted, or too slow.
+    """Return an answer that is computed in a separate process, which is killed if unwanted or too slow.
 
     Raises:
         ValueError: what is wrong with the question, or that there was no time for it.
@@ -32,7 +32,7 @@ def answer_apart(
 def answers_apart(
     kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float | None = None
 ) -> Generator[dict[str, Any], None, None]:
-    """As `answer_apart`, and of "sample" all that `gradbounds.explore.samples.drawn` yields, as it comes.
+    """Yield the answers of a separate process; for "sample", all results of `drawn` as they are computed.
 
     Yields:
         One answer, or several.
@@ -72,7 +72,7 @@ def answers_apart(
 
 
 def _send(there: Connection, kind: str, asked: Any) -> None:
-    """Send the answers and then None, or what is wrong."""
+    """Send the answers and then None, or the message of an error."""
     try:
         for content in drawn(Question.read(asked)) if kind == "sample" else (answer(kind, asked),):
             there.send((content, ""))

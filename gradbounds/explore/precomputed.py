@@ -1,4 +1,4 @@
-"""Answers for a page without a server: published models, networks around the paper's, and each of its choices changed.
+"""Compute answers for a page without a server: published models, networks near the paper's, and changed fields.
 
 Numbers of tables have five digits, which is within 0.1%; what has no answer has the message that says why.
 """
@@ -58,7 +58,7 @@ def answers(
     models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
     placements: Sequence[str] = tuple(COMPOSITIONS), *, gated: Sequence[str] = GATED, choices: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Answers by the page's own names of questions, and in words which networks they are of.
+    """Compute the answers of a page without a server by question, with a description of their networks.
 
     Args:
         models: published ones.
@@ -91,9 +91,9 @@ def answers(
 
 
 def _seconds(asked: Sequence[tuple[str, Mapping[str, Any]]]) -> list[float]:
-    """What each takes by the estimates of single answers, a second time for the further networks of a prediction.
+    """Estimate the seconds of each answer; a prediction counts twice because it predicts further networks.
 
-    What would take longer than an answer may is refused at once.
+    An answer that would take longer than its limit is refused at once.
     """
     of_each = [(kind, _estimate(kind, question)) for kind, question in asked]
     return [_EACH + (2 if kind == "predict" else 1) * seconds * (seconds <= SECONDS) for kind, seconds in of_each]
@@ -107,7 +107,7 @@ def _estimate(kind: str, question: Mapping[str, Any]) -> float:
 
 
 def name_of(kind: str, question: Mapping[str, Any]) -> str:
-    """A question's name, as the page finds it: what differs from the defaults, in order."""
+    """Return a question's name as the page's script computes it: the sorted values that differ from the defaults."""
     params = {name: question[name] for name in ("like", "batch", "zipf") if name in question}
     if "config" in question:
         params["config"] = one_text(question["config"])
@@ -127,7 +127,7 @@ def _questions(
     gated: Sequence[str],
     choices: bool,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is asked; of models no other sizes, which take long."""
+    """Yield the questions to answer beforehand; models keep their sizes, because other sizes take long."""
     for model in models:
         yield "predict", {"like": model}
         yield "batch", {"like": model, "batch": BATCH}
@@ -155,7 +155,7 @@ def _questions(
 
 
 def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All that the page asks of one network."""
+    """Yield all questions that the page asks about one network."""
     network = {"fields": dict(fields)}
     yield "predict", network
     yield "batch", network | {"batch": BATCH}
@@ -164,7 +164,7 @@ def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _changes() -> Iterator[tuple[str, str]]:
-    """Every choice of a field but its default."""
+    """Yield every choice of a field except its default."""
     for name, each in FIELDS.items():
         for word in each.metadata.get("choices", ()):
             if word not in ("NAME", each.default) and name != "placement":
@@ -187,7 +187,7 @@ def _answer(kind: str, question: Mapping[str, Any]) -> Any:
 
 
 def _rounded(value: Any, digits: int = _DIGITS) -> Any:
-    """To so many digits, of which 17 are all; what is not finite is null."""
+    """Round numbers to this many digits, of which 17 are exact; infinite and NaN numbers become null."""
     if isinstance(value, Mapping):
         return {name: _rounded(entry, digits) for name, entry in value.items()}
     if isinstance(value, list | tuple):

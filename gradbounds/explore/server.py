@@ -1,4 +1,4 @@
-"""The page, served to this machine alone."""
+"""Serve the page to this machine only."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ _HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers questions of one page, one at a time; only this machine reaches it.
+    """A server that answers the page's questions one at a time and is reachable only from this machine.
 
     Attributes:
         page: what is served.
@@ -59,13 +59,13 @@ class Server(ThreadingHTTPServer):
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say what went wrong, but not that somebody hung up."""
+        """Print an error, except if a client closed its connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://127.0.0.1:{self.server_port}/"
 
 
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "gradbounds", ""
 
     def do_GET(self) -> None:
-        """The page."""
+        """Send the page."""
         if not self._is_foreign():
             if self.path == "/":
                 self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(HTTPStatus.NOT_FOUND, "no page has this path; the only one is /.")
 
     def do_POST(self) -> None:
-        """An answer, or one line that says what is wrong with the question."""
+        """Send the answer to a question, or one line on an error in the question."""
         if self._is_foreign():
             return
         kind = self.path.removeprefix("/api/")
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(kind, self.rfile.read(int(length)))
 
     def _answer(self, kind: str, body: bytes) -> None:
-        """Answer when those before are answered, if somebody still waits for it."""
+        """Answer after earlier questions are answered, if the client still waits."""
         locks = {"first_step": self.server.stepping, "sample": self.server.sampling}
         locks |= dict.fromkeys((*SIZES, "compare"), self.server.slow)
         try:
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, text.encode(), "application/json")
 
     def _found(self, kind: str, asked: Any, *, is_slow: bool) -> dict[str, Any]:
-        """One answer.
+        """Return one answer.
 
         Raises:
             ValueError: there is none.
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         return computed(kind, asked, is_wanted=lambda: not self._is_gone())
 
     def _send_all(self, asked: Any) -> None:
-        """Send samples as they come, one line of JSON after the other; an error may be the last.
+        """Send samples as they are computed, one line of JSON each; the last line may be an error.
 
         Raises:
             ValueError: there is not even a first one.
@@ -150,14 +150,14 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.write(json_text(content, indent=None).encode() + b"\n")
 
     def _until_wrong(self, answers: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Answers, and in place of an error what it says."""
+        """Yield the answers; an error is yielded as an answer with its message."""
         try:
             yield from answers
         except ValueError as error:
             yield {"error": short(str(error))}
 
     def _is_gone(self) -> bool:
-        """Whether the client has hung up."""
+        """Whether the client has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         try:
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def _is_foreign(self) -> bool:
-        """Refuse what another page, or another name of this machine, asks for."""
+        """Refuse requests from another page or with another name of this machine, and return whether this is one."""
         origins = {None, *(f"http://{name}" for name in self.server.names)}
         if self.headers.get("Host") in self.server.names and self.headers.get("Origin") in origins:
             return False
@@ -188,10 +188,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: what is asked is nobody's business."""
+        """Log nothing, because questions are private."""
 
 
 def short(message: str) -> str:
-    """A message as one line of a length that a page has room for."""
+    """Shorten a message to one line that fits on the page."""
     line = one_line(message)
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."

@@ -1,1 +1,1 @@
-"""Products with Hessian and Gauss-Newton matrix, and spectra from them."""
+"""First optimizer steps of networks and modules, and products with the Hessian and the Gauss-Newton matrix."""

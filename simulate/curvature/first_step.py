@@ -1,6 +1,6 @@
-"""One step of an optimizer from initialization: what it gains, how the loss curves along it, and where it ends.
+"""Measure one optimizer step from initialization: its gain, the loss's curvature along it, and its break-even rate.
 
-All for the parameters θ − η u of a model, with u what torch's own optimizer takes off them for η = 1.
+All quantities are along the parameters θ − η u of a model, where u is the step of torch's own optimizer at η = 1.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _STRIDE, _NEAR, _PASSES, _FARTHEST = 3.0, 0.02, 40, 3.0**9
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One network's step, at η = 1; fields as in `theory`.
+    """The measured first step of one network at learning rate η = 1, with the names of theory's quantities.
 
     Attributes:
         gain: g·u.
@@ -48,19 +48,19 @@ class Measured:
 
     @property
     def critical_rate(self) -> float:
-        """2 g·u/u'Gu."""
+        """The critical learning rate 2 g·u/u'Gu, with the Gauss-Newton matrix G."""
         return 2 * self.gain / self.curvature
 
     @property
     def hessian_rate(self) -> float:
-        """2 g·u/u'Hu; NaN where the loss does not curve upward."""
+        """The critical learning rate 2 g·u/u'Hu with the Hessian H; NaN if the loss does not curve upward."""
         return 2 * self.gain / self.hessian if self.hessian > 0 else float("nan")
 
 
 def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
-    """One draw of a Stack, with inputs that are independent of its matrices but, tied, of the output matrix.
+    """Return one random network of a Stack with data that are independent of it, except of a tied output matrix.
 
-    On any device it is the same.
+    The problem is the same on any device.
 
     Raises:
         NoRuleError: something is dropped.
@@ -73,7 +73,7 @@ def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.fl
 
 
 def gradients(problem: Problem) -> tuple[float, Direction]:
-    """The loss of all data, and its gradient by every parameter."""
+    """Return the loss of all data, and its gradient with respect to every parameter."""
     named, total = dict(problem.model.named_parameters()), 0.0
     gradient = {name: torch.zeros_like(p) for name, p in named.items()}
     for inputs, labels in problem.data:
@@ -85,9 +85,9 @@ def gradients(problem: Problem) -> tuple[float, Direction]:
 
 
 def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Direction:
-    """The step u of torch's own class: what it takes off with rate 1 at its first step, from parameters 0.
+    """Return the step u that torch's own optimizer subtracts at its first step with learning rate 1, by parameter.
 
-    Parameters of 0 lose no digits; none of these steps depends on their values.
+    Parameters start at 0, so that no digits are lost; none of these steps depends on the parameters' values.
 
     Args:
         gradient: of all parameters.
@@ -125,13 +125,13 @@ def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Di
 
 
 def along(problem: Problem, held: Mapping[str, Tensor], u: Direction, rate: Any) -> list[tuple[Tensor, Tensor]]:
-    """Logits and labels of every piece at θ − rate u."""
+    """Return logits and labels of every piece of the data at the parameters θ − rate u."""
     moved = {name: value - rate * u[name] if name in u else value for name, value in held.items()}
     return [(torch.func.functional_call(problem.model, moved, (inputs,)), labels) for inputs, labels in problem.data]
 
 
 def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: float, *, ends: bool = True) -> Measured:
-    """A step's first and second order, and where it ends.
+    """Measure a step's gain, curvature and change of the logits, and its break-even learning rate.
 
     Args:
         problem: whose model returns logits and whose loss is convex in them.
@@ -176,7 +176,7 @@ def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: floa
 
 
 def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) -> Tensor:
-    """W'Sw with S the loss's second derivative by the logits."""
+    """Return w'Sw, where S is the loss's second derivative with respect to the logits."""
 
     def slope(rate: Tensor) -> Tensor:
         moved: Any = torch.func.jvp(lambda at: problem.loss(logits + at * w, labels), (rate,), (torch.ones_like(rate),))
@@ -189,11 +189,11 @@ def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) ->
 
 
 def break_even_rate(at: Callable[[float], float], loss: float, gain: float, guess: float) -> tuple[float, int]:
-    """The rate at which the loss is back at its start, to 2%, and the forward passes that it took.
+    """Return the learning rate at which the loss is back at its start, to 2%, and the number of forward passes.
 
-    From the guess it goes up or down by factors of 3 until the loss has crossed its start, and then between by false
-    position on the mean slope (ℓ(η) − ℓ(0))/η, which is smooth down to η = 0 and is −g·u there. A loss that dips, rises
-    above its start and dips again within one such factor may hide an earlier crossing.
+    The search starts at the guess and changes it by factors of 3 until the loss has crossed its start. Then it uses
+    false position on the mean slope (ℓ(η) − ℓ(0))/η, which is smooth down to η = 0 and is −g·u there. A loss that dips,
+    rises above its start and dips again within one such factor may hide an earlier crossing.
 
     Args:
         at: the loss at a rate.
@@ -244,7 +244,7 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
 def sampled_steps(
     stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends: bool = True, device: str = "cpu"
 ) -> dict[str, Measured]:
-    """One network's first step with each of some optimizers."""
+    """Measure the first step of one random network with each of several optimizers."""
     problem = first_step_problem(stack, seed=seed, device=device)
     loss, gradient = gradients(problem)
     return {

@@ -1,7 +1,8 @@
-"""The first step of an optimizer from any module: its rates, and each group of parameters' part.
+"""Measure the first optimizer step of any module: its critical rates, and each parameter group's share of curvature.
 
-For the parameters θ − η u of a module and the loss of its batch, with whatever the module and its loss draw at random
-drawn alike for every η. Derivatives are backward passes alone, which more operations have than forward-mode ones.
+All quantities are along the parameters θ − η u of a module and the loss of its batch. Random numbers of the module and
+its loss are the same for every η. Derivatives are only backward passes, which more operations support than forward-mode
+ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ _ROUNDING = 1e-6
 def one_step(
     one: Made, optimizers: Sequence[str], seed: int, layers: Sequence[str] = (), depth: int = 0
 ) -> list[dict[str, Any]]:
-    """The first step from one module, by optimizer and group of parameters.
+    """Measure a module's first step for every optimizer, in total and by group of parameters.
 
     Args:
         one: module, batch and loss.
@@ -58,9 +59,9 @@ def one_step(
 
 
 def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimizer: str) -> Direction:
-    """The step u of torch's own class from a module, by the names of its parameters.
+    """Return the step u of torch's own optimizer for a module, by parameter name.
 
-    Polar and muon step the matrices, as torch.nn holds them (d_out, d_in); embeddings, and what is no matrix, stay.
+    Polar and muon step only the matrices, which torch.nn stores as (d_out, d_in); embeddings and other parameters stay.
 
     Raises:
         ProbeError: there is no matrix for them.
@@ -79,7 +80,7 @@ def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimize
 
 
 class ParameterLine:
-    """A module's loss along steps, and the gradient at its start.
+    """A module's loss along steps of its parameters, and the gradient at its start.
 
     Args:
         one: module, batch and loss; gradients of the module's parameters are left as they were.
@@ -113,24 +114,24 @@ class ParameterLine:
         return of
 
     def output(self, moved: Mapping[str, Tensor]) -> Any:
-        """The module's output with some parameters moved."""
+        """Return the module's output with some parameters replaced."""
         buffers = {name: b.clone() for name, b in self.buffers.items()}
         tensors = {f"module.{name}": value for name, value in {**self.held, **buffers, **moved}.items()}
         with self._fixed():
             return torch.func.functional_call(Called(self.one.module), tensors, ({"inputs": self.one.inputs},))
 
     def loss_of(self, output: Any) -> Tensor:
-        """The loss, of the same labels and noise every time."""
+        """Return the loss of an output, with the same labels and noise every time."""
         return self.one.loss(output).reshape(())
 
     def at(self, u: Direction, rate: float) -> float:
-        """The loss at θ − rate u."""
+        """Return the loss at the parameters θ − rate u."""
         with torch.no_grad():
             return float(self.loss_of(self.output({name: self.held[name] - rate * step for name, step in u.items()})))
 
 
 def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Parameters by their layer, or by the module that holds them."""
+    """Group the parameters by their layer, or by the module that holds them."""
     layers = [name for part in lists for name in part.names]
     groups: dict[str, list[str]] = {}
     for name in gradient:
@@ -140,7 +141,7 @@ def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str
 
 
 def step_rows(path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """One optimizer's: of the whole step, and of every group that it steps."""
+    """Return one optimizer's rows: the whole step, and every group of parameters that it steps."""
     stepped = {name: [p for p in members if p in u] for name, members in groups.items()}
     stepped = {name: members for name, members in stepped.items() if members}
     gains = {n: float(sum((path.gradient[p].double() * u[p]).sum() for p in members)) for n, members in stepped.items()}
@@ -170,10 +171,11 @@ def step_rows(path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[s
 def _gauss_newton(
     path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Each u'Gu: of every group's step alone and of all together; and each group's share of the latter.
+    """Return u'Gu of every group's step and of the whole step, and each group's share of the latter.
 
-    With w_a what the output moves by along the step of group a, and H the Hessian of the loss by the output, these are
-    w_a·H w_a and w_a·H w over w·H w. Empty where the output has no tensor, or an operation no second derivative.
+    With w_a the change of the output by the step of group a, and H the Hessian of the loss with respect to the output,
+    these are w_a·H w_a and (w_a·H w) / (w·H w). Both are empty if the output has no tensor, or an operation no second
+    derivative.
     """
     step = next(iter(u.values()))
     etas = {name: torch.zeros((), dtype=step.dtype, device=step.device, requires_grad=True) for name in groups}
@@ -215,7 +217,7 @@ def _products(slope: Tensor, v: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _second(first: Sequence[Tensor | None], z: Sequence[Tensor], w: Sequence[Tensor]) -> list[Tensor]:
-    """The product of the Hessian by z with w, from the gradient by z; zeros of a loss that is linear."""
+    """Return the Hessian's product with w from the gradient with respect to z; zeros for a linear loss."""
     parts = [(a * b).sum() for a, b in zip(first, w, strict=True) if a is not None and a.requires_grad]
     if not parts:
         return [torch.zeros_like(output) for output in z]
@@ -228,7 +230,7 @@ def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
 
 
 def _hessian(path: ParameterLine, u: Direction) -> float:
-    """u'Hu; NaN where an operation has no second derivative."""
+    """Return u'Hu; NaN if an operation has no second derivative."""
     step = next(iter(u.values()))
     eta = torch.zeros((), dtype=step.dtype, device=step.device, requires_grad=True)
     try:

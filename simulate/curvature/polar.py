@@ -1,4 +1,4 @@
-"""The polar factor of a gradient, the direction of Muon without Newton-Schulz steps."""
+"""The polar factor of a gradient, which is Muon's direction without Newton-Schulz steps."""
 
 import torch
 from jaxtyping import Float
@@ -11,9 +11,9 @@ _NUMERICAL_RANGE = 1e-5
 def polar_factor(
     matrix: Float[Tensor, "draws rows columns"], d_in: int, d_out: int
 ) -> Float[Tensor, "draws rows columns"]:
-    """The polar factor on the numerical range, times √max(1, d_out/d_in).
+    """Return the polar factor of a matrix on its numerical range, times √max(1, d_out/d_in).
 
-    Of Pᵀ C R with orthonormal rows in P and R it is Pᵀ polar(C) R.
+    For a product Pᵀ C R, where P and R have orthonormal rows, it is Pᵀ polar(C) R.
 
     Args:
         matrix: the matrix, or its core C.

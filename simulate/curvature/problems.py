@@ -1,6 +1,7 @@
-"""A model, a loss and data for second derivatives, and a Stack as such a problem.
+"""A model with a loss and data for second derivatives, and a Stack in this form.
 
-Losses are sums over labels divided by the number of all labels, so that how data are cut into pieces changes nothing.
+Losses are sums over labels divided by the number of all labels, so that they do not depend on how data are cut into
+pieces.
 """
 
 import fnmatch
@@ -28,7 +29,7 @@ from theory.stack.weights import gain, law, transform_gain, weight_shapes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A model, a loss and data.
+    """A model, its loss, and pieces of data.
 
     Attributes:
         model: from the inputs of a piece, a dict, to predictions of its labels.
@@ -64,16 +65,16 @@ class TokenLoss(nn.Module):
         self.labels, self.smoothing = labels, smoothing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of logits, (labels, V)."""
+        """Return the loss of logits of shape (labels, V)."""
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / self.labels
 
 
 @contextmanager
 def plain_operations() -> Iterator[None]:
-    """Attention and LayerNorm as plain operations.
+    """Compute attention and LayerNorm with plain operations within this context, so that second derivatives are right.
 
     Fused attention has no second derivative. Fused LayerNorm has a wrong one: the forward-mode derivative of its
-    backward pass, which products with a Hessian ask for, is off for its weight (torch 2.13; the suite shows it).
+    backward pass, which products with a Hessian need, is wrong for its weight (torch 2.13; the test suite shows it).
     """
     fused = F.layer_norm
     F.layer_norm = _layer_norm  # type: ignore[assignment]
@@ -96,7 +97,7 @@ def _layer_norm(
 
 
 class StackModule(nn.Module):
-    """A Stack as a module: the network of `simulate.network.transformer`, its matrices parameters named ROLE_LAYER.
+    """A random network of a Stack as a torch module, whose parameters are its matrices named ROLE_LAYER.
 
     Args:
         stack: without dropout.
@@ -136,7 +137,7 @@ class StackModule(nn.Module):
         self.names.setdefault(role, []).append(role + end)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits of the positions that count, (positions, V)."""
+        """Return the logits of the positions that count in the loss, (positions, V)."""
         logits: Tensor = self.read(self.output(inputs)) @ self.Wemb
         return logits
 
@@ -164,7 +165,7 @@ def _seed_of_inputs(seed: int) -> int:
 def stack_problem(
     stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu", subject: str = "hessian"
 ) -> Problem:
-    """One draw of a Stack, with inputs and labels as `simulate.sample` draws them; on any device the same.
+    """Return one random network of a Stack with inputs and labels as `simulate.sample` draws them, equal on any device.
 
     The words of tied embeddings are the first columns of the output matrix.
 

@@ -1,1 +1,1 @@
-"""Many draws of many networks: cells, blocks, and the folder they land in."""
+"""Sampling of many random networks: configurations, blocks of draws, and the run folder that stores them."""

@@ -1,4 +1,4 @@
-"""The Parquet files of draws in a run folder: whole, named by a sweep, and each draw in one of them alone."""
+"""Read the Parquet files of draws in a run folder, and check that they are complete and that no draw occurs twice."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _SIZES = {name for name in QUANTITIES if any(part in name for part in ("_sq", "e
 
 
 def block_files(folder: Path) -> list[Path]:
-    """The paths of the files of draws, in the order in which they landed.
+    """Return the paths of the files of draws, in the order in which they were saved.
 
     Raises:
         ValueError: a file has a name that no sweep gives, such as a copy.
@@ -45,7 +45,7 @@ def next_number(folder: Path) -> int:
 
 
 def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
-    """The rows of a file of draws.
+    """Read the rows of a file of draws.
 
     Raises:
         TypeError: they are of something else: columns are missing, of other types, or have gaps; or there are none.
@@ -116,12 +116,12 @@ def check_whole_blocks(file: Path, rows: pa.Table, sizes: Mapping[str, int]) -> 
 
 
 def _of_numbers(kind: pa.DataType) -> bool:
-    """Whether a column has numbers, or a list of them for every layer or step."""
+    """Whether a column contains numbers, or lists of numbers for every layer or step."""
     return pa.types.is_floating(kind) or (pa.types.is_list(kind) and _of_numbers(kind.value_type))
 
 
 def _without_loss(about: pq.FileMetaData) -> int:
-    """How many rows have no loss; every network has one, which is NaN where its numbers are too large."""
+    """Return how many rows have no loss; every network has one, which is NaN if its numbers overflow."""
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
     losses = [chunk.statistics for chunk in chunks if chunk.path_in_schema == "loss"]
@@ -129,7 +129,7 @@ def _without_loss(about: pq.FileMetaData) -> int:
 
 
 def tables_of(files: Sequence[Path], columns: list[str] | None) -> list[pa.Table]:
-    """The rows of each file.
+    """Read the rows of each file.
 
     Raises:
         ValueError: a file is damaged.
@@ -138,7 +138,7 @@ def tables_of(files: Sequence[Path], columns: list[str] | None) -> list[pa.Table
 
 
 def check_distinct(files: Sequence[Path], tables: Sequence[pa.Table]) -> None:
-    """Refuse draws that stand in two places, of which every error would be too small.
+    """Refuse draws that occur twice, because every standard error would be too small.
 
     Args:
         files: where they stand.

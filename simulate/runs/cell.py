@@ -1,4 +1,7 @@
-"""A cell: one Stack under one way of sampling it. Its key names it; with a root seed it fixes every random number."""
+"""A configuration to sample (cell): one Stack and the way of sampling it.
+
+Its key identifies it; the key and a root seed fix every random number.
+"""
 
 import hashlib
 import json
@@ -76,12 +79,12 @@ class Cell:
 
     @property
     def device_kind(self) -> str:
-        """The device without its index: numbers are the same on every GPU of a kind."""
+        """The device without its index; numbers are the same on every GPU of the same kind."""
         return self.device.partition(":")[0]
 
     @property
     def draws_per_block(self) -> int:
-        """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
+        """The number of draws in a block: a power of two that depends only on the Stack and the engine."""
         s, parts = self.stack, self.stack.parts
         if self.engine == "dense":
             each = sum(
@@ -103,24 +106,25 @@ class Cell:
         return max(1, min(MOST_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
     def blocks(self, draws: int) -> int:
-        """How many blocks hold at least so many draws."""
+        """Return the number of blocks that hold at least this many draws."""
         return -(-draws // self.draws_per_block)
 
     def block_seed(self, seed: int, block: int) -> int:
-        """The seed of a block's generator.
+        """Return the seed of a block's random generator.
 
-        CPU generators read only the lower 32 bits of a seed (mt19937), so hashing every block on its own would
-        repeat streams after some 10^4 blocks; counting up from one hash per cell never does within a cell.
+        CPU generators read only the lower 32 bits of a seed (mt19937), so that hashing every block separately would
+        repeat streams after about 10^4 blocks. Counting up from one hash per configuration never repeats within it.
         """
         digest = hashlib.sha256(f"{seed}:{self.key}".encode()).digest()
         return (int.from_bytes(digest[:7], "big") + block) % 2**56
 
 
 def cheaper_engine(stack: Stack) -> EngineName:
-    """The engine that takes less time for a Stack; a rule of counts, not of clocks, since it decides the numbers.
+    """Return the faster engine for a Stack, by counted work instead of measured time, because it decides the numbers.
 
-    Both are exact for every Stack with normal matrices; uniform ones are drawn. Conditioning draws 4 n d numbers a
-    layer instead of 3 d², but works on more of them: it wins from about d = 6 n, as `python -m bench engines` measures.
+    Both engines are exact for every Stack with normal matrices; uniform matrices are sampled densely. The conditioned
+    engine samples 4 n d numbers a layer instead of 3 d², but does more work on them: it is faster from about d = 6 n,
+    as `python -m bench engines` measures.
     """
     if law(stack) != NORMAL:
         return "dense"
@@ -151,7 +155,7 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
 
 
 def device_name(device: object) -> str:
-    """The name of a device, given by it or as a `torch.device`.
+    """Return the name of a device that is given as text or as a `torch.device`.
 
     Raises:
         ValueError: it names none.
@@ -164,7 +168,7 @@ def device_name(device: object) -> str:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have; a cell may name one, since its draws can be read anywhere.
+    """Check that this machine has a device; a configuration may name a missing one, since its draws can be read.
 
     Raises:
         ValueError: it names no device, or there is no such CUDA device here.

@@ -1,4 +1,4 @@
-"""Where blocks are sampled, and how many at a time. Nothing here changes a number."""
+"""Choose where blocks are sampled, and how many at a time; no choice changes a number."""
 
 import os
 import signal
@@ -76,7 +76,7 @@ class Execution:
 
     @contextmanager
     def executor(self) -> Iterator[Executor]:
-        """The pool, or one that ends with the context; one worker is this process.
+        """Yield the given pool, or one that ends with the context; a single worker is this process.
 
         Raises:
             KeyboardInterrupt: the context was interrupted; its workers have ended then.
@@ -102,7 +102,7 @@ class Execution:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def tasks(self, blocks: Iterable[tuple[Cell, int, int]]) -> Iterator[Task]:
-        """Blocks as tasks, in their order."""
+        """Yield blocks as tasks, in the order of the blocks."""
         for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
             # A cell may have more blocks than fit into memory.
             while left := [block for _, _, block in islice(group, _AT_A_TIME)]:
@@ -114,13 +114,13 @@ class Execution:
 
     @property
     def limits(self) -> BatchLimits:
-        """The limits of batches, for the place where they are sampled."""
+        """The limits of a batch of blocks, for the place where it is sampled."""
         elsewhere = self.pool is not None
         sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
         return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
 
     def _most(self, cell: Cell, left: int) -> int:
-        """Blocks of a task: a batch, or more where that would be over too soon."""
+        """Return the number of blocks of a task: a batch, or more if that would take less than `task_seconds`."""
         # The memory of a worker elsewhere, or of its GPU, is not known here.
         known = self.pool is None and cell.device_kind == "cpu"
         batch = self.limits.blocks(cell) if known else useful_blocks(cell)
@@ -133,7 +133,7 @@ class Execution:
         return packed(cell.stack) if self.workers > 1 or self.pool is not None else b""
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
-        """Tasks and what they gave, as they finish."""
+        """Yield tasks with their draws as they finish."""
         # Two for each process keep it busy; this process takes one after the other.
         in_flight = 2 * self.workers if self.workers > 1 else 1
         queue = iter(tasks)
@@ -183,7 +183,7 @@ class _Processes(ProcessPoolExecutor):
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let what ends a command wait for the end of the context.
+    """Delay signals that end a command until the end of this context.
 
     Blocking signals would not do: another thread of this process takes them, and Python raises in this one.
     """
@@ -219,7 +219,7 @@ class InProcess(Executor):
 def sample_task(
     cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits, registrations: bytes = b""
 ) -> list[Values]:
-    """The draws of the blocks of a task, in a process that is told what others registered.
+    """Sample the blocks of a task, in a process that first receives the registrations of the calling process.
 
     Raises:
         ValueError: there is no such device here, one block does not fit into its memory, or a registration cannot be
@@ -231,7 +231,7 @@ def sample_task(
 
 
 def worker_context() -> BaseContext:
-    """How workers start: never as a fork of this process, whose CUDA and thread pools would not survive it.
+    """Return how workers are started: never by forking this process, whose CUDA and thread pools would not survive.
 
     On Linux they are forks of a process that has imported what they need and done nothing else. It starts with Ctrl-C
     and SIGTERM blocked, and so do they: an interruption is the parent's alone, however early it comes, and also where a

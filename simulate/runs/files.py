@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Write files atomically: a file is complete or does not exist."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import IO
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write under a temporary name; synced and renamed at the end, removed if that is not reached.
+    """Yield a temporary file for writing, which is synced and renamed at the end, or removed after an error.
 
     Raises:
         ValueError: the place cannot be written, or is a device, or the disk is full.
@@ -36,7 +36,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder that cannot be written, before there is anything to write; nothing is left in it.
+    """Check that a folder can be written before anything is computed; nothing is left in it.
 
     Raises:
         ValueError: it cannot.
@@ -57,7 +57,7 @@ def check_place(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, making its folder if needed.
+    """Write a file atomically, making its folder if needed.
 
     Raises:
         ValueError: the place cannot be written, or the disk is full.
@@ -67,6 +67,6 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process left of files it had not finished; only safe for the one writer of a folder."""
+    """Remove unfinished files of a killed process; only the one writer of a folder may call this."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)

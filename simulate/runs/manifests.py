@@ -1,4 +1,4 @@
-"""A run folder's manifest, read without torch: a folder that is no run is said at once."""
+"""Read and check the manifest of a run folder without loading torch."""
 
 import hashlib
 import re
@@ -30,13 +30,13 @@ _DIGEST = re.compile(rb'digest = "([0-9a-f]{64})"\n')
 
 
 def sealed(manifest: Mapping[str, Any]) -> bytes:
-    """Write a manifest as TOML, after a first line with the SHA-256 of what follows."""
+    """Return a manifest as TOML, after a first line with the SHA-256 of the rest."""
     content = tomli_w.dumps(manifest).encode()
     return f'digest = "{hashlib.sha256(content).hexdigest()}"\n'.encode() + content
 
 
 def check_seal(path: Path) -> None:
-    """Refuse a manifest that is not as it was written; those of earlier versions have no digest, and pass.
+    """Refuse a manifest that was changed after it was written; manifests of earlier versions have no digest, and pass.
 
     Raises:
         ValueError: its first line is the digest of other content.
@@ -90,7 +90,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_sampled(folder: Path) -> None:
-    """Refuse a folder that is no run of sampled networks, such as one that a study wrote.
+    """Refuse a folder that is not a run of sampled networks, such as one that a study wrote.
 
     Raises:
         ValueError: the folder holds no run, or a study's.
@@ -113,7 +113,7 @@ def check_no_study(folder: Path) -> None:
 
 
 def _study(folder: Path) -> str:
-    """The study that wrote a folder, "" for none."""
+    """Return the name of the study that wrote a folder; "" for none."""
     try:
         if (folder / MANIFEST).exists():
             word = str(read_manifest(folder).get("request", {}).get("command"))

@@ -1,4 +1,4 @@
-"""Memory: what a block takes, and how many blocks share a batch of tensors. Nothing changes a number."""
+"""Choose how many blocks share a batch of tensors, by the memory that they need; no number depends on it."""
 
 import math
 import os
@@ -43,7 +43,7 @@ _GPU_BLOCKS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How large a batch may be.
+    """The limits of the number of blocks in one batch of tensors.
 
     Attributes:
         at_once: blocks in it; 0 for as many as are of use and fit.
@@ -63,7 +63,7 @@ class BatchLimits:
         check_memory(self.memory)
 
     def as_now(self) -> "BatchLimits":
-        """These limits with what is free now, so that the system is not asked again for each of many cells of a CPU."""
+        """Return these limits with the memory that is free now, so that it is not determined again and again."""
         return self if self.memory is not None else replace(self, memory=self._room * self._sharers)
 
     @property
@@ -72,11 +72,11 @@ class BatchLimits:
 
     @property
     def _room(self) -> float:
-        """Bytes of each sharer on a CPU where none are given."""
+        """The bytes of each sharer on a CPU if no limit is given."""
         return min(_ENOUGH, _SHARE * free_memory() / self._sharers)
 
     def blocks(self, cell: Cell) -> int:
-        """The number of blocks of a cell in a batch here and now, at least 1."""
+        """Return how many blocks of a configuration a batch may have now, at least 1."""
         if self.at_once:
             return self.at_once
         useful, each = useful_blocks(cell), block_bytes(cell)
@@ -96,7 +96,7 @@ class BatchLimits:
 
 
 def check_memory(memory: float | None) -> None:
-    """Refuse what is no number of bytes.
+    """Check that a limit of memory is a positive finite number of bytes, or None.
 
     Raises:
         ValueError: it is not None and not a positive finite number.
@@ -110,7 +110,7 @@ def check_memory(memory: float | None) -> None:
 
 
 def useful_blocks(cell: Cell) -> int:
-    """The number of blocks in a batch beyond which a draw does not become cheaper."""
+    """Return the number of blocks in a batch above which a draw does not become cheaper."""
     if cell.device_kind != "cpu":
         return max(1, min(int(_GPU_BATCH // block_bytes(cell)), _GPU_BLOCKS))
     if cell.engine == "gram" or not _rounds_alike(cell):
@@ -120,11 +120,11 @@ def useful_blocks(cell: Cell) -> int:
 
 
 def _rounds_alike(cell: Cell) -> bool:
-    """Whether a block's numbers are, to the last bit, the same in any batch of a CPU.
+    """Whether a block's numbers on a CPU are bitwise equal in any batch.
 
-    They are not where the network itself multiplies matrices of a batch, by attention other than the mean over all
-    tokens and by tied embeddings, nor where experts are chosen, which the last bit may change; nor where matrices of
-    the conditioned engine begin at odd places of memory.
+    They are not if the network itself multiplies matrices of a batch, by attention other than the mean over all tokens
+    and by tied embeddings, nor if experts are chosen, which the last bit may change; nor if matrices of the conditioned
+    engine begin at odd places of memory.
     """
     stack = cell.stack
     aligned = cell.engine == "dense" or not any(
@@ -140,7 +140,7 @@ def _rounds_alike(cell: Cell) -> bool:
 
 
 def next_batch(left: int, most: int) -> int:
-    """The size of the first of as few batches as hold what is left, nearly equal and of at most so many.
+    """Return the size of the first batch, if the fewest batches of at most `most` blocks are nearly equal.
 
     >>> next_batch(64, 44)
     32
@@ -150,7 +150,7 @@ def next_batch(left: int, most: int) -> int:
 
 @contextmanager
 def fitting(cell: Cell) -> Iterator[None]:
-    """Turn a failed allocation into one error that says what did not fit.
+    """Turn a failed allocation within this context into one error that names the network.
 
     Raises:
         ValueError: the memory of the cell's device is too small for it.

@@ -1,7 +1,7 @@
-"""Parquet files of a run folder, and how damage to them is noticed.
+"""Write and read the Parquet files of a run folder, and detect damage to them.
 
-Each page has a checksum, which other readers verify too. The names of columns stand between the pages, so a file also
-has the SHA-256 of all its bytes at the end of its name. Files of earlier versions have neither.
+Each page has a checksum, which other readers verify too. The names of columns are stored between the pages, so a file
+also has the SHA-256 of all its bytes at the end of its name. Files of earlier versions have neither.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _DIGEST = re.compile(r".+-([0-9a-f]{32})\.parquet")
 
 
 def write_parquet(folder: Path, stem: str, table: pa.Table) -> None:
-    """Write a table as `stem-DIGEST.parquet` into a folder, whole or not at all.
+    """Write a table as `stem-DIGEST.parquet` into a folder atomically.
 
     Raises:
         ValueError: the file cannot be written.
@@ -29,7 +29,7 @@ def write_parquet(folder: Path, stem: str, table: pa.Table) -> None:
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
-    """A file to read from, whose bytes are those that its name says.
+    """Open a Parquet file after checking its bytes against the digest in its name.
 
     Raises:
         OSError: the file cannot be read, or has other bytes.
@@ -43,5 +43,5 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 
 def has_checksum(file: Path) -> bool:
-    """Whether a file has checksums; those of earlier versions have none."""
+    """Whether a file has checksums, which files of earlier versions lack."""
     return _DIGEST.fullmatch(file.name) is not None

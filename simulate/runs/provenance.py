@@ -19,9 +19,9 @@ from simulate.runs.cell import Cell
 
 
 def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> dict[str, Any]:
-    """The manifest of a sweep about to run; `request` is what must be equal for another to continue it.
+    """Return the manifest of a new sweep; another sweep continues it only with the same `request`.
 
-    The number of draws is not part of the request: a larger one continues a folder.
+    The number of draws is not part of the request, so that a larger one continues a folder.
     """
     keys = "\n".join(sorted(cell.key for cell in cells))
     request = {"command": command, "seed": seed, "cells": hashlib.sha256(keys.encode()).hexdigest()}
@@ -30,7 +30,7 @@ def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> d
 
 
 def session() -> dict[str, Any]:
-    """When, how and where this process was started."""
+    """Return when, how and where this process was started: command, versions and machine."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": started_by(),
@@ -48,7 +48,7 @@ def session() -> dict[str, Any]:
 
 
 def started_by() -> str:
-    """The command line of this process: of `gradbounds`, or of Python and a script or notebook."""
+    """Return the command line of this process: of `gradbounds`, or of Python with a script or notebook."""
     program = Path(sys.argv[0])
     if program.stem == "gradbounds" or program.parts[-2:] == ("gradbounds", "__main__.py"):
         return shlex.join(["gradbounds", *sys.argv[1:]])
@@ -63,7 +63,7 @@ def _version() -> str:
 
 
 def revision() -> str:
-    """The git revision of the checkout that runs, with "+" if it has changes; "" where there is none."""
+    """Return the git revision of the running checkout, with "+" if it has changes; "" without a checkout."""
     folder = Path(__file__).parent
     # An installed package may lie in somebody else's repository: then this file is not tracked there.
     if not _git(folder, "ls-files", Path(__file__).name):
@@ -80,7 +80,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def processor(device: str = "cpu") -> str:
-    """The name of the CPU, or of the GPU where a device is one."""
+    """Return the name of the CPU, or of the GPU for a CUDA device."""
     if torch.device(device).type == "cuda":
         return str(torch.cuda.get_device_name(device))
     try:

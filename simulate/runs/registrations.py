@@ -1,4 +1,4 @@
-"""Names that one process registered, passed on to the processes that sample."""
+"""Pass the names that one process registered on to the processes that sample."""
 
 import pickle
 from collections.abc import Sequence
@@ -8,10 +8,9 @@ from theory.stack.stack import NAMED
 
 
 def packed(stack: Stack) -> bytes:
-    """The registrations behind a Stack, for `unpack` in another process; nothing where all is built in.
+    """Return the registrations behind a Stack as bytes for `unpack` in another process; empty if all is built in.
 
-    Functions travel by the module and the name under which they are found there, and what an entry point registered by
-    its version alone.
+    Functions are passed by their module and name. The registration of an entry point is passed only by its version.
 
     Raises:
         ValueError: a function has no such name.
@@ -29,7 +28,7 @@ def packed(stack: Stack) -> bytes:
 
 
 def unpack(stack: Stack, registrations: bytes) -> None:
-    """Register what another process has registered for a Stack.
+    """Register the names that another process has registered for a Stack.
 
     Raises:
         ValueError: this process cannot import it, or knows something else under that name.

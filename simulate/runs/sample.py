@@ -1,4 +1,4 @@
-"""Independent draws of random networks: named quantities of each."""
+"""Sample random networks independently, and return the named quantities of each."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -65,7 +65,7 @@ class Samples(NamedArrays):
         return len(self.seeds)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per draw and layer, one column per quantity; layer 0 holds the quantities of the whole network."""
+        """Return one row per draw and layer and one column per quantity; layer 0 has the whole network's quantities."""
         import pandas as pd  # late: workers do without it, and it takes a third of a second to load
 
         constants = cell_columns(self.cell)
@@ -131,14 +131,14 @@ _ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine, "gram": Gram
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
-    """The draws of one block: the unit of work, of seeding and of storage."""
+    """Sample the draws of one block, which is the unit of work, of seeding and of storage."""
     return sample_blocks(cell, seed, [block])[0]
 
 
 def sample_batches(
     cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits
 ) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, in batches as large as limits say, and as memory turns out to allow.
+    """Sample the draws of several blocks, in batches as large as the limits and the free memory allow.
 
     Raises:
         ValueError: one block does not fit into memory.
@@ -150,7 +150,7 @@ def sample_batches(
 
 
 def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, in batches of at most so many or fewer, if memory turns out not to allow that.
+    """Sample the draws of several blocks, in batches of at most `most` blocks, or fewer if memory is short.
 
     Raises:
         ValueError: one block does not fit into memory.
@@ -170,7 +170,7 @@ def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list
 
 
 def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, sampled in one batch of tensors. One intra-op thread.
+    """Sample the draws of several blocks in one batch of tensors, with one thread per operation.
 
     Raises:
         ValueError: the batch does not fit into memory.
@@ -192,7 +192,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside an operation of torch and in a product of NumPy, as long as it lasts."""
+    """Use one thread inside torch's operations and NumPy's products within this context."""
     # Sums must not depend on the count, and small matrices are faster so.
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""A run folder: Parquet files of draws, the windows of text they used, and one TOML manifest.
+"""A run folder: Parquet files of draws, the text windows that they used, and one TOML manifest.
 
     RUN/manifest.toml            what was asked, with which versions, where
     RUN/blocks/*.parquet         one row per draw: the fields of its Stack, block and draw, one column per quantity
@@ -74,7 +74,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """The run in a folder.
+        """Open the run in a folder.
 
         Raises:
             ValueError: the folder holds no run, or one of another format.
@@ -86,7 +86,7 @@ class Run:
     def create(
         cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
     ) -> "Run":
-        """A new run, or the one already there if it was asked for the same `request`.
+        """Create a run, or continue the existing one if it has the same `request`.
 
         Args:
             folder: where.
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def held(self) -> bool:
-        """Whether a process writes into the folder now; True where that cannot be found out."""
+        """Whether a process writes into the folder now; True if that cannot be determined."""
         lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
         try:
             lock.acquire()
@@ -141,7 +141,7 @@ class Run:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Be the folder's one writer; the hold ends with the process, however it ends.
+        """Be the folder's only writer within this context; the hold ends with the process in any case.
 
         Raises:
             ValueError: another process is, or the folder cannot be written.
@@ -165,7 +165,7 @@ class Run:
             lock.release()
 
     def append(self, blocks: Sequence[Block]) -> None:
-        """Land blocks in one new file, named by its place in the order of landing and a digest of its bytes.
+        """Save blocks in one new file, named by its number and a digest of its bytes.
 
         Raises:
             ValueError: as `append_rows`.
@@ -174,7 +174,7 @@ class Run:
             self.append_rows(block_rows(blocks))
 
     def append_rows(self, rows: pa.Table) -> None:
-        """Land rows that `block_rows` made.
+        """Save rows that `block_rows` made in one new file.
 
         Raises:
             ValueError: the folder is gone, or the file cannot be written.
@@ -184,7 +184,7 @@ class Run:
         write_parquet(folder, f"{next_number(folder):06}", marked(rows))
 
     def check_there(self) -> None:
-        """Refuse to go on where the folder was deleted or moved: files alone are no run.
+        """Check that the folder was not deleted or moved while a sweep writes into it.
 
         Raises:
             ValueError: its manifest is gone.
@@ -196,7 +196,7 @@ class Run:
             )
 
     def landed(self, cells: "Sequence[Cell]" = ()) -> set[Landed]:
-        """The blocks on disk.
+        """Return the blocks that are saved on disk: cell name, root seed and block index.
 
         Args:
             cells: networks whose blocks must have all their draws.
@@ -209,9 +209,9 @@ class Run:
         return {block for file, rows in tables for block in check_whole_blocks(file, rows, sizes)}
 
     def samples(self) -> "list[Samples]":
-        """Every cell of the run with all its draws, in the order of their Stack's fields.
+        """Return the samples of every configuration with all its draws, in the order of the Stacks' fields.
 
-        Draws of the same cell under several seeds are independent and stand together.
+        Draws of the same configuration with several seeds are independent and are merged.
 
         Raises:
             ValueError: no draws yet, a run of training, a file is damaged or not of a sweep, a draw stands there twice,
@@ -238,7 +238,7 @@ class Run:
         return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))
 
     def planned(self) -> "list[Cell]":
-        """The cells that `sweep` was called with, landed or not; none where the manifest has a recipe instead.
+        """Return the configurations that `sweep` was called with, saved or not; empty if the manifest has a recipe.
 
         Raises:
             ValueError: a cell is of a later version, or its text's windows are gone.
@@ -246,7 +246,7 @@ class Run:
         return [cell_of_table(table, self._windows) for table in self.manifest.get("networks", [])]
 
     def frames(self) -> "Iterator[pd.DataFrame]":
-        """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
+        """Yield the draws as one data frame per file, with a row per draw and layer as in `Samples.to_frame`.
 
         Raises:
             ValueError: a file is damaged or not of a sweep, a draw stands there twice, or the run is of training.
@@ -258,7 +258,7 @@ class Run:
             yield rows_frame(self._sampled(rows), sources)
 
     def _sampled(self, rows: pa.Table) -> pa.Table:
-        """Rows of networks at initialization.
+        """Check that rows are of networks at initialization, and return them.
 
         Raises:
             ValueError: they have numbers of several steps.
@@ -271,7 +271,7 @@ class Run:
         return rows
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """The files of draws, in the order in which they landed.
+        """Yield the files of draws as Arrow tables, in the order in which they were saved.
 
         Raises:
             ValueError: a file is damaged or not of a sweep, or a draw stands in two places. All files are looked at
@@ -283,7 +283,7 @@ class Run:
             yield readable(lambda f=file: rows_of(f, columns), file)
 
     def _held(self, columns: list[str] | None) -> list[tuple[Path, pa.Table]]:
-        """All files with their tables, read once; columns are those of `KEY` and more, or all.
+        """Return all files with their tables, each read once; columns include those of `KEY`, or are all.
 
         Raises:
             ValueError: as `tables`.
@@ -294,7 +294,7 @@ class Run:
         return list(zip(files, tables, strict=True))
 
     def files(self) -> list[Path]:
-        """The paths of the files of draws, in the order in which they landed.
+        """Return the paths of the files of draws, in the order in which they were saved.
 
         Raises:
             ValueError: a file has a name that no sweep gives, such as a copy.
@@ -302,7 +302,7 @@ class Run:
         return block_files(self.folder / "blocks")
 
     def without_checksums(self) -> list[str]:
-        """A line that says how many Parquet files of the run have no checksums; none where all have."""
+        """Return a line with the number of Parquet files without checksums; empty if all have them."""
         files = [file for sub in ("blocks", "windows") for file in self._parquet(sub)]
         without = sum(not has_checksum(file) for file in files)
         if not without:
@@ -316,12 +316,12 @@ class Run:
         return sorted((self.folder / sub).glob("*.parquet"))
 
     def _windows_file(self, digest: str, stack: Stack) -> Path | None:
-        """Where the windows of a text are, if they are kept; earlier versions had no digest of bytes in the name."""
+        """Return the saved file of a text's windows, if any; in earlier versions its name had no digest of bytes."""
         stem = _windows_stem(digest, stack)
         return next((file for file in self._parquet("windows") if f"{file.stem}-".startswith(f"{stem}-")), None)
 
     def keep_windows(self, cells: "Iterable[Cell]") -> None:
-        """Keep the windows of text of cells that have one, once for every text, tokens and vocabulary."""
+        """Save the text windows of configurations, once for every text, number of tokens and vocabulary."""
         for cell in cells:
             if cell.text is None or self._windows_file(cell.text.digest, cell.stack):
                 continue

@@ -1,6 +1,6 @@
-"""Many cells in blocks over an executor, landing in a run folder as they finish.
+"""Sample many configurations in blocks with an executor, and save the blocks in a run folder as they finish.
 
-`sweep` makes the folder; `sample_into` fills one that is there.
+`sweep` makes the folder; `sample_into` fills an existing one.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep has come.
+    """The progress of a sweep.
 
     Attributes:
         blocks: blocks sampled now, without those that had landed before, and how many there are to sample.
@@ -97,7 +97,7 @@ def begin(
     resume: bool = True,
     **more: Any,
 ) -> Run:
-    """The folder of a sweep about to run, with its manifest.
+    """Create the run folder of a sweep with its manifest, or open it to continue.
 
     Args:
         cells: the cells to sample.
@@ -116,7 +116,7 @@ def begin(
 
 
 def distinct(cells: Sequence[Stack | Cell]) -> list[Cell]:
-    """Every cell once; a Stack is one with what `Cell` has by default.
+    """Return every configuration once; a Stack becomes a `Cell` with default options.
 
     Raises:
         ValueError: there is something else.
@@ -139,10 +139,10 @@ def sample_into(
     execution: Execution = ONE_PROCESS,
     on_block: Callable[[Progress], None] | None = None,
 ) -> None:
-    """Sample every cell into a run, skipping the blocks that have landed there.
+    """Sample every configuration into a run, skipping the blocks that are saved there.
 
-    Blocks are whole: a cell gets at least `draws` draws, rounded up to its block size. The numbers depend on seed,
-    cell and block alone, not on the execution.
+    Blocks are whole: a configuration gets at least `draws` draws, rounded up to its block size. The numbers depend only
+    on seed, configuration and block, not on the execution.
 
     Args:
         cells: the cells to sample.
@@ -184,7 +184,7 @@ def sample_into(
 
 @contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Write into a file when what landed."""
+    """Log the saved blocks with their times to a file within this context."""
     handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     level = log.level
@@ -199,7 +199,7 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 class _Landing:
-    """Blocks on their way to the disk."""
+    """The blocks that wait to be saved."""
 
     def __init__(self, run: Run, land_every: float) -> None:
         self._run, self._land_every = run, land_every
@@ -208,7 +208,7 @@ class _Landing:
         self._start = self._last = time.monotonic()
 
     def add(self, block: Block) -> None:
-        """Take a block; write a file when there is enough for one."""
+        """Add a block; write a file when there is enough for one."""
         self._pending.append(block)
         self._bytes += sum(value.nbytes for value in block.values.values())
         now = time.monotonic()
@@ -217,7 +217,7 @@ class _Landing:
             self.land()
 
     def land(self) -> None:
-        """Write what is there as one file."""
+        """Write the waiting blocks as one file."""
         blocks, self._pending, self._bytes = self._pending, [], 0
         with uninterrupted():  # else the blocks of a half-written file would be lost
             self._run.append(blocks)
@@ -227,7 +227,7 @@ class _Landing:
 
 
 class _Account:
-    """Which blocks are to be sampled, and how many have been."""
+    """The blocks that are still to be sampled, and the count of those that have been."""
 
     def __init__(self, cells: Sequence[Cell], draws: int | Mapping[str, int], seed: int, landed: set[Landed]) -> None:
         self._cells, self._seed, self._skip = cells, seed, landed
@@ -248,7 +248,7 @@ class _Account:
                 self._left[cell.name] = missing
 
     def work(self) -> Iterator[tuple[Cell, int, int]]:
-        """The blocks to sample, cell after cell."""
+        """Yield the blocks to sample, configuration by configuration."""
         for cell in self._cells:
             name = cell.name
             for block in range(self._blocks[name]):
@@ -256,7 +256,7 @@ class _Account:
                     yield cell, self._seed, block
 
     def finished(self, cell: Cell, draws: int) -> Progress:
-        """Count a block."""
+        """Count a finished block, and return the progress."""
         self.done += 1
         self._drawn += draws
         self._spent += block_work(cell).cost
@@ -271,7 +271,7 @@ class _Account:
 def check_sweep(
     cells: Sequence[Cell], *, draws: int | Mapping[str, int], seed: int, execution: Execution = ONE_PROCESS
 ) -> None:
-    """Refuse what `sample_into` would refuse, before a folder is made for it.
+    """Check the arguments of `sample_into` before a folder is made for it.
 
     Raises:
         ValueError: no cells, a count outside its range, no execution, or a device this machine does not have and is to

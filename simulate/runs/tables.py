@@ -1,4 +1,4 @@
-"""Draws as tables: blocks to Arrow rows, rows back to Samples, and both to data frames."""
+"""Convert draws between tables: blocks to Arrow rows, rows to Samples, and both to data frames."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,7 +26,7 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The draws of one block of a cell, by quantity name."""
+    """The draws of one block of a configuration, by quantity name."""
 
     cell: "Cell"
     seed: int
@@ -40,7 +40,10 @@ class Block:
 
 
 def block_rows(blocks: Sequence[Block]) -> pa.Table:
-    """One row per draw: the fields of its cell, seed, block, draw, and one column per quantity (a list per layer)."""
+    """Return one Arrow row per draw: its configuration's fields, seed, block, draw, and a column per quantity.
+
+    A quantity per layer has a list in each row.
+    """
     groups = [list(group) for _, group in groupby(blocks, _layout)]
     quantities = pa.concat_tables([_quantity_columns(group) for group in groups], promote_options="permissive")
     draws = np.array([block.draws for block in blocks])
@@ -83,12 +86,12 @@ _OWN_IS_NULL = {"own": "null"}
 
 
 def marked(rows: pa.Table) -> pa.Table:
-    """Rows to be written, which say that a field left to its own, such as `branch_scale`, is null in them."""
+    """Mark rows before writing: a null in a field such as `branch_scale` means the placement's own value."""
     return rows.replace_schema_metadata((rows.schema.metadata or {}) | _OWN_IS_NULL)
 
 
 def with_nulls(rows: pa.Table) -> pa.Table:
-    """Rows as read; where they are not `marked` a field left to its own was still written as 0, which is null here."""
+    """Return rows after reading: in unmarked rows, 0 in a field such as `branch_scale` meant its own value (null)."""
     if b"own" in (rows.schema.metadata or {}):
         return rows
     for name in set(OWN) & set(rows.column_names):
@@ -107,7 +110,7 @@ _UNSAID = {"cell": "", "engine": "auto", "device": "cpu", "dtype": "float32", "t
 
 
 def cell_table(cell: "Cell") -> dict[str, Any]:
-    """A cell as a table of a manifest: its name, and what differs from the defaults of `Stack` and `Cell`."""
+    """Return a configuration as a table of a manifest: the fields that differ from `Stack`'s and `Cell`'s defaults."""
     from simulate.runs.cell import cheaper_engine  # late: it loads torch
 
     columns = cell_columns(cell)
@@ -118,7 +121,7 @@ def cell_table(cell: "Cell") -> dict[str, Any]:
 
 
 def cell_of_table(table: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
-    """The cell that `cell_table` has described.
+    """Return the configuration that `cell_table` has described.
 
     Raises:
         ValueError: as `cell_of`.
@@ -144,7 +147,7 @@ def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:
 
 
 def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
-    """The cell of a row; a field that a file lacks has its default.
+    """Return the configuration of a row; fields that a file lacks have their defaults.
 
     Raises:
         ValueError: this process cannot describe the cell: it has a field of a later version, or a name that is not
@@ -176,7 +179,7 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
 
 
 def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stack]) -> list[dict[str, Floats]]:
-    """The quantities of cells whose rows follow each other, of shape (draws,) or (draws, layers).
+    """Return the quantities of configurations with consecutive rows, each of shape (draws,) or (draws, layers).
 
     Args:
         rows: all rows.
@@ -201,7 +204,7 @@ def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stac
 
 
 def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> "pd.DataFrame":
-    """One row per draw and layer, quantities in columns: layer 0 holds those of the whole network, l those of layer l.
+    """Return one row per draw and layer and one column per quantity; layer 0 has the whole network's quantities.
 
     Args:
         draws: one row per draw, whose columns are repeated; `depth` is the number of layers, `encoder_depth` that of
@@ -226,7 +229,7 @@ def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArra
 
 
 def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> "pd.DataFrame":
-    """`layer_frame` of rows of any number of cells, texts named by their sources."""
+    """Return the rows of any number of configurations as one `layer_frame`, with texts named by their sources."""
     import pandas as pd
 
     values = {}
