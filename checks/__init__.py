@@ -1,6 +1,6 @@
-"""Tests of claims against samples: comparisons with theory, verdicts, and their report.
+"""Compare claims and large-width theory with sampled networks: estimates, verdicts and their report.
 
-A name is loaded when it is first asked for: what is committed can be listed without torch.
+Each public name is imported at its first use, so committed results can be listed without importing torch.
 """
 
 from typing import TYPE_CHECKING
@@ -25,10 +25,10 @@ else:
     }
 
     def __getattr__(name):
-        """A public name, loaded now and kept.
+        """Import a public name of `checks` at its first use, keep it, and return it.
 
         Raises:
-            AttributeError: there is none.
+            AttributeError: `checks` has no public name like this.
         """
         if name not in _HOMES:
             raise AttributeError(f"module 'checks' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The default experiment of `gradbounds verify`: networks that test every claim on two cores in minutes."""
+"""The default experiment: the networks that `gradbounds verify` samples to test every claim on two cores in minutes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +9,21 @@ from theory import Stack
 from theory.stack import PAPER
 
 PAPER_WIDTH = 512
-"""Of the paper's model."""
+"""The width of the paper's model."""
 
 DRAWS = 128
 SEED = 0
 TEXT = TEXTS["lighthouse"]
-"""For the run on real text."""
+"""The text file for the networks with real inputs."""
 
 
 def verify_cells(text: str | Path = TEXT) -> list[Cell]:
-    """Return every configuration of the default experiment; those with real inputs use the given text file.
+    """Return all configurations of the default experiment, as a list of `Cell`.
+
+    Most have Gaussian inputs; the last ones, one per placement, read a text file.
+
+    Args:
+        text: the path of the text file.
 
     Raises:
         ValueError: the text cannot be read or is shorter than a window.

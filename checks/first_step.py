@@ -1,4 +1,4 @@
-"""Large-width theory of the first optimizer step, with its expected error at finite width."""
+"""The large-width prediction of the first optimizer step, with its expected error at finite width."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -21,7 +21,7 @@ class FirstStep(LargeWidthStep):
         implied_errors: largest expected relative error at this width of "gain", "curvature", "critical_rate" and
             "logit_change_sq", from coefficients measured for the family and the scatter of singular values; an order of
             magnitude if the family was not measured.
-        no_coefficient: the reason why a part of that error is not known; "" if all of it is known.
+        no_coefficient: the reason why a part of the expected error is not known; "" if all of it is known.
     """
 
     implied_errors: dict[Number, float]
@@ -29,7 +29,7 @@ class FirstStep(LargeWidthStep):
 
     @property
     def implied_error(self) -> float:
-        """The largest of the expected relative errors at this width."""
+        """The largest of `implied_errors`, a relative error: 0.07 means 7%."""
         return max(self.implied_errors.values())
 
 
@@ -37,7 +37,7 @@ def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
     patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
-    """Predict the first optimizer step of all or some matrices, with its error at this width.
+    """Predict the first optimizer step of all or some matrices, with its expected relative error at this width.
 
     Args:
         stack: the network, with one residual stream. With tied embeddings all token ids differ.
@@ -73,10 +73,17 @@ def first_step(
 
 
 def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:
-    """Return upper bounds on theory's relative errors for W^Q and W^K in a network with fewer than 8 heads.
+    """Bound the relative errors from W^Q and W^K when a network has fewer heads than the measured networks.
 
-    A norm removes at most 1/h of their squared gradients, because a head is 1/h of the attention's output. It removes
-    the same share of their kernel. The gain is linear in it and the curvature quadratic.
+    The coefficients of the implied error were measured on networks with more heads. With h heads, one head is 1/h of a
+    branch's output, so a norm removes at most 1/h of the squared gradients of W^Q and W^K, and at most 1/h of their
+    kernel. The gain is linear in the kernel, and the curvature is quadratic.
+
+    Args:
+        step: the large-width step.
+
+    Returns:
+        The bound by number: "gain", "curvature", "critical_rate" and "logit_change_sq".
     """
     removed = max(0.0, 1 / step.stack.heads - 1 / HEADS)
     gain, curvature = (

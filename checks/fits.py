@@ -1,4 +1,4 @@
-"""Fits of exponents: weighted log-log fits with intervals, local slopes, and tests for a logarithmic factor."""
+"""Fits of exponents: weighted log-log fits with intervals, local slopes, and power law against power times a log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,17 +14,21 @@ from checks.statistics import Array, Estimate, standard_error
 Model = Literal["x^a", "x^a sqrt(ln x)", "undecided", "neither"]
 
 LEAST_POINTS = 3
-"""Fewer give a slope that nothing checks: `gradbounds` fits exponents to that many different x."""
+"""The smallest number of different x for which an exponent is fitted; fewer give a slope that nothing checks."""
 
 MODEL_FALSE_ALARM = 0.01
-"""How often `model_choice` rejects a model that is true."""
+"""The probability with which `model_choice` rejects a law that is true."""
 
 
 def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
-    """Estimate Σ_l w_l ln(mean of column l) from columns measured on the same draws; error by the delta method.
+    """Return Σ_l w_l ln(mean of column l) with its standard error, for columns measured on the same draws.
 
-    The slope of a profile over layers is such a contrast. The layers of one draw are dependent, so that a regression
-    with independent points would misstate its error.
+    The error uses the delta method. The slope of a profile over layers is such a contrast. A regression would treat the
+    layers of one draw as independent points, and would misstate the error.
+
+    Args:
+        values: (draws, columns), positive.
+        weights: (columns,), the weights w_l.
     """
     values, weights = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
     mean = values.mean(0)
@@ -33,7 +37,7 @@ def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
 
 
 def slope_weights(x: ArrayLike) -> Array:
-    """Return the weights w with Σ w_l y_l = slope of the least-squares line of y on x."""
+    """Return weights w such that Σ w_l y_l is the slope of the least-squares line of y on x; shape (points,)."""
     x = np.asarray(x, dtype=float)
     centred = x - x.mean()
     return centred / np.sum(centred**2)
@@ -41,12 +45,12 @@ def slope_weights(x: ArrayLike) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """A fitted power law y = amplitude · x^exponent, by least squares on log-log axes.
+    """A power law y = amplitude · x^exponent, fitted on log-log axes.
 
     Attributes:
-        exponent: the slope.
-        sem: its standard error.
-        weights: what the slope makes of ln y, one weight per point: exponent = weights @ ln y.
+        exponent: the slope of ln y on ln x.
+        sem: the standard error of the exponent.
+        weights: one weight per point, such that exponent = weights @ ln y.
     """
 
     exponent: float
@@ -54,7 +58,7 @@ class PowerLaw:
     weights: tuple[float, ...]
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Return the two-sided interval of the exponent at this confidence level, by normal theory."""
+        """Return the two-sided normal interval of the exponent, (low, high), at a confidence level."""
         half = float(ndtri(0.5 + level / 2)) * self.sem
         return self.exponent - half, self.exponent + half
 
@@ -62,22 +66,22 @@ class PowerLaw:
 def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
     """Fit the exponent a of y = c x^a, by least squares of ln y on ln x with weights (y/sem)².
 
-    A prediction over the same x, fitted with the same errors, has the exponent to compare with: over a finite
-    range neither need be the limit.
+    Compare the exponent with that of a prediction over the same x, fitted with the same errors. Over a finite range
+    neither has to equal the asymptotic exponent.
 
     Args:
         x: (points,), above 0, such as widths.
-        y: (points,), above 0, measured at each x: norms, say, of root mean squares, and not their squares.
-        sem: (points,), above 0, the standard error of each y and in its unit.
+        y: (points,), above 0, measured at each x: for example root mean squares of norms, not mean squares.
+        sem: (points,), above 0, the standard error of each y, in the unit of y.
 
     Returns:
-        The exponent, which has no unit, and its standard error as `sem` implies it: the scatter about the line does
-        not enter.
+        The exponent, which has no unit, and its standard error, computed from `sem`; the scatter about the line is not
+        used.
 
     Raises:
         ValueError: fewer than two different x.
 
-    Assumes points from independent draws, some 30 or more at each x, so that ln y is nearly normal with standard error
+    Assumes points from independent draws, about 30 or more at each x, so that ln y is nearly normal with standard error
     sem/y (the delta method); `pooled_exponent` is for fewer.
 
     >>> widths = [64, 128, 256]
@@ -94,19 +98,19 @@ def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
 
 
 def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array) -> tuple[float, float, float] | None:
-    """Fit an exponent and its 95% interval to points with a few draws each, which share one variance of ln y.
+    """Fit an exponent, with its 95% interval, to points with few draws each, assuming equal scatter at all points.
 
-    A few draws estimate a variance poorly. The variance is therefore pooled over the points, and the interval is
-    Student's t.
+    A variance estimated from few draws is imprecise. The variance of ln y is therefore pooled over the points, and the
+    interval is Student's t.
 
     Args:
-        x: `LEAST_POINTS` different values at least.
-        y: of every point, from its draws.
-        counts: numbers of draws.
-        variances: variances of ln y over draws.
+        x: (points,), with at least `LEAST_POINTS` different values, such as widths.
+        y: (points,), the value at each point, computed from its draws.
+        counts: (points,), the number of draws at each point.
+        variances: (points,), the variance of ln y over the draws of each point.
 
     Returns:
-        Exponent, low, high; None of too few points, or where one has a single draw.
+        Exponent, lower end and upper end; None with fewer than `LEAST_POINTS` points or with a single draw at a point.
     """
     if len(counts) < LEAST_POINTS or counts.min() < 2:
         return None
@@ -116,11 +120,16 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """Return the weights of ln y in a fitted exponent and in its bend (last minus first local slope), for draw counts.
+    """Return the weights of ln y in a fitted exponent and in its bend (last local slope minus first).
+
+    Each point counts in proportion to its number of draws.
 
     Args:
         x: (points,), three or more, increasing.
-        counts: (points,), of draws.
+        counts: (points,), the number of draws at each point.
+
+    Returns:
+        Two arrays of weights, (points,) each.
     """
     log = np.log(np.asarray(x, dtype=float))
     # A fit is linear in ln y: fitting unit vectors gives its weights.
@@ -132,13 +141,16 @@ def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
 
 
 def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: ArrayLike) -> tuple[Array, Array]:
-    """Return Σ_l w_l ln y_l and half of its 95% interval, with the variance of ln y pooled over the points.
+    """Return Σ_l w_l ln y_l and the half-width of its 95% interval, with the variance of ln y pooled over points.
 
     Args:
-        weights: (points,).
+        weights: (points,), the weights w_l.
         logs: (..., points), means of ln y over draws.
-        counts: (points,), of draws, two or more each.
-        variances: (..., points), of ln y over draws.
+        counts: (points,), the number of draws at each point, two or more.
+        variances: (..., points), variances of ln y over draws.
+
+    Returns:
+        Sums and half-widths, (...) each: one for each row of `logs`.
     """
     freedom = int((counts - 1).sum())
     pooled = np.maximum((np.asarray(variances) * (counts - 1)).sum(-1) / freedom, 1e-12)
@@ -150,13 +162,13 @@ def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: A
 def bootstrap_interval(
     fit: PowerLaw, squares: Sequence[ArrayLike], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the interval of a fitted exponent by resampling the draws of every point, without normal theory.
+    """Return an interval of a fitted exponent by resampling the draws of every point, without normal theory.
 
     Args:
-        fit: the fit of root mean squares.
-        squares: the draws behind every point, in the order of the fit: squared norms.
-        level: level of the two-sided interval.
-        resamples: how many.
+        fit: the fit of root mean squares, whose weights are used.
+        squares: the squared norms of the draws, one array per point, in the order of the fit.
+        level: the level of the two-sided interval.
+        resamples: the number of bootstrap resamples.
         seed: random seed of the resampling.
     """
     weights = 0.5 * np.array(fit.weights)  # ln of a root mean square is half of ln of the mean
@@ -178,9 +190,17 @@ def bootstrap_interval(
 
 
 def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, Array, Array]:
-    """Return the log-log slopes between neighbouring points: geometric means of x, slopes, and standard errors.
+    """Return the slopes between neighbouring points on log-log axes.
 
-    Neighbouring slopes share a point, so their errors are dependent: a high one is followed by a low one.
+    Neighbouring slopes share a point, so their errors are dependent: a high slope is followed by a low one.
+
+    Args:
+        x: (points,), increasing.
+        y: (points,), positive.
+        sem: (points,), the standard errors of y.
+
+    Returns:
+        The geometric means of neighbouring x, the slopes, and their standard errors; (points - 1,) each.
 
     Raises:
         ValueError: x is not increasing.
@@ -195,12 +215,13 @@ def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The choice whether y grows like x^a or like x^a √(ln x), with a free in both models.
+    """The choice between the growth laws y ~ x^a and y ~ x^a √(ln x), with a free in both.
 
     Attributes:
-        model: the one that stands when the other is rejected; "undecided" when neither is, "neither" when both are.
-        log_power: b of the encompassing x^a (ln x)^b: 0 for one model, 1/2 for the other.
-        sem: its standard error.
+        model: the law that remains when the other is rejected; "undecided" if neither is rejected, "neither" if both
+            are.
+        log_power: the fitted b of x^a (ln x)^b, which contains both laws: 0 for x^a, 1/2 for x^a √(ln x).
+        sem: the standard error of `log_power`.
     """
 
     model: Model
@@ -209,13 +230,19 @@ class ModelChoice:
 
 
 def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float = MODEL_FALSE_ALARM) -> ModelChoice:
-    """Fit x^a (ln x)^b to independent points with standard errors, and reject b = 0 or b = 1/2 if it is far.
+    """Choose between y ~ x^a and y ~ x^a √(ln x) by fitting x^a (ln x)^b and testing b = 0 and b = 1/2.
 
-    Over an octave or two ln ln x is all but linear in ln x, so that b has an error above 1: no choice is then the
-    honest answer. Each true model is rejected with probability `false_alarm`.
+    If x spans only a factor of 2 to 4, ln ln x is almost linear in ln x, and b has an error above 1. The result is then
+    "undecided". Each law is rejected with probability `false_alarm` when it is true.
+
+    Args:
+        x: (points,), above 1, with at least three different values.
+        y: (points,), positive and independent.
+        sem: (points,), the standard errors of y.
+        false_alarm: the probability with which a true law is rejected.
 
     Raises:
-        ValueError: fewer than three different x, or one not above 1.
+        ValueError: fewer than three different x, or an x that is not above 1.
     """
     x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
     if len(np.unique(x)) < LEAST_POINTS or x.min() <= 1:

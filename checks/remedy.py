@@ -1,8 +1,8 @@
-"""Words for a single change that would even out the layers, for the reports of `probe` and `predict`."""
+"""The sentence that suggests one change that would make the layers alike, for `probe` and `predict`."""
 
 
 def remedy_line(change: str, *, partly: bool = False) -> str:
-    """Return a sentence, without its end, on a change that would even out the layers.
+    """Return a sentence, without its period, that suggests a change that would even out the layers' gradients.
 
     Args:
         change: the change, such as "W2 drawn sqrt(2L) smaller".
@@ -12,5 +12,5 @@ def remedy_line(change: str, *, partly: bool = False) -> str:
 
 
 def drawn_smaller(names: str) -> str:
-    """Describe the initialization of GPT-2, which divides the weights at the end of branches by sqrt(2L)."""
+    """Describe GPT-2's initialization in words: the named matrices, which end branches, sqrt(2L) times smaller."""
     return f"{names} drawn sqrt(2L) smaller"

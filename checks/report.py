@@ -1,4 +1,4 @@
-"""Report of verdicts with figures, as HTML."""
+"""The HTML report of a run's verdicts, with figures."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ def html(
     networks: str,
     committed: Sequence[Results] = (),
 ) -> str:
-    """Return the report of a run as one HTML file that loads no other file.
+    """Return the HTML report of a run as one self-contained page.
 
     Args:
         verdicts: the run's verdicts.
-        table: its `comparison`.
-        figures: of the run, each a `figures.registry.RunFigure` with its SVG. Pictures are part of the page: it then is
-            one file, and ids of one picture meet no other's.
+        table: the run's `comparison` of theory and samples.
+        figures: the run's figures, each a `figures.registry.RunFigure` with its SVG. Pictures are embedded in the page,
+            so that ids of different pictures cannot collide.
         command: the command that reproduces the run.
-        networks: how many networks of how many draws were sampled.
-        committed: results of other commands, for claims that the run says nothing of.
+        networks: a text on how many networks with how many draws were sampled.
+        committed: saved results of other commands, for claims that the run does not test.
     """
     judged = table[table["agreement"].isin(["agrees", "undecided", "differs"])].copy()
     judged["deviation"] = judged["mean"] / judged["predicted"] - 1
@@ -70,7 +70,7 @@ _LEADING = ("gradient_over_layers", "gradient_against_width", "gradient_against_
 
 
 def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
-    """Return for each deciding word: the word, how many claims it decides as text, and their deciding rows."""
+    """Group the deciding rows of claims by verdict: the verdict, the number of claims in words, and the rows."""
     by_word = [(word, [v for v in decides if v.verdict == word]) for word in DECIDING]
     return [(word, f"{len(these)} {_SAID[word][len(these) > 1]}", these) for word, these in by_word if these]
 
@@ -83,11 +83,16 @@ _SAID: dict[Word, tuple[str, str]] = {
     "undecided": ("is undecided", "are undecided"),
     "premise fails": ("rests on a premise that fails", "rest on a premise that fails"),
 }
-"""What is said of one claim, and of several."""
+"""The verb of each verdict, for one claim and for several."""
 
 
 def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] | None:
-    """Return the deciding row of a claim among other commands' results, with its command."""
+    """Return the row of other commands' results that decides a claim, with its command; None if no result has one.
+
+    Args:
+        name: the id of the claim.
+        committed: the results of other commands.
+    """
     rows = [(v, results.command) for results in committed for v in results.verdicts if v.claim == name]
     if not rows:
         return None
@@ -96,9 +101,13 @@ def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] |
 
 
 def agreement_counts(table: pd.DataFrame) -> str:
-    """State how many predicted numbers agree, are undecided, differ, or are not judged, and their precision.
+    """Count in words how many predicted numbers agree, are undecided, differ, or are not judged.
 
-    The precision is the median of standard error / prediction over the judged numbers.
+    The text ends with the power of the test: the median over judged numbers of the standard error divided by the
+    prediction.
+
+    Args:
+        table: a table from `comparison`.
     """
     count = table["agreement"].value_counts()
     parts = ", ".join(f"{count.get(word, 0)} {words}" for word, words in _COUNTED.items())
@@ -118,7 +127,7 @@ _COUNTED = {
 
 
 def not_judged_lines(table: pd.DataFrame) -> list[str]:
-    """State why numbers are not judged: one line per reason with its count, the most frequent first."""
+    """List the reasons why numbers of a `comparison` are not judged: one line each with a count, commonest first."""
     return [
         f"{number} numbers: {why}" for why, number in table.loc[table["reason"] != "", "reason"].value_counts().items()
     ]

@@ -1,4 +1,4 @@
-"""Saved results of a command in a small file of the repository, and their comparison with later results."""
+"""Verdicts and samples of a command, saved as a small JSON file in the repository, and comparisons of two results."""
 
 import json
 import math
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 FIELD = DATA / "field"
-"""Results on statements of other papers, a file for each source."""
+"""The folder of results on statements of other papers, with one file per source."""
 COMMITTED = DATA / "paper_checks.json"
-"""The results of the default experiment; other files of the same form may stand beside it."""
+"""The file with the results of the default experiment; its folder may contain other files of the same form."""
 
 # What the committed results keep of every cell, at the last layer, so that a test can sample it again and compare.
 KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")
@@ -25,15 +25,15 @@ KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The saved results of one command.
+    """The saved verdicts and sampled configurations of one command.
 
     Attributes:
-        command: the command that reproduces it.
+        command: the command that reproduces the results.
         date: date of the run, "" if it is not saved.
         commit: git commit of the run's sources, "" if it is not saved.
         verdicts: the command's verdicts.
-        cells: per cell its name, what its Stack has that is not default, text, seed, number of draws, and mean and sem
-            of every quantity of `KEPT`.
+        cells: for each configuration its name, the fields of its Stack that are not default, text, seed, number of
+            draws, and the last layer's mean and standard error of every quantity of `KEPT`.
     """
 
     command: str
@@ -44,18 +44,18 @@ class Results:
 
     @property
     def made_by(self) -> str:
-        """The command that reproduces the results, with date and commit as a shell comment if they are saved."""
+        """The command that made the results, followed by date and commit as a shell comment if they are saved."""
         return self.command + (f"  # {self.date}, commit {self.commit}" if self.date else "")
 
 
 def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str, **origin: str) -> str:
-    """Return results as JSON: every verdict, and the last layer of every configuration, with 6 significant digits.
+    """Return results as JSON: every verdict, and the last layer of every configuration, with 6 digits per number.
 
     Args:
-        verdicts: all of them.
-        cells: with their draws.
-        command: the command that reproduces them.
-        origin: `Results.date` and `Results.commit`, where they are kept.
+        verdicts: all verdicts of the command.
+        cells: the sampled configurations.
+        command: the command that reproduces the results.
+        origin: `Results.date` and `Results.commit`, if they are to be saved.
     """
     content = {
         "command": command,
@@ -77,7 +77,7 @@ def _cell(samples: "Samples") -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Round numbers to 6 significant digits, so that another CPU changes no file; NaN and infinity become null."""
+    """Round floats to 6 significant digits, in nested lists and dictionaries too; None if a float is not finite."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -86,7 +86,7 @@ def _rounded(value: Any) -> Any:
 
 
 def load_results(path: Path) -> Results:
-    """Read a results file.
+    """Load the results of one command from a JSON file.
 
     Raises:
         ValueError: the file is missing or is not a results file.
@@ -103,7 +103,7 @@ def load_results(path: Path) -> Results:
 
 
 def _verdict(row: dict[str, Any]) -> Verdict:
-    """Return a verdict from its JSON form."""
+    """Return a `Verdict` from its row in a JSON file."""
     row = _tuples(row)
     none = {name: math.nan for name in ("predicted", "measured") if row[name] is None}
     row |= none | {"interval": tuple(math.nan if end is None else end for end in row["interval"])}
@@ -112,14 +112,14 @@ def _verdict(row: dict[str, Any]) -> Verdict:
 
 
 def _tuples(value: Any) -> Any:
-    """Convert JSON's lists back to tuples."""
+    """Convert lists to tuples in a nested value, because JSON has no tuples."""
     if isinstance(value, dict):
         return {name: _tuples(entry) for name, entry in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def committed_results(folder: Path = DATA) -> list[Results]:
-    """Read every committed results file, the default experiment first.
+    """Load every committed results file; the default experiment comes first.
 
     Raises:
         ValueError: a file is not a results file.
@@ -129,7 +129,7 @@ def committed_results(folder: Path = DATA) -> list[Results]:
 
 
 def field_results(folder: Path = FIELD) -> dict[str, Results]:
-    """Read the committed results on claims of other papers, by the name of their source's file.
+    """Load the committed results on statements of other papers, by the name of their source's file.
 
     Raises:
         ValueError: a file is not a results file.
@@ -138,7 +138,14 @@ def field_results(folder: Path = FIELD) -> dict[str, Results]:
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Return pairs (now, before) of verdicts on the same claim and part; among several earlier ones, the first."""
+    """Return pairs (now, before) of verdicts on the same claim and part.
+
+    If `before` has several verdicts on a part, the first one is used, which is the default experiment's.
+
+    Args:
+        now: the new verdicts.
+        before: the earlier verdicts.
+    """
     known: dict[tuple[str, str], Verdict] = {}
     for v in before:
         known.setdefault((v.claim, v.part), v)
@@ -146,14 +153,14 @@ def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verd
 
 
 def changed_verdicts(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Return pairs (now, before) of the same claim and part with different verdicts.
+    """Return pairs (now, before) of verdicts on the same claim and part that have different words.
 
-    "undecided" on either side does not count as a change, because fewer draws may not decide.
+    A pair with "undecided" on either side does not count as a change, because fewer draws may not be able to decide.
     """
     return [(v, old) for v, old in common(now, before) if len({v.verdict, old.verdict} - {"undecided"}) == 2]
 
 
 def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
-    """Return the verdicts of `before` whose claim and part have no verdict now."""
+    """Return the verdicts of `before` on a claim and part that has no verdict in `now`."""
     present = {(v.claim, v.part) for v in now}
     return [v for v in before if (v.claim, v.part) not in present]

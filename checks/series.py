@@ -1,4 +1,4 @@
-"""Select series of configurations that differ in only one field, for exponents and for scaling figures."""
+"""Series of configurations that differ in one field only, for fits of exponents and for figures."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
@@ -15,11 +15,11 @@ Against = Literal["width", "depth"]
 
 
 class HasStack(Protocol):
-    """An object with a `stack`: a configuration, or its samples."""
+    """A protocol for objects that have a network, such as a configuration or its samples."""
 
     @property
     def stack(self) -> Stack:
-        """The network."""
+        """The network of a configuration."""
 
 
 T = TypeVar("T", bound=HasStack)
@@ -30,13 +30,15 @@ _FIXED = [f.name for f in fields(Stack) if f.name not in ("placement", "vocab")]
 def exponent_series(
     cells: Sequence[T], against: Against, *, proportional: bool = False, free: Collection[str] = ()
 ) -> list[list[T]]:
-    """Return the series of configurations that differ only in `against`, with at least three values each, sorted.
+    """Group configurations into series that differ only in width or only in depth.
+
+    Each series has at least three different values and is sorted by them.
 
     Args:
-        cells: of any grid.
-        against: "width" or "depth".
-        proportional: whether the vocabulary is to be in proportion to the width, instead of fixed.
-        free: fields that may follow it as they like.
+        cells: configurations or samples of any grid.
+        against: the field that varies, "width" or "depth".
+        proportional: whether the vocabulary grows in proportion to the width, instead of being fixed.
+        free: names of fields that may also vary.
     """
     series: dict[tuple[object, ...], dict[int, T]] = {}
     for cell in cells:
@@ -50,12 +52,13 @@ def exponent_series(
 
 
 def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Return for each placement the longest series of rows that differ only in `against`, sorted by it.
+    """Return for each placement the longest series of rows that differ only in one field, sorted by it.
 
-    For the width, the vocabulary is fixed as V/d, where the bound's B does not depend on d; otherwise it is fixed as V.
+    Against the width, the ratio V/d is fixed, so that the factor B of the bound does not depend on d; otherwise V is
+    fixed.
 
     Args:
-        table: a row per cell with its fields and draws, such as `checks.stacks.theorem1.last_layer_table`.
+        table: one row per configuration with its fields and draws, such as `checks.stacks.theorem1.last_layer_table`.
         against: "width", "depth" or "tokens".
 
     Raises:
@@ -77,11 +80,16 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
 
 
 def local_exponent_table(series: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Return the slopes between neighbours of a series, one row per pair: exponents of the norm, theory and bound.
+    """Return the log-log slopes between neighbours of a series, one row per pair, measured, predicted and of the bound.
 
     Args:
-        series: rows of one placement or two, each sorted by `against`, as `longest_series` gives them.
-        against: "width" or "depth"; column `at` has the geometric mean of the pair, the fields are its first cell's.
+        series: rows of one or two placements, each sorted by `against`, as returned by `longest_series`.
+        against: "width" or "depth".
+
+    Returns:
+        The fields of the first network of each pair, `at` (the geometric mean of the pair's values), exponent and sem
+        of
+        the measured norm, and the exponents `predicted` and `bound`.
     """
     parts = []
     for _, rows in series.groupby("placement", sort=False):

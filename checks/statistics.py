@@ -1,4 +1,4 @@
-"""Estimates with standard errors, and the rules by which a measured number agrees with a prediction."""
+"""Estimates with standard errors, and the rules that decide whether a measured number agrees with a prediction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Array = NDArray[np.float64]
 Agreement = Literal["agrees", "undecided", "differs", "beyond"]
-"""Measured against predicted; "beyond" where the large-width prediction is shown but not judged."""
+"""The agreement of a measured with a predicted number; "beyond" means that the prediction is shown but not judged."""
 
 
 def agreement_text(word: str) -> str:
-    """Return an agreement as reports print it; stored results contain "beyond" for "not judged".
+    """Return the word that reports and pages print for an agreement: "not judged" for "beyond".
 
     >>> agreement_text("beyond"), agreement_text("agrees")
     ('not judged', 'agrees')
@@ -24,18 +24,19 @@ def agreement_text(word: str) -> str:
 
 
 MARGIN = 0.03
-"""Equivalence margin of a mean, relative to its prediction."""
+"""The equivalence margin of a mean, relative to its prediction."""
 
 EQUIVALENT = 0.025
-"""Largest p-value of `equivalence` at which two numbers agree: the 95% interval inside the margin."""
+"""The largest p-value of `equivalence` at which two numbers agree: the 95% interval is inside the margin."""
 
 CHANCE = 4.0
 FALSE_ALARM = 2 * float(ndtr(-CHANCE))
-"""Two-sided tail beyond 4 standard errors, 6.3e-5: how often one comparison of normal draws differs by chance alone.
+"""The two-sided tail beyond 4 standard errors, 6.3e-5: the probability that normal draws differ by chance in one test.
 
-Means of skewed draws differ more often, nearly always on the low side. Of log-normal ones, at a log-variance of 0.05:
-1e-4 with 128 draws and 2e-4 with 16; at 0.2: 3e-4 and 9e-4; at 1: 4e-3 and 1.4e-2. The squares that are judged in the
-default run have log-variances up to 0.15 at 128 draws, thus at most 2.5e-4.
+Means of skewed draws differ more often, nearly always on the low side. For log-normal draws with log-variance 0.05, the
+probability is 1e-4 with 128 draws and 2e-4 with 16; with log-variance 0.2, it is 3e-4 and 9e-4; with log-variance 1, it
+is 4e-3 and 1.4e-2. The squares that are judged in the default run have log-variances up to 0.15 at 128 draws, and
+thus at most 2.5e-4.
 """
 
 
@@ -45,8 +46,8 @@ class Estimate:
 
     Attributes:
         mean: the sample mean.
-        sem: its standard error.
-        draws: the number of draws behind it.
+        sem: the standard error of the mean.
+        draws: the number of independent draws.
     """
 
     mean: Array
@@ -54,12 +55,12 @@ class Estimate:
     draws: int
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Return the two-sided Student t interval of the mean at this confidence level."""
+        """Return the two-sided Student t interval of the mean, (low, high), at a confidence level."""
         half = stdtrit(self.draws - 1, 0.5 + level / 2) * self.sem
         return self.mean - half, self.mean + half
 
     def root(self) -> "Estimate":
-        """Return the estimate of √mean, with its error by the delta method; 0 if all values are 0."""
+        """Return the estimate of √mean, with its error by the delta method; 0 with error 0 if all draws are 0."""
         root = np.sqrt(self.mean)
         sem = np.divide(self.sem, 2 * root, out=np.zeros_like(root), where=root != 0)[()]
         return Estimate(root, sem, self.draws)
@@ -69,11 +70,12 @@ def estimate(values: ArrayLike) -> Estimate:
     """Return the mean of independent draws and its standard error, entry by entry.
 
     Args:
-        values: (draws, ...), the draws along the first axis: values of a `Samples`, or any numbers of one unit.
+        values: (draws, ...), the draws along the first axis: the values of a quantity in `Samples`, or any numbers in
+            one unit.
 
     Returns:
-        Mean and standard error s/√draws, s² with draws − 1 below, each of shape (...) and in the unit of the values. A
-        NaN in an entry makes both NaN there.
+        Mean and standard error s/√draws, each of shape (...) and in the unit of the values. The variance s² has draws −
+        1 in its denominator. A NaN in an entry makes both NaN there.
 
     Raises:
         ValueError: fewer than two draws, which have no standard error.
@@ -91,7 +93,7 @@ def estimate(values: ArrayLike) -> Estimate:
 
 
 def standard_error(values: ArrayLike) -> Array:
-    """Return the standard error of the mean over the first axis, equal to `scipy.stats.sem` but twenty times faster."""
+    """Return the standard error of the mean over the first axis, as `scipy.stats.sem` does but twenty times faster."""
     values = np.asarray(values, dtype=float)
     return np.asarray(np.std(values, axis=0, ddof=1) / len(values) ** 0.5)
 
@@ -99,8 +101,8 @@ def standard_error(values: ArrayLike) -> Array:
 def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
     """Return the weighted mean of independent scalar estimates of one number.
 
-    The weights must not come from the same draws. Inverse sample variances favour configurations whose scatter happened
-    to be small, which biases skewed means and narrows the interval.
+    The weights must not come from the same draws: inverse sample variances favour the configurations whose scatter is
+    small by chance, which biases skewed means and narrows the interval.
     """
     share = np.asarray(weights, dtype=float)
     share = share / share.sum()
@@ -109,24 +111,24 @@ def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
 
 
 def log_variance(values: ArrayLike) -> Array:
-    """Return the variance of the natural logarithm over the first axis; NaN where a value has no logarithm."""
+    """Return the variance over draws (the first axis) of ln(values); NaN where a draw is not positive."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.var(np.log(np.asarray(values, dtype=float)), axis=0, ddof=1))
 
 
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
-    """Return the largest deviation of a mean by chance, exceeded with probability `false_alarm`.
+    """Return how far a mean may lie from its expectation by chance in all but a share `false_alarm` of cases.
 
-    This is four standard errors for many draws, and more for few: Student's t with the same tail.
+    With many draws it is 4 standard errors; with few draws it is larger, by Student's t at the same tail probability.
     """
     return -float(stdtrit(draws - 1, false_alarm / 2)) * sem
 
 
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
-    """Return the p-value of the hypothesis that a mean is outside a relative margin of its prediction.
+    """Return the p-value of a test that a mean lies within a relative margin of a prediction; small means it does.
 
-    It is the larger one of two one-sided t tests. A small value shows equality up to the margin, which a test of
-    equality cannot show. Below 0.025, the 95% interval is inside the margin.
+    The p-value is the larger of two one-sided t tests. A small value shows that mean and prediction are equal up to the
+    margin; a test for a difference cannot show that. Below 0.025, the 95% interval lies inside the margin.
     """
     predicted = np.asarray(predicted, dtype=float)
     allowed = margin * np.abs(predicted)
@@ -138,10 +140,10 @@ def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN
 
 
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:
-    """Return entry by entry whether a measured mean equals a prediction up to a relative margin.
+    """Decide, entry by entry, whether a measured mean equals a prediction up to a relative margin.
 
-    "differs": farther than both the margin and `chance_limit`. "agrees": `equivalence` below 0.025.
-    "undecided": neither, so more draws are needed to tell.
+    "differs": the distance exceeds both the margin and `chance_limit`. "agrees": the p-value of `equivalence` is below
+    0.025. "undecided": neither, so more draws are needed.
     """
     predicted = np.asarray(predicted, dtype=float)
     deviation = np.abs(measured.mean - predicted)
@@ -151,12 +153,12 @@ def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) 
 
 
 def agreement_word(measured: Estimate, predicted: float, margin: float = MARGIN) -> Agreement:
-    """Return whether one measured mean equals a prediction up to a relative margin, as in `agreement`."""
+    """Decide whether one measured mean equals a prediction up to a relative margin, by the rule of `agreement`."""
     return cast(Agreement, agreement(measured, predicted, margin).item())
 
 
 def scalar_agreement(measured: float, predicted: float, sem: float, margin: float) -> Agreement:
-    """Return whether an exponent or slope with a normal error equals a prediction up to an absolute margin."""
+    """Decide whether a measured exponent or slope equals a prediction up to an absolute margin."""
     deviation = abs(measured - predicted)
     if deviation > max(margin, CHANCE * sem):
         return "differs"
@@ -164,11 +166,11 @@ def scalar_agreement(measured: float, predicted: float, sem: float, margin: floa
 
 
 def share(events: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
-    """Return the proportion of events and its exact (Clopper-Pearson) 95% interval."""
+    """Return the share of events that are true, with its exact (Clopper-Pearson) 95% interval (low, high)."""
     interval = scipy.stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
     return float(events.mean()), (float(interval.low), float(interval.high))
 
 
 def exceeds(events: NDArray[np.bool_], limit: float) -> bool:
-    """Whether events are significantly more frequent than a limit, at the common false-alarm rate of 6.3e-5."""
+    """Test whether events are significantly more frequent than a limit, with false-alarm probability `FALSE_ALARM`."""
     return bool(scipy.stats.binomtest(int(events.sum()), events.size, min(limit, 1.0), "greater").pvalue < FALSE_ALARM)

@@ -1,4 +1,4 @@
-"""Compare predictions with samples in data frames."""
+"""Comparison of predictions with samples, as data frames."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -15,15 +15,15 @@ from theory import NoRuleError, Prediction, predict
 from theory.mean_field.cost import is_grouped
 
 PATTERNS = 4096
-"""Sampled patterns of random attention behind a prediction."""
+"""The number of attention samples of a prediction."""
 _GROUPED = 64
-"""The same where representatives stand for groups of tokens."""
+"""The number of attention samples of a prediction in which representatives replace groups of tokens."""
 
 
 def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:
-    """Predict a cell from its Stack and its text windows, if any; return an empty prediction if there is no rule.
+    """Predict a sampled network from its Stack and its text windows, if any; empty if theory has no rule for it.
 
-    Patterns are those of random attention, as in `predict`.
+    `patterns` is the number of attention samples, as in `predict`.
     """
     text = samples.cell.text
     try:
@@ -42,10 +42,13 @@ _of_stack = lru_cache(maxsize=4096)(predict)
 
 
 def checked_cells(cells: Any) -> list[Samples]:
-    """Check that every item is a `Samples`, and return the items as a list.
+    """Return a sequence of samples as a list, after checking that every item is a `Samples`.
+
+    Args:
+        cells: the sequence to check.
 
     Raises:
-        ValueError: it is none, or holds something else.
+        ValueError: it is not a sequence, or an item is not a `Samples`.
     """
     listed = list(cells) if isinstance(cells, Iterable) else [cells]
     if other := [cell for cell in listed if not isinstance(cell, Samples)]:
@@ -57,18 +60,18 @@ def checked_cells(cells: Any) -> list[Samples]:
 
 
 def cell_fields(samples: Samples) -> dict[str, Any]:
-    """Return the columns that identify a configuration in every data frame."""
+    """Return the columns that identify a sampled network in every data frame: the fields of its Stack, and `text`."""
     return asdict(samples.stack) | {"text": "" if samples.cell.text is None else samples.cell.text.source}
 
 
 def _with_error(measured: Estimate, prediction: Prediction, name: str) -> Estimate:
-    """Return the estimate, with the prediction's own sampling error added to its standard error."""
+    """Return an estimate whose standard error includes the sampling error of the prediction, if it has one."""
     error = prediction.errors.get(name)
     return measured if error is None else Estimate(measured.mean, np.hypot(measured.sem, error), measured.draws)
 
 
 def _rows(samples: Samples, patterns: int) -> Iterator[dict[str, Any]]:
-    """Yield the numbers of one configuration by column of `comparison`, each an array over layers."""
+    """Yield the columns of `comparison` for each quantity of one sampled network, as arrays over layers."""
     prediction = prediction_of(samples, patterns)
     for name, values in samples.items():
         if np.isnan(values).all():
@@ -97,8 +100,9 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
     """Compare samples with theory: one row per cell, quantity and layer.
 
     Args:
-        cells: at least one, as returned by `sample` or by `samples()` of a run.
-        patterns: number of attention samples, or sampled logits of tied embeddings, of a prediction, as in `predict`.
+        cells: at least one sampled network, as returned by `sample` or by `samples()` of a run.
+        patterns: number of attention samples of a prediction, or of sampled logits with tied embeddings, as in
+            `predict`.
 
     Returns:
         Columns, after the fields of the Stack and `text`:
@@ -106,17 +110,17 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
         - `quantity`: the quantity's name; `gradbounds.quantities` has its definition and unit.
         - `layer`: 1..L, or 0 for quantities of the whole network.
         - `draws`, `mean`, `sem`: number, mean and standard error of the samples.
-        - `median`, `log_variance` (of the natural logarithm): they show heavy tails, as in the first layers at large
-          L/d, where few draws dominate the mean.
-        - `predicted`: the large-width mean, NaN where a quantity has none or the network no rule.
-        - `agreement`: "agrees", "undecided" or "differs" up to a margin of 3% (`checks.statistics.agreement`, with
-          the prediction's own sampling error); "beyond" where the prediction is only shown; "" where there is none.
-        - `reason`: why it is only shown, as `Trust.of` has it: a network that is not wide enough, most often.
+        - `median`, `log_variance` (of the natural logarithm): both show heavy tails. In the first layers at large L/d,
+        few draws dominate the mean.
+        - `predicted`: the large-width mean; NaN if theory does not predict the quantity or has no rule for the network.
+        - `agreement`: "agrees", "undecided" or "differs" up to a margin of 3% (`checks.statistics.agreement`, with the
+        prediction's own sampling error); "beyond" if the prediction is only shown, not judged; "" without a prediction.
+        - `reason`: why the prediction is not judged, from `Trust.of`; usually the network is not wide enough.
 
         A quantity that is NaN in every draw has no rows.
 
     Raises:
-        ValueError: a cell has fewer than two draws, or is none.
+        ValueError: an item has fewer than two draws, or is not a `Samples`.
 
     Assumes d → ∞ in `predicted`, as `predict` does. Source: docs/verdicts.md.
     """

@@ -318,6 +318,7 @@ def unmeasured(stack: Stack) -> str:
         (name not in coefficients(), f"the family '{name}' is not measured"),
         (stack.experts, "experts are not measured"),
         (stack.branches != "both", "layers of one kind of branch are not measured"),
+        (stack.depth_mixing != "none", "depth mixing is not measured"),
         (given or stack.final_norm == "added", "explicit alpha, tau, beta and final norms are not measured"),
         (
             stack.input_scaling != "none" or (stack.attention_factor, stack.feed_forward_factor) != (1.0, 1.0),

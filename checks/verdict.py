@@ -1,4 +1,4 @@
-"""The verdict on one claim in one setting, and its possible values."""
+"""The verdict on one claim in one setting, and the words that a verdict can be."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,21 +17,23 @@ Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "pre
 DECIDING: tuple[Word, ...] = (
     "fails", "holds with a correction", "holds, loose", "holds", "undecided", "premise fails",
 )  # fmt: skip
-"""Verdict words, most decisive first: a claim gets the first of them that one of its rows has."""
+"""The verdict words, most decisive first: the verdict on a claim is the first of them that one of its rows has."""
 
 EXPONENT_MARGIN = 0.02
-"""How far an exponent may lie from the predicted one over the same grid, and a predicted limit from the claim's."""
+"""The allowed distance of an exponent from the predicted one over the same grid, and of a predicted limit from the
+claim's.
+"""
 
 
 LOOSE = 2.0
-"""A bound that is kept is "loose" where it is more than so many times what it bounds."""
+"""The ratio of bound to bounded number above which a bound that holds is called loose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A message with placeholders and their values, as for `str.format`; `str` inserts the values.
+    """A message template with its values, as in `str.format`; `str()` returns the text.
 
-    Two that have the same words say the same of other values, so that a page can say it once.
+    Two sentences with the same template make the same statement about different values, so a page can print it once.
 
     >>> str(Sentence("{} of {} draws", (1, 20)) + Sentence("; at {:.3f}", (0.5,)))
     '1 of 20 draws; at 0.500'
@@ -48,13 +50,13 @@ class Sentence:
 
 
 def sentence(words: str, *values: float | int | str) -> Sentence:
-    """Return a message with its values converted to Python's own numbers."""
+    """Return a `Sentence` from a template and its values, with NumPy numbers converted to Python's."""
     return Sentence(words, tuple(v if isinstance(v, str | int) else float(v) for v in values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The subject of a verdict.
+    """The subject of a verdict: the tested quantity, the kind of number, and the network's fixed sizes.
 
     Attributes:
         quantity: the measured quantity, in words.
@@ -71,7 +73,7 @@ class Subject:
     held: tuple[tuple[str, str], ...] = ()
 
     def without(self, known: Collection[tuple[str, str]]) -> "Subject":
-        """Return the subject without the fixed sizes that are known from elsewhere."""
+        """Return the subject without the given fixed sizes, pairs such as ("L", "6"), that are known from elsewhere."""
         return replace(self, held=tuple(pair for pair in self.held if pair not in known))
 
     def __str__(self) -> str:
@@ -83,13 +85,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The networks behind a verdict.
+    """The networks on which a verdict was reached, with the ranges of their sizes and their draws.
 
     Attributes:
-        networks: what they are, where they are not stacks of the paper's kind.
-        ranges: by the paper's letter d, L, n, V the least and the largest; V = d has ("V", "d", "d").
-        more: what else is to be said: the text, other parameters, seeds.
-        draws: smallest and largest number of draws of a cell.
+        networks: a description of the networks if they are not the paper's stacks, otherwise "".
+        ranges: the smallest and the largest value of each of the paper's sizes d, L, n, V, as ("d", 64, 512); V = d is
+            ("V", "d", "d").
+        more: further information: the text, other parameters, seeds.
+        draws: smallest and largest number of draws per network; None if unknown.
     """
 
     networks: str = ""
@@ -98,16 +101,16 @@ class Setting:
     draws: tuple[int, int] | None = None
 
     def held(self) -> set[tuple[str, str]]:
-        """Return the sizes that do not vary, as pairs of a letter and a value."""
+        """Return the sizes that do not vary over the networks, as pairs such as ("L", "6")."""
         return {(letter, str(low)) for letter, low, high in self.ranges if low == high}
 
     def largest(self, letter: str) -> int:
-        """Return the upper end of a size's range; 0 if it has none."""
+        """Return the upper end of the range of a size, given by its letter; 0 if the range is unknown."""
         return next((high for name, _, high in self.ranges if name == letter and isinstance(high, int)), 0)
 
     def __str__(self) -> str:
         parts = [self.networks, *(f"{letter} = {_range(low, high)}" for letter, low, high in self.ranges), self.more]
-        parts += [f"{_range(*self.draws, to='-')} draws a cell"] if self.draws else []
+        parts += [f"{_range(*self.draws, to='-')} networks each"] if self.draws else []
         return ", ".join(filter(None, parts))
 
 
@@ -124,7 +127,7 @@ class Verdict:
         subject: the tested part of the claim.
         verdict: "holds", "fails", ...; "holds, loose" comes with the factor in `loose`.
         claimed: the paper's number.
-        predicted: the number predicted by large-width theory; NaN if it has no rule for such networks.
+        predicted: the number predicted by large-width theory; NaN if theory has no rule for these networks.
         measured: the number measured in sampled networks.
         interval: the 95% interval of `measured`, or its range if `note` says so.
         agreement: whether measured and predicted agree: "differs" fails the run, whatever the verdict on the paper.
@@ -161,33 +164,33 @@ class Verdict:
 
     @property
     def part(self) -> str:
-        """The tested part of the claim, and the networks."""
+        """The tested part of the claim and the dropped assumptions, as text."""
         return f"{self.subject}: {self.relaxed}" if self.relaxed else str(self.subject)
 
     @property
     def short_part(self) -> str:
-        """The tested part without the fixed sizes that the setting states for a whole series."""
+        """The tested part of the claim as text, without sizes that the setting of a series already lists."""
         known = self.setting.held() if self.subject.against else ()
         return replace(self, subject=self.subject.without(known)).part
 
     @property
     def words(self) -> str:
-        """The verdict with its factor and size, as tables print it."""
+        """The verdict as tables show it, with the factor of a loose bound and the networks' size."""
         return self.verdict + ("" if self.loose is None else f" by x{significant(self.loose)}") + at_size(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as plain values for JSON: sentences as text, and the ranges of sizes as a separate key."""
+        """Return the verdict as a dictionary of plain values for JSON, with its texts and ranges of sizes."""
         texts = {name: str(getattr(self, name)) for name in ("part", "claimed", "setting", "note")}
         return asdict(self) | texts | {"ranges": self.setting.ranges}
 
     @property
     def numbers(self) -> str:
-        """Return the claimed, predicted and measured numbers as text."""
+        """The claimed, predicted and measured numbers as one line of text."""
         known, measured, low, high = map(number_or_dash, (self.predicted, self.measured, *self.interval))
         return f"claimed {self.claimed}, theory {known}, samples {measured} [{low}, {high}]"
 
     def lines(self) -> list[str]:
-        """Return the verdict as printed lines, with the note if the verdict is not understood without it."""
+        """Return the lines that commands print for a verdict: claim and word, numbers, and the note if needed."""
         noted = self.verdict in ("undecided", "premise fails") or self.subject.kind == "comparison"
         return [f"{self.claim:4} {self.part}: {self.words}", self.numbers, *([str(self.note)] if noted else [])]
 
@@ -201,17 +204,23 @@ _OF_TEXT: dict[str, Callable[[str], object]] = {
 
 
 def at_size(v: Verdict) -> str:
-    """Return the text after a verdict if its networks do not have the size of the claim's experiment."""
+    """Return text such as " at d = 64" if the networks' size is not that of the claim's experiment; else ""."""
     return f" at {v.size}" if v.size else ""
 
 
 def deciding(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the row that decides a claim: the first word of `DECIDING`, and then the loosest bound."""
+    """Return the verdict that decides a claim, out of its verdicts on different parts and settings.
+
+    It is the one with the first word in the order of `DECIDING`; of several loose bounds, the loosest.
+
+    Args:
+        verdicts: the verdicts on one claim, at least one.
+    """
     return min(verdicts, key=lambda v: (DECIDING.index(v.verdict), -(v.loose or 0.0)))
 
 
 def number_or_dash(value: float, digits: int = 4) -> str:
-    """Format a number, or return a dash for NaN.
+    """Format a number with so many significant digits, or return "-" for NaN.
 
     >>> number_or_dash(0.12345), number_or_dash(float("nan"))
     ('0.1235', '-')
@@ -220,29 +229,29 @@ def number_or_dash(value: float, digits: int = 4) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Format a number with this many significant digits, without an exponent if possible: 4780, not 4.78e+03."""
+    """Format a number with so many significant digits and without an exponent if possible: 4780, not 4.78e+03."""
     return f"{float(f'{value:.{digits}g}'):g}"
 
 
 def interval_of(value: "Estimate") -> tuple[float, float]:
-    """Return the 95% interval of a scalar estimate as two floats."""
+    """Return the 95% interval of a scalar estimate as floats (low, high)."""
     low, high = value.interval()
     return float(low), float(high)
 
 
 def by_key(cells: "Sequence[Samples]", key: "Callable[[Samples], Any]") -> "list[tuple[Any, list[Samples]]]":
-    """Group configurations by the value of a key, in a stable order."""
+    """Group samples by the value of a key function, in a stable order: a list of (value, samples)."""
     ordered = sorted(cells, key=lambda s: repr(key(s)))
     return [(value, list(group)) for value, group in groupby(ordered, key=key)]
 
 
 def names(cells: "Sequence[Samples]") -> tuple[str, ...]:
-    """Return the names of sampled configurations, for `Verdict.cells`."""
+    """Return the names of sampled networks, as stored in `Verdict.cells`."""
     return tuple(s.cell.name for s in cells)
 
 
 def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
-    """Return the ranges of the networks' sizes, in the form of `Setting.ranges`."""
+    """Return the ranges of the sizes d, L, n and V over several stacks, as stored in `Setting.ranges`."""
     ranges: list[tuple[str, int | str, int | str]] = []
     for name, letter in {"width": "d", "depth": "L", "tokens": "n", "vocab": "V"}.items():
         values = sorted({getattr(stack, name) for stack in stacks})
@@ -254,6 +263,6 @@ def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
 
 
 def setting(cells: "Sequence[Samples]") -> Setting:
-    """Return the ranges of the configurations' sizes in the paper's letters, and of their numbers of draws."""
+    """Return the `Setting` of sampled networks: the ranges of their sizes and of their numbers of draws."""
     draws = [s.draws for s in cells]
     return Setting(ranges=sizes(*(s.stack for s in cells)), draws=(min(draws), max(draws)))

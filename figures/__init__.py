@@ -1,1 +1,1 @@
-"""Figures of claims, predictions and samples: each module draws matplotlib Figures from data frames."""
+"""Figures of claims, predictions and samples: each module draws data frames as matplotlib Figures."""

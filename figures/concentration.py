@@ -1,4 +1,4 @@
-"""Figure of the concentration of norms: the probability δ(ε) of Definition 1 against ε."""
+"""A figure of how well token norms concentrate: δ(ε) of Definition 1."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,12 +21,13 @@ from theory.stack import TITLES
     claims=("D1", "T1"),
 )
 def concentration(table: pd.DataFrame) -> Figure:
-    """Draw P[‖x‖² > (1 + ε) E‖x‖²] of one token before the last LayerNorm against ε, one panel per placement.
+    """Draw the probability P[‖x‖² > (1 + ε) E‖x‖²] of one token before the last LayerNorm, one panel per placement.
 
-    Points are shares of draws with exact 95% intervals, lines theory (exact for Post-LN), thin dashes exp(−d ε²/8).
+    Points are shares of draws with exact 95% intervals, lines are theory (exact for Post-LN), and thin dashes are
+    exp(−d ε²/8).
 
     Args:
-        table: `checks.stacks.concentration.excess_table`.
+        table: a table from `checks.stacks.concentration.excess_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
     with style():

@@ -1,4 +1,4 @@
-"""Figure of the coordinate check: the mean |y| of module outputs against the width, one line per optimizer step."""
+"""The coordinate check as a figure: mean |y| of modules' outputs against the width, a line for each step."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -9,10 +9,13 @@ _MOST_PANELS, _COLUMNS, _LEAST_RANGE = 12, 4, 2.0
 
 
 def coordinates(table: pd.DataFrame) -> Figure:
-    """Draw mean |y| ± 2 standard errors against the width, one panel per module with a matrix, at most twelve.
+    """Draw mean |y| of outputs against the width, one panel per module with a matrix, one line per optimizer step.
+
+    Error bars are 2 standard errors. If there are more than twelve modules, twelve evenly spaced ones are drawn.
 
     Args:
-        table: `simulate.modules.coordinates.Stepped.coordinates`: columns place, width, step, value, sem.
+        table: the result of `simulate.modules.coordinates.Stepped.coordinates`, with columns place, width, step, value
+            and sem.
     """
     places = list(dict.fromkeys(table["place"]))
     if len(places) > _MOST_PANELS:

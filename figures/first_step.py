@@ -1,4 +1,4 @@
-"""Figure of the first step's critical learning rates against the width and the depth."""
+"""A figure of the critical learning rates of the first step, against width and depth."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,18 +10,21 @@ from theory.stack.optimizers import NAMES
 
 _OPTIMIZERS = NAMES | {"adam": r"Adam ($\epsilon\to 0$)"}
 PUBLISHED = {"5e-4": 5e-4, "7.0e-4": 7.0e-4, "1e-3": 1e-3}
-"""Largest rates of Adam: 5e-4 and 1e-3 of Xiong et al. (2020), 7.0e-4 of Vaswani et al. (2017); d = 512, 6-6."""
+"""Largest learning rates of published Adam recipes, by label: 5e-4 and 1e-3 of Xiong et al. (2020), 7.0e-4 of Vaswani
+et al. (2017); d = 512, 6-6.
+"""
 
 
 def first_step_rates(table: pd.DataFrame) -> Figure:
-    """Draw every optimizer's critical learning rate against the width, and against the depth, where these vary.
+    """Draw the critical learning rate of the first step of every optimizer, against the width and the depth.
 
-    Lines are large-width theory, filled marks its sampled counterpart with 2 standard errors. Against the width the
-    least depth is drawn, against the depth the greatest width. Adam's panels have the rates of published recipes.
+    Lines are large-width theory, filled marks are sampled networks with 2 standard errors. Networks of the smallest
+    depth are drawn against the width, networks of the greatest width against the depth. Adam's panels show the learning
+    rates of published recipes.
 
     Args:
-        table: one row per network and optimizer: placement, width, depth, optimizer, critical_rate of theory (NaN
-            where there is no rule), and sampled_rate with sampled_sem (NaN without samples).
+        table: one row per network and optimizer: placement, width, depth, optimizer, critical_rate (of theory; NaN
+            without a rule), and sampled_rate with sampled_sem (NaN without samples).
 
     Raises:
         ValueError: neither width nor depth has several values.

@@ -1,4 +1,4 @@
-"""Figure of gradient norms over the layers, with the paper's law."""
+"""A figure of gradient norms over the layers, with the paper's law."""
 
 from collections.abc import Sequence
 
@@ -37,15 +37,15 @@ from theory.stack import TITLES
     claims=("F1", "F2"),
 )
 def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw the root mean square of ‖∂L/∂W‖_F in every layer: samples, large-width theory, and the paper's law.
+    """Draw the root mean square of ‖∂L/∂W‖_F in every layer: samples, large-width theory, and the paper's law for W².
 
-    Several placements share one panel and show W², in a colour each; of one placement every matrix is shown. Appendix
-    F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.
+    Several placements share one panel with W² only, one color each; for a single placement, every matrix is drawn.
+    Appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.
 
     Args:
-        table: the comparison of one cell per placement: columns placement, width, depth, tokens, quantity, layer,
-            mean, sem, predicted.
-        axes: one entry to draw into, under the style that is set; None makes a figure.
+        table: a `comparison` of one network per placement, with columns placement, width, depth, tokens, quantity,
+            layer, mean, sem, predicted.
+        axes: one matplotlib axis to draw into, with the style that is set; None makes a new figure.
 
     Raises:
         ValueError: the table holds no gradient norms, or axes have another number of entries.

@@ -1,4 +1,4 @@
-"""Figure that compares placements of LayerNorm: gradients against the depth, and over the layers."""
+"""A figure that compares placements of LayerNorm: the last layer's gradient against the depth, and all layers'."""
 
 import numpy as np
 import pandas as pd
@@ -8,16 +8,14 @@ from figures.style import message, name_ends, of_placement, panels, plain_decade
 from theory.stack import TITLES
 
 _FLAT = 1.2
-"""Factor between the first and the last layer below which a curve counts as flat."""
+"""The factor between the first and the last layer below which a curve counts as flat."""
 
 
 def placements(norms: pd.DataFrame) -> Figure:
-    """Draw ‖∂L/∂W²‖_F of the last layer against the depth L, and over the layers of the deepest networks.
-
-    Marks are samples, and lines are theory.
+    """Draw ‖∂L/∂W²‖_F of the last layer against L, and over the layers of the deepest networks; lines are theory.
 
     Args:
-        norms: `checks.stacks.placements.layer_norms`.
+        norms: a table from `checks.stacks.placements.layer_norms`.
     """
     with style():
         figure, (against, over) = panels(2)

@@ -1,4 +1,4 @@
-"""Figure of a probed module: activations and gradients over the layers, one curve per depth."""
+"""A figure of a probed module: activations and gradients over the layers, one curve per depth."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -12,13 +12,14 @@ _CONSTANT = 1.02
 
 
 def probe(table: pd.DataFrame) -> Figure:
-    """Draw the mean squared activation and the gradient norm after every layer, ± 2 standard errors, at one width.
+    """Draw mean squared activations and gradient norms over a probed module's layers, with ± 2 standard errors.
 
-    A mean squared activation that is the same in every layer and at every depth is stated below the panels.
+    Only the largest width is drawn. If the activations are the same in every layer and at every depth, their value is
+    written below the panels instead.
 
     Args:
-        table: `layer_tables.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,
-            gradient_sem; the largest width is drawn.
+        table: a table from `layer_tables.profile_table`, with columns width, depth, part, layer, energy, energy_sem,
+            gradient and gradient_sem.
     """
     width = table["width"].max()
     rows = table[table["width"] == width]

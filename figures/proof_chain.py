@@ -1,4 +1,4 @@
-"""Figure of where Theorem 1's bound loses its factor: the steps of its proof, one below the other."""
+"""A figure of the steps of Theorem 1's proof, and of the factor that each of them loses."""
 
 import math
 
@@ -24,12 +24,12 @@ from theory.stack import TITLES
     claims=("T1", "H2", "E1", "L5"),
 )
 def proof_slack(table: pd.DataFrame) -> Figure:
-    """Draw the proof's steps from the measured norm to the bound, and each step's factor against the width.
+    """Draw the steps from the measured norm to Theorem 1's bound, and the fastest growing step against the width.
 
-    Factors are ratios of root mean squares over draws; their standard errors are below a percent and not drawn.
+    Factors are ratios of root mean squares over draws. Their standard errors are below 1% and are not drawn.
 
     Args:
-        table: `checks.stacks.proof_chain.chain_table`.
+        table: a table from `checks.stacks.proof_chain.chain_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
     with style():
@@ -68,7 +68,7 @@ def proof_slack(table: pd.DataFrame) -> Figure:
 
 
 def _against_width(axis: Axes, rows: pd.DataFrame, color: str) -> None:
-    """Draw the factor, against the width, of the step whose factor grows most with it."""
+    """Draw the factor of the proof step that grows most with the width, against the width."""
     table = rows.pivot_table(index="width", columns="step", values="measured").sort_index()
     factors = table.iloc[:, 1:].to_numpy() / table.iloc[:, :-1].to_numpy()
     grows = int((factors[-1] / factors[0]).argmax())

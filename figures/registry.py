@@ -1,4 +1,4 @@
-"""Registry of the figures of a run, each registered where it is drawn, with its caption in the report."""
+"""The registry of figures that are drawn of every run, with the texts that a report prints with them."""
 
 import pkgutil
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 
 @dataclass(frozen=True, slots=True)
 class RunFigure:
-    """A figure that `gradbounds figures` draws for a run and that the run's report shows.
+    """A registered figure that `gradbounds figures` draws from a run and that the run's report shows.
 
     Attributes:
-        name: of its files, without the suffix.
-        draw: from its table to a `Figure`.
-        needs: name of its table, which `checks.stacks.run_tables.RUN_TABLES` makes from the run's samples.
-        title: the question that it answers.
-        caption: what the marks are, and what one sees.
-        claims: ids of the claims that it is about.
+        name: the name of the figure's files, without the suffix.
+        draw: function that draws a table as a matplotlib `Figure`.
+        needs: the name of the table, a key of `checks.stacks.run_tables.RUN_TABLES`.
+        title: the question that the figure answers.
+        caption: the meaning of the marks, and the finding.
+        claims: ids of the claims that the figure shows.
     """
 
     name: str
@@ -39,18 +39,18 @@ _REGISTERED: dict[str, RunFigure] = {}
 def run_figure(
     name: str, *, needs: str, title: str, caption: str, claims: tuple[str, ...], **arguments: Any
 ) -> Callable[[_Draw], _Draw]:
-    """Decorate a function of a table to register it as a figure of every run; several decorators register several.
+    """Return a decorator that registers a function of a table as a figure that is drawn of every run.
 
     Args:
-        name: of the figure's files, without the suffix.
-        needs: name of its table in `checks.stacks.run_tables.RUN_TABLES`.
-        title: the question that it answers.
-        caption: what the marks are, and what one sees.
-        claims: ids of the claims that it is about.
-        arguments: what the function takes by name besides its table.
+        name: the name of the figure's files, without the suffix.
+        needs: the name of the function's table, a key of `checks.stacks.run_tables.RUN_TABLES`.
+        title: the question that the figure answers.
+        caption: the meaning of the marks, and the finding.
+        claims: ids of the claims that the figure shows.
+        arguments: further keyword arguments of the function; a function decorated twice makes two figures.
 
     Raises:
-        ValueError: another figure has that name.
+        ValueError: another figure has the same name.
     """
 
     def register(draw: _Draw) -> _Draw:
@@ -63,7 +63,7 @@ def run_figure(
 
 
 def run_figures() -> dict[str, RunFigure]:
-    """Return every registered figure of a run by name, after loading all modules of this package."""
+    """Return all registered figures of a run by name, after importing every module of this package."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         import_module(f"figures.{module.name}")
     return dict(_REGISTERED)

@@ -1,4 +1,4 @@
-"""Figures of dropped assumptions: their effect on gradients, and the effect of varying one field."""
+"""Figures of dropped assumptions: their effects on gradients, and the effect of varying one field."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _PATH_PANELS = {
 }
 _SHIFT = 0.17
 UNCHANGED = "nothing"
-"""`checks.stacks.relaxations.UNRELAXED`."""
+"""The name of the base network, `checks.stacks.relaxations.UNRELAXED`."""
 # A relaxation by which theory moves both numbers by less is named in no row.
 _LEAST_EFFECT = 0.1
 _MOST_ROWS = 10
@@ -28,13 +28,14 @@ _BASE = "the paper's"
 
 
 def relaxations(table: pd.DataFrame) -> Figure:
-    """Draw the effect of the dropped assumptions that change a number most, one mark per placement.
+    """Draw the effects of the dropped assumptions that change gradients most, one mark per placement.
 
-    Marks are samples ± 2 standard errors, and wide bars are theory. The unchanged network is on top. Below are at most
-    ten dropped assumptions, sorted by the larger change of the two numbers in theory.
+    Marks are samples with ± 2 standard errors, wide bars are theory. The base network is on top, followed by at most
+    ten
+    assumptions in the order of their effect in theory.
 
     Args:
-        table: `checks.stacks.relaxations.relaxation_table`.
+        table: a table from `checks.stacks.relaxations.relaxation_table`.
     """
     effects = _effects(table)
     moved = sorted((name for name in effects if effects[name] >= _LEAST_EFFECT), key=lambda name: -effects[name])
@@ -77,7 +78,7 @@ def relaxations(table: pd.DataFrame) -> Figure:
 
 
 def _effects(table: pd.DataFrame) -> dict[str, float]:
-    """Return for every dropped assumption the larger of theory's changes of the two numbers, as a logarithm."""
+    """Return each relaxation's largest effect on gradients in theory, as |ln| of the ratio to the base network."""
     base = table[table["relaxation"] == UNCHANGED].set_index("placement")
     effects: dict[str, float] = {}
     for _, row in table.iterrows():
@@ -90,13 +91,13 @@ def _effects(table: pd.DataFrame) -> dict[str, float]:
 
 
 def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
-    """Draw two numbers against the value of a field, one colour per placement.
+    """Draw the first layer's gradient ratio and the attention entropy against a field's value, one color per placement.
 
-    Marks are samples ± 2 standard errors, and pale lines are theory.
+    Marks are samples with ± 2 standard errors, pale lines are theory.
 
     Args:
-        table: `checks.stacks.relaxations.relaxation_table` with a column `value`.
-        field: the field, for the axis.
+        table: a table from `checks.stacks.relaxations.relaxation_table`, with a further column `value`.
+        field: the name of the field, for the axis.
     """
     label = {"query_key_scale": "scale $s$ of queries and keys"}.get(field, field.replace("_", " "))
     with style():
@@ -124,7 +125,7 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
 
 
 def _plain_ticks(axis: Axes, values: Any) -> None:
-    """Ticks of a short logarithmic axis at numbers that can be read."""
+    """Set the ticks of a short logarithmic axis to round numbers."""
     low, high = np.nanmin(values), np.nanmax(values)
     candidates = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50])
     if high / low > 3:

@@ -49,16 +49,17 @@ from theory.stack import TITLES
     claims=("T1",),
 )
 def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw ‖∂L/∂W^{2,L}‖_F against the width or the depth: samples, theory and Theorem 1's bound, by placement.
+    """Draw ‖∂L/∂W^{2,L}‖_F against the width or the depth, with theory and Theorem 1's bound, by placement.
 
-    Marks are root mean squares over draws with 2 standard errors. The pale line is large-width theory, and the
-    dashed line Theorem 1 with its constants. Arrows show the factor between the two.
+    Marks are root mean squares over draws with 2 standard errors. Each placement has a color. The pale line is
+    large-width theory, and the dashed line is Theorem 1 with its constants. Arrows show the factor between the two
+    lines.
 
     Args:
         table: columns placement, width, depth, tokens, vocab, norm, sem, predicted, bound; per placement one series,
             sorted.
         against: "width" or "depth".
-        axes: one entry to draw into, under the style that is set; None makes a figure.
+        axes: one matplotlib axis to draw into, with the style that is set; None makes a new figure.
 
     Raises:
         ValueError: axes have another number of entries.
@@ -68,7 +69,7 @@ def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = 
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
-    """Return the fixed sizes of a series in the paper's letters, for a title."""
+    """Return the fixed sizes of a series of networks in the paper's letters, as a title."""
     first, last = rows.iloc[0], rows.iloc[-1]
     other = f"$L = {first['depth']}$" if against == "width" else f"$d = {first['width']}$"
     ratio = first["vocab"] / first["width"]
@@ -102,16 +103,16 @@ def setting(rows: pd.DataFrame, against: str) -> str:
     claims=("T1",),
 )
 def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw the slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, one colour per placement.
+    """Draw the slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, with theory and bound, by placement.
 
-    Points are samples with 2 standard errors (neighbours share a point, so their errors alternate), the line is
-    large-width theory over the same pairs, the dashed line Theorem 1's bound.
+    Points are samples with 2 standard errors; neighbouring slopes share a network, so their errors alternate. The line
+    is large-width theory over the same pairs, and the dashed line is Theorem 1's bound.
 
     Args:
         table: a row per pair: columns placement, width, depth, tokens, vocab, at (geometric mean of the pair),
             exponent, sem, predicted, bound.
         against: "width" or "depth".
-        axes: one entry to draw into, under the style that is set; None makes a figure.
+        axes: one matplotlib axis to draw into, with the style that is set; None makes a new figure.
 
     Raises:
         ValueError: axes have another number of entries.
@@ -125,7 +126,7 @@ def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] |
 def _beside_theory(
     table: pd.DataFrame, against: str, x: str, y: str, axes: Sequence[Axes] | None, ylabel: str, **settings: str
 ) -> Figure:
-    """Draw column `y` with its error, the prediction and the bound against column `x`, one colour per placement."""
+    """Draw column `y` with error bars, theory and bound against column `x`, one color per placement."""
     chosen = list(table.groupby("placement", sort=False))
     with style(axes):
         figure, (axis,) = panels(1, axes=axes)
@@ -155,12 +156,12 @@ def _beside_theory(
 
 
 def _gaps(rows: pd.DataFrame) -> list[float]:
-    """Return bound / prediction from the smallest size to the largest."""
+    """Return bound divided by prediction, from the smallest width or depth to the largest."""
     return (rows["bound"] / rows["predicted"]).tolist()
 
 
 def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> None:
-    """Write bound / theory of the first placement at both ends of its curve."""
+    """Write the factor between theory and bound for the first placement, at both ends of the curves."""
     _, rows = chosen[0]
     for k in (0, -1):
         at, low, high = (float(rows[name].iloc[k]) for name in (x, "predicted", "bound"))
@@ -172,7 +173,7 @@ def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> No
 
 
 def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> str:
-    """The finding, as the title of the figure."""
+    """Return the figure's finding as a sentence, for its title."""
     if y == "exponent":
         letter = "d" if against == "width" else "L"
         ends = [rows.iloc[-1] for _, rows in chosen]

@@ -1,4 +1,4 @@
-"""The common style of all figures: sizes, fonts, and marks that remain distinct in grey."""
+"""The common style of all figures: size, fonts, and marks that can be told apart in grey."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ BOUND: dict[str, Any] = {"color": _NEUTRAL, "linestyle": "--", "linewidth": 1.4}
 PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
 
 SYMBOLS = {"width": "width $d$", "depth": "depth $L$"}
-"""What an axis of sizes says."""
+"""The axis labels of width and depth."""
 
 # Of an axis from whose ends on powers of ten are enough.
 _MANY_DECADES = 300.0
@@ -53,18 +53,22 @@ _RC: Any = {
 
 @contextmanager
 def style(axes: Sequence[Axes] | None = None) -> Iterator[None]:
-    """Apply the style within this context; with given axes, keep the caller's settings."""
+    """Set the matplotlib style of a figure within a `with` block; if axes are given, keep the caller's style.
+
+    Args:
+        axes: the caller's axes, or None for a new figure.
+    """
     with mpl.rc_context(_RC if axes is None else {}):
         yield
 
 
 def of_placement(name: object) -> dict[str, Any]:
-    """Return the colour, marker and line style of a placement, the same in every figure."""
+    """Return the color, marker and line style of a placement, which are the same in every figure."""
     return PLACEMENTS[str(name)]
 
 
 def ordered(count: int) -> list[dict[str, Any]]:
-    """Return looks for a sequence of sizes or steps, from light to dark, with the markers and lines of `looks`."""
+    """Return colors from light to dark, markers and line styles for so many widths, depths or steps."""
     shades = np.linspace(_FROM, _TO, count) if count > 1 else _TO[None]
     marks = itertools.islice(itertools.cycle(CURVES), count)
     return [mark | {"color": to_hex(shade)} for mark, shade in zip(marks, shades, strict=True)]
@@ -73,12 +77,12 @@ def ordered(count: int) -> list[dict[str, Any]]:
 def panels(
     count: int, *, share_x: bool = False, share_y: bool = True, axes: Sequence[Axes] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a row of equal panels, or two rows for four; given axes are returned instead.
+    """Make a new figure with a row of panels (four panels in two rows), or return the given axes with their figure.
 
-    A page is as wide as two and a half panels: in a row of four, text would be smaller than the page's.
+    A page is as wide as two and a half panels: in a row of four, the text would be smaller than the page's.
 
     Raises:
-        ValueError: there are other than `count` axes.
+        ValueError: the number of given axes is not `count`.
     """
     if axes is not None:
         if len(axes) != count:
@@ -91,12 +95,12 @@ def panels(
 
 
 def pale_line(axis: Axes, x: Any, predicted: Any, color: str, label: str | None = None) -> None:
-    """Draw theory as a wide pale line, on which marks with error bars remain readable."""
+    """Draw theory as a wide pale line, on which marks with error bars stay readable."""
     axis.plot(x, predicted, color=color, linewidth=4, alpha=0.35, label=label, solid_capstyle="round")
 
 
 def message(figure: Figure, text: str, *, axes: Sequence[Axes] | None = None) -> None:
-    """Set the main finding as the figure's title, or as the title of the first given axes."""
+    """Write the finding as the figure's title, or as the title of the first given axis."""
     if axes is None:
         figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
     else:
@@ -114,11 +118,11 @@ def most_changed(ratios: pd.Series) -> Any:
 
 
 def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write a name at the end of each line in its colour; overlapping names are moved apart.
+    """Write a name at the end of each line, in the line's color; names that would overlap are pushed apart.
 
     Args:
-        axis: whose limits are final.
-        ends: of each line the last x and y, its name and its colour.
+        axis: the axis, whose limits must be final.
+        ends: the last x and y, the name and the color of each line.
     """
     to_axes = (axis.transData + axis.transAxes.inverted()).transform
     placed = sorted((float(to_axes((x, y))[1]), (x, y), name, color) for x, y, name, color in ends)
@@ -136,12 +140,12 @@ def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None
 
 
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
-    """Draw one legend of all panels below them, or within the first given axes a legend of these axes.
+    """Draw one legend for all panels below them, or a legend inside the first given axis for that axis only.
 
-    What differs between panels in the placement's colour alone is listed in grey.
+    Curves that differ between panels only in the placement's color are listed in grey.
 
     Raises:
-        ValueError: curves of one label look different in two panels, so that no one legend tells them.
+        ValueError: curves with one label look different in two panels, so one legend cannot describe them.
     """
     if axes is not None:
         axes[0].legend(title=title or None, ncols=min(columns, 2), fontsize="small", title_fontsize="small")
@@ -163,19 +167,19 @@ def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Seq
 
 
 def _look(handle: Any) -> tuple[Any, ...]:
-    """Colour, line and mark of a curve, with error bars or without; nothing of other artists."""
+    """Return the color, line style and marker of a curve, with or without error bars; empty for other artists."""
     line = handle[0] if isinstance(handle, Container) else handle
     return (line.get_color(), line.get_linestyle(), line.get_marker()) if isinstance(line, Line2D) else ()
 
 
 def _uncoloured(look: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A look with all colours of placements, and the grey that stands for them, as one."""
+    """Return a curve's look with the colors of placements, and the grey that replaces them, made equal."""
     free = {_NEUTRAL, *(placement["color"] for placement in PLACEMENTS.values())}
     return ("", *look[1:]) if look and look[0] in free else look
 
 
 def value_ticks(axes: Axes, values: list[float]) -> None:
-    """Set the ticks of a log₂ axis to the measured values: integers, powers of two if they are long, or rounded."""
+    """Set the ticks of a log₂ axis to the measured values: integers, powers of two if those are long, or rounded."""
     axes.set_xscale("log", base=2)
     labels = [f"{v:.0f}" if v >= 10 or float(v).is_integer() else f"{v:.1f}" for v in values]
     if max(map(len, labels)) > 5 and all(math.log2(v).is_integer() for v in values):
@@ -185,9 +189,11 @@ def value_ticks(axes: Axes, values: list[float]) -> None:
 
 
 def decimal_ticks(axes: Axes) -> None:
-    """Set ticks at 1, 2 and 5 of every decade of a log₁₀ y axis, as decimals; for many decades, at powers of ten.
+    """Label a log₁₀ y axis of few decades with plain decimals at 1, 2 and 5 of every decade.
 
-    Matplotlib's own labels between the decades, 6×10⁻¹, are too wide and lie on one another.
+    An axis of many decades keeps powers of ten. Matplotlib's own labels between decades, such as 6×10⁻¹, are too wide
+    and
+    overlap.
     """
     low, high = axes.get_ylim()
     if low <= 0 or high / low > _MANY_DECADES:
@@ -197,7 +203,7 @@ def decimal_ticks(axes: Axes) -> None:
 
 
 def plain_decades(axis: Axis, steps: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
-    """Set the ticks of a log₁₀ axis to these multiples of every power of ten, as plain decimals."""
+    """Set the ticks of a log₁₀ axis to given multiples of every power of ten, as plain decimals."""
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FormatStrFormatter("%g"))
     axis.set_minor_formatter(NullFormatter())

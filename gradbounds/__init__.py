@@ -1,4 +1,4 @@
-"""Test mean-field statements about Transformers at initialization: are they true, are they tight, and why?
+"""Predict, measure and judge the gradients of Transformers at initialization: the public Python interface.
 
     import gradbounds as gb
 

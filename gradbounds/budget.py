@@ -1,4 +1,4 @@
-"""Limits of time and memory for a prediction, and the choice of the way to predict a network within them."""
+"""Limits of time and memory for a prediction, and the choice of a method within them."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
+from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
@@ -31,7 +32,7 @@ _GROUPED = "a few tokens represent groups of their neighbours (docs/attention.md
 
 
 class OverBudgetError(ValueError):
-    """The error for a network that theory has a rule for, but not within the limits of time and memory."""
+    """An error: theory has a rule for the network, but the prediction exceeds its budget."""
 
 
 _made: ContextVar[dict[Hashable, Any] | None] = ContextVar("made", default=None)
@@ -41,7 +42,7 @@ Made = TypeVar("Made")
 
 @contextmanager
 def each_once() -> Iterator[None]:
-    """Cache every prediction within this context, because many answers need the same networks."""
+    """Cache all predictions within a `with` block, since many answers need the same networks."""
     before = _made.set({})
     try:
         yield
@@ -54,10 +55,7 @@ _by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
 
 @contextmanager
 def by_estimates() -> Iterator[None]:
-    """Compare only estimated times with limits within this context.
-
-    A page then accepts and refuses the same networks on every machine, and nothing is timed.
-    """
+    """Compare estimated times with budgets, so that a page makes the same choices on every machine."""
     before = _by_estimates.set(True)
     try:
         yield
@@ -78,7 +76,7 @@ def once(key: Hashable, make: Callable[[], Made]) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of time and memory of one prediction.
+    """The limits of time and memory for one prediction.
 
     Attributes:
         seconds: limit of time on one core.
@@ -94,7 +92,7 @@ class Budget:
 
     @classmethod
     def of(cls, max_time: str | None, memory: str | None) -> "Budget":
-        """Parse limits that a user writes, such as "90s" and "4GB"; the defaults are the same on every machine.
+        """Read a budget from the user's words; defaults do not depend on the machine.
 
         Raises:
             ValueError: one of them cannot be read.
@@ -104,19 +102,19 @@ class Budget:
         return cls(seconds, limits[0], max_time is not None and not _by_estimates.get(), limits[1])
 
     def holds(self, cost: Cost) -> bool:
-        """Whether an estimated cost is within the limits of time and memory."""
+        """Whether an estimate is within both limits."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
 
     def has_room(self, cost: Cost) -> bool:
-        """Whether a prediction's memory is within the limit and within this machine's free memory."""
+        """Whether a prediction's memory is allowed by the budget and available on the machine."""
         return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:
-        """Return cost / limit for time or memory, whichever ratio is larger."""
+        """Return the largest ratio of a cost to its limit."""
         return max(cost.seconds / self.seconds, cost.bytes / self.bytes)
 
     def exceeded(self, cost: Cost) -> str:
-        """Return the limits that a cost exceeds, as text."""
+        """Say which limits a cost exceeds."""
         limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
         limits += [f"the {format_bytes(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
         limits += [f"the {format_bytes(self.free)} of free memory"] if self.free < cost.bytes <= self.bytes else []
@@ -125,7 +123,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to predict a network: with all tokens or groups of tokens, and with some number of attention samples.
+    """The method of a prediction: its network, its settings and its cost.
 
     Attributes:
         stack: the network.
@@ -146,14 +144,15 @@ class Way:
 
     @property
     def pace(self) -> float:
-        """The measured time of the prediction on this machine divided by its estimate."""
+        """Return the time on this machine divided by its estimate."""
         return self.measured.seconds / self.cost.seconds
 
     def predicted(self) -> Prediction:
-        """Compute the prediction; its cost was compared with a budget before."""
+        """Predict the network, whose cost was compared with the budget before."""
         arguments = {"grouped": False} | dict(self.arguments)
 
         def prediction() -> Prediction:
+            keep_freed_memory()  # of a layer, for the next one
             with one_numpy_thread() if arguments["grouped"] else nullcontext():  # matrices of few representatives
                 return predict(self.stack, **arguments, max_time=math.inf, memory=math.inf)
 
@@ -177,7 +176,7 @@ def by_clock(clock: Callable[[], float], estimate: float) -> float:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """Return the way to predict a network within a budget: all tokens, groups of tokens, or fewer attention samples.
+    """Choose a method for a network within the budget: exact, by groups of tokens, or with fewer attention samples.
 
     Args:
         stack: the network.
@@ -194,7 +193,7 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
 
 def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """Choose by estimates only the best way to predict a network within a budget, or the cheapest one if none is.
+    """Choose the method by estimates alone: the best within the budget, or the cheapest that exists.
 
     Raises:
         NoRuleError: as `way`.
@@ -211,7 +210,7 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
 
 def check(chosen: Way, budget: Budget, pace: float) -> None:
-    """Refuse a prediction whose estimated time, multiplied by `pace`, or whose memory exceeds the budget.
+    """Refuse a prediction that exceeds the budget once its estimate is multiplied by the measured slowdown.
 
     Raises:
         OverBudgetError: the cost exceeds the budget.
@@ -277,7 +276,7 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
-    """Return the largest power of two below the network's number of tokens at which it is predicted within a budget."""
+    """Return the largest power of two below the network's tokens whose prediction is within the budget."""
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:
         try:

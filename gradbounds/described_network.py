@@ -1,4 +1,4 @@
-"""Read the network of a command from flags, from a configuration file, or from a published model's name."""
+"""The network of a command: described by flags, by a configuration file, or by a published model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A network's configuration and the rule that initializes its weights, without flags of single fields.
+    """The description of a network, without the flags of single fields.
 
     Attributes:
         config: a configuration file, or its content.
@@ -30,9 +30,7 @@ class Description:
     drawn_by: str = HUGGING_FACE
 
     def read(self, given: Mapping[str, Any]) -> tuple[Stack, tuple[Note, ...]]:
-        """Return the network of the configuration with the given fields changed, and notes on the file.
-
-        Without a configuration, the given fields describe the network.
+        """Read the network of a configuration with some fields changed, and notes on the file.
 
         Raises:
             ValueError: there is neither a file nor a model whose keys are ignored or whose weights are drawn, or as
@@ -47,7 +45,7 @@ class Description:
         return stack_from_config(self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by, **given)
 
     def compared(self, given: Mapping[str, Any], changes: Sequence[str]) -> Stack:
-        """Return the network of `read` with further fields changed, each as FIELD=VALUE.
+        """Return the network of `read` with further fields changed, each given as FIELD=VALUE.
 
         Raises:
             ValueError: a change is not of that form, or names no field, or the field does not take the value.
@@ -56,11 +54,11 @@ class Description:
 
     @property
     def is_model(self) -> bool:
-        """Whether there is a configuration file or a published model."""
+        """Whether a file or a published model is given."""
         return self.config is not None or self.like is not None
 
     def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:
-        """Return a grid around the configuration's network, in which the given fields have the given values.
+        """Return the grid of networks with these values for the given fields.
 
         Without a configuration, the grid consists of the given fields. At every width and depth the weights are
         initialized by the model's rule for that size: fields that the rule changes move together with the sizes.
@@ -106,7 +104,7 @@ class Description:
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
-    """Split the words of `--compare` into the changes of each network; a repeated field or "+" begins another one.
+    """Split changes into compared networks: a repeated field or a `+` begins the next network.
 
     >>> variants(["placement=post", "placement=peri", "depth=4"])
     [('placement=post',), ('placement=peri', 'depth=4')]
@@ -129,7 +127,7 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:
-    """Parse changes, each as FIELD=VALUE, into values of fields.
+    """Return the values of changed fields, each given as FIELD=VALUE.
 
     Raises:
         ValueError: one is not of that form, or names no field, or the field does not take the value.

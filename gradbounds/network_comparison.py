@@ -1,4 +1,4 @@
-"""Print networks side by side: with changed fields, at several numbers of tokens, and samples next to theory."""
+"""Comparisons of networks in text: changed fields, several sequence lengths, and samples against theory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def comparison_lines(
 
 
 def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
-    """Compare a network's gradients with another network's in one sentence.
+    """Compare a network's gradients with another's in one sentence.
 
     Args:
         name: name of the other network.
@@ -72,7 +72,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """Print one network at several lengths: norms of first / last layer, and of the last layer, with errors above 1%.
+    """Print a network's first-to-last ratios and last norms at several lengths, with errors above 1%.
 
     Args:
         tables: theory's `layer_table` of the network at each number of tokens.
@@ -88,7 +88,7 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
 
 
 def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """Print a table of samples next to theory for one network: every quantity in the first and in the last layer.
+    """Return a table of sampled and predicted quantities in the first and last layer of one network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.
 

@@ -1,4 +1,4 @@
-"""Print untrusted text safely on a terminal: control characters are spelled out, and long messages are cut."""
+"""Safe text for the terminal: no control characters of others, and no endless messages."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ _END = 400
 
 
 def plain(text: str) -> str:
-    r"""Return text with a terminal's control characters spelled out; line ends and tabs stay.
+    r"""Replace control characters in a text by visible ones; newlines and tabs stay.
 
     >>> plain("a\x1b[2Jb\n")
     'a\\u001b[2Jb\n'
@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    r"""Return a message as one plain line of at most 2000 characters; a longer one loses its middle.
+    r"""Write a message as one plain line of at most 2000 characters, cut in the middle.
 
     >>> one_line("no such\n\x07file"), len(one_line("a" * 10**6))
     ('no such \\u0007file', 2000)
@@ -38,7 +38,7 @@ def one_line(message: str) -> str:
 
 
 class PlainText:
-    """An output stream that prints text through `plain`; it accepts None, which stdout is after it was closed."""
+    """An output stream that replaces control characters; it accepts a closed stdout."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
@@ -49,7 +49,7 @@ class PlainText:
         return len(text)
 
     def isatty(self) -> bool:
-        """Return False, so that libraries print no colours and move no cursor, which would be spelled out here."""
+        """Return False, so that libraries print no colours and move no cursor."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +57,7 @@ class PlainText:
 
 
 class Unfailing:
-    """An output stream for messages, which are lost without an error if they cannot be written."""
+    """A stream for messages that a command can lose: errors of writing are ignored."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
@@ -69,7 +69,7 @@ class Unfailing:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream; after an error, such as a full disk, the rest is discarded."""
+        """Flush the stream, and drop the text if a full disk did not take it."""
         try:
             self._stream.flush()
         except (OSError, ValueError):
@@ -80,13 +80,13 @@ class Unfailing:
 
 
 def write_no_more(stream: IO[str]) -> None:
-    """Discard the text that a stream still holds, which the interpreter would try to write at its end."""
+    """Drop a stream's buffered text, which the interpreter would try to write again at its end."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a file, or closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Format a table as lines: text in the first column is aligned left, and everything else is aligned right.
+    """Write a table as lines: the first column is left-aligned, the others are right-aligned.
 
     >>> print(*table_lines(["layer", "norm"], [["1", "0.25"], ["12", "3"]]), sep=chr(10))
       layer  norm

@@ -1,4 +1,4 @@
-"""Show the progress of long work: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a sweep: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -51,7 +51,7 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 
 @contextmanager
 def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
-    """Show a bar on a terminal, and lines elsewhere on request; yield the function that reports (done, total).
+    """Show the progress of a counted task: a bar on a terminal, elsewhere nothing or lines.
 
     If steps take different times, the function is also called with the share of the work that is done.
 
@@ -91,7 +91,7 @@ def _left(elapsed: float, share: float) -> str:
 
 @contextmanager
 def estimated(what: str, seconds: float) -> Iterator[None]:
-    """Show a bar on a terminal, and a line elsewhere, for work with a known duration that does not report progress.
+    """Show the progress of a task with an estimated time: a bar on a terminal, elsewhere one line.
 
     The bar is full after the expected time, and then shows the elapsed time.
     """
@@ -109,14 +109,14 @@ class _Clock(BarColumn):
     """A progress bar of the elapsed time."""
 
     def render(self, task: "Task") -> "ProgressBar":
-        """Return the bar for the current time."""
+        """Draw the bar."""
         task.completed = min(task.elapsed or 0.0, task.total or 0.0)
         return super().render(task)
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show on a terminal the name of the running work; print nothing elsewhere."""
+    """Name the running task on a terminal while it runs; print nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -130,7 +130,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence `shown` within this context, because one bar for many steps is enough."""
+    """Silence `shown` within a `with` block: one bar is enough for many steps."""
     before = _silent.set(True)
     try:
         yield
@@ -139,14 +139,14 @@ def quietly() -> Iterator[None]:
 
 
 def shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Show the running work: on a terminal its name, and anywhere its expected duration if that is long."""
+    """Name a running task on a terminal, and print its duration if it takes long."""
     if _silent.get():
         return nullcontext()
     return estimated(what, seconds) if seconds > LONG else working(what)
 
 
 def words(now: "Progress") -> str:
-    """Return a sweep's progress as text: cells, blocks, draws per second, and time left."""
+    """Write the finished cells, the draws per second and the remaining time."""
     elapsed = max(now.seconds, 1e-9)
     line = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "

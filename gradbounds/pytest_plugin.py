@@ -1,4 +1,4 @@
-"""The option `pytest --gradbounds-run RUN`, which tests only the exponents and means of a run folder."""
+"""The option `pytest --gradbounds-run RUN`, which asserts scaling exponents and means of a user's run."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect only the tests of the run folder, if the option `--gradbounds-run` is given.
+    """Collect only the test suite about a run if the option is given.
 
     Raises:
         pytest.UsageError: the folder is no run that can be judged, or our packages cannot be imported.
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize the tests of a run folder by its verdicts and cells."""
+    """Give the tests about a run its verdicts and cells."""
     folder = metafunc.config.getoption(OPTION)
     if folder is None or metafunc.module.__name__.rpartition(".")[2] != "run_suite":
         return

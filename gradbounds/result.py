@@ -1,4 +1,4 @@
-"""The result of a command, and its output: on the terminal, as JSON, or in a folder."""
+"""Results of commands, delivered to the terminal, as JSON, or into a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ class Result:
         return f"<p>{self.about}</p>" + "".join(tables)
 
     def to_frame(self, name: str = "") -> "pd.DataFrame":
-        """Return a table of the result by name; without a name, the main table.
+        """Return a table by name; without a name, the main table.
 
         Raises:
             ValueError: there is no such table.
@@ -69,7 +69,7 @@ class Result:
         return _named(self.tables, name, "table")
 
     def plot(self, name: str = "", **options: Any) -> "Figure":
-        """Draw a figure of the result by name; without a name, the first one.
+        """Draw a figure by name with its options; without a name, the first figure.
 
         Raises:
             ValueError: there is no such figure.

@@ -1,4 +1,4 @@
-"""List the runs in a folder, or show the contents of one (`gradbounds runs`); torch is not loaded."""
+"""The command `gradbounds runs`: list the runs of a folder, or describe one; torch is not loaded."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Detect other modules that Python would import instead of gradbounds' packages of the same names.
+"""A check that Python imports this project's packages, not other modules with the same names.
 
 `theory`, `simulate`, `checks` and `figures` are words that a script or a folder of one's own may well use. Where that
 folder comes first on Python's path (a script's own folder, a notebook's, `python -m`), its module would be taken for
@@ -23,7 +23,7 @@ _PROGRAMS = ("__main__", "__mp_main__")
 
 
 class ShadowedError(ImportError):
-    """The error for another module that Python would import instead of a gradbounds package; it prints one line."""
+    """An error: another module has the name of one of this project's packages and is found first."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython and its notebooks show."""
@@ -43,7 +43,7 @@ class _OwnPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the gradbounds package's spec, or None to use the other finders."""
+        """Find one of this project's packages, or return None so that other finders look."""
         if path is not None or fullname not in _PACKAGES:
             return None
         first = PathFinder.find_spec(fullname)
@@ -58,12 +58,12 @@ def _is_program(origin: str) -> bool:
 
 
 def allow_names_of_programs() -> None:
-    """Import gradbounds' packages correctly even if the running program has the name of one."""
+    """Accept a program whose file has the name of one of this project's packages."""
     sys.meta_path.insert(0, _OwnPackages())
 
 
 def load_own(*names: str) -> None:
-    """Import gradbounds' packages even if other modules have their names; for a process that has not run other code."""
+    """Load this project's packages first, in a process that has run no other code."""
     finder = _OwnPackages(names)
     sys.meta_path.insert(0, finder)
     try:
@@ -74,7 +74,7 @@ def load_own(*names: str) -> None:
 
 
 def check_own_packages(last: str = _PACKAGES[-1]) -> None:
-    """Check that Python finds gradbounds' own packages, up to `last` in the order of dependence.
+    """Check that Python finds this project's packages: those up to `last`, or all if it is left out.
 
     Raises:
         ShadowedError: it finds another module first, or has loaded it already.

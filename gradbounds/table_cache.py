@@ -1,4 +1,4 @@
-"""Cache tables in a folder by key, so that an interrupted command continues."""
+"""A cache of tables in a folder, so that an interrupted command can continue."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ from simulate.runs.files import write_whole
 
 
 def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
-    """Return the table stored in `out` under `key`, computed and saved if it is missing, and whether it was computed.
+    """Return the table of a key from the folder, or compute and store it; and whether it was computed.
 
     Args:
         out: the folder.
@@ -35,7 +35,7 @@ def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.D
 
 
 def write_frame(file: Path, frame: pd.DataFrame) -> None:
-    """Write a data frame as a Parquet file atomically, with checksums of its pages and of its values.
+    """Write a data frame as a Parquet file atomically, with checksums of pages and values.
 
     Raises:
         ValueError: the file cannot be written.
@@ -47,7 +47,7 @@ def write_frame(file: Path, frame: pd.DataFrame) -> None:
 
 
 def read_frame(file: Path) -> pd.DataFrame:
-    """Read a data frame that `write_frame` has written; files of earlier versions have no checksums.
+    """Read a file of `write_frame`, or of an earlier version without checksums.
 
     Raises:
         ValueError: the file is damaged.
@@ -68,6 +68,6 @@ def _digest(frame: pd.DataFrame) -> str:
 
 
 def file_of(out: Path, key: dict[str, Any], version: int) -> Path:
-    """Return the path at which a folder stores the table of a key."""
+    """Return the file of a key's table, if the folder has it."""
     name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
     return out / "models" / f"{name}.parquet"

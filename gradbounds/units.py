@@ -1,4 +1,4 @@
-"""Parse durations and sizes in memory, and format them with suitable units."""
+"""Durations and sizes with units: reading and writing."""
 
 import math
 import re
@@ -13,7 +13,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in seconds with a suitable unit.
+    """Write a duration with a suitable unit.
 
     >>> duration(0.4), duration(61), duration(86400)
     ('0.4 s', '1.0 min', '24.0 h')
@@ -26,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes with a suitable unit.
+    """Write a number of bytes with a suitable unit.
 
     >>> format_bytes(512), format_bytes(3 * 2**20), format_bytes(5 * 2**50)
     ('1 KiB', '3.0 MiB', '5.0 PiB')
@@ -38,7 +38,7 @@ def format_bytes(count: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Parse a duration such as "90s" or "1.5h" into seconds.
+    """Read a duration, in seconds.
 
     Raises:
         ValueError: it is none.
@@ -53,7 +53,7 @@ def seconds_of(text: str) -> float:
 
 
 def byte_count(text: str) -> float:
-    """Parse a size such as "4GB" into bytes: kB, MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB of 1024.
+    """Read a size in bytes: kB, MB, GB, TB are powers of 1000, and KiB, MiB, GiB, TiB powers of 1024.
 
     Raises:
         ValueError: it is no size above 0.

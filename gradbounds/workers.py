@@ -1,4 +1,4 @@
-"""The imports of the process that workers are forked from, which ignore other modules with gradbounds' package names.
+"""The imports of the process from which workers are forked, safe from modules with our packages' names.
 
 Python looks first in the folder where the process is started, and would import somebody's `simulate.py` from there.
 """

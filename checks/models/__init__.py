@@ -1,1 +1,1 @@
-"""Claims and verdicts on translation models and on modules of any kind."""
+"""Verdicts on PyTorch modules of any kind: alarms, exponents, and comparison with theory or a reference."""

@@ -1,10 +1,10 @@
-"""Alarms of a probed module: one sentence for each fault."""
+"""Alarms about a probed PyTorch module, one sentence for each fault."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 WHOLE_MODEL = 0
-"""The layer number of a statement about all layers of a list, or about the whole model."""
+"""The layer number of an alarm about all layers of a list, or about the whole model."""
 
 # What comes first is most likely the cause of what comes after.
 _ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight", "structure", "depth", "theory",
@@ -16,17 +16,17 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True, order=True)
 class Alarm:
-    """A fault of a layer, a list of layers, or the whole model.
+    """A fault of a layer, of a list of layers, or of the whole probed module.
 
     Attributes:
-        part: the list that contains the layer; "" for a fault outside of all lists.
+        part: the name of the list of layers with the fault; "" for a fault outside of all lists.
         layer: the layer's number, from 1; `WHOLE_MODEL` for the whole list or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
             "detached", "depth", "theory" or "reference"; from exact tests "leak", "norm", "copies", "bias",
             "attention" or "units"; for one module "loss", "growth", "dtype" or "optimizer"; for steps "optimizer",
             "non-finite" and the kinds of `checks.models.coordinate_causes.Cause`.
         what: the fault in words, with its numbers or their range over the configurations.
-        where: the widths and depths at which it was seen; empty for one module.
+        where: the pairs (width, depth) at which the fault was seen; empty for one module.
     """
 
     part: str
@@ -44,7 +44,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault of a layer in one configuration of width and depth.
+    """A fault of a layer or list of layers in a module of one width and depth, before findings are merged into alarms.
 
     Attributes:
         layer: the layer's number, or `WHOLE_MODEL`.
@@ -63,13 +63,13 @@ class Finding:
 
 
 def of_weights(kind: str, names: Sequence[str], what: str, where: tuple[tuple[int, int], ...] = ()) -> Alarm:
-    """Return an alarm about weights, named by their parameter names."""
+    """Return an alarm about weights, with their parameter names as its subject."""
     few = ", ".join(names[:_FOLDED]) + (f", ... ({len(names)} in all)" if len(names) > _FOLDED else "")
     return Alarm(few, WHOLE_MODEL, kind, what, where)
 
 
 def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Alarm]:
-    """Merge findings into alarms; numbers that differ between configurations become ranges.
+    """Merge findings of several module sizes into alarms; numbers that differ between sizes become ranges.
 
     >>> wide = ((64, 4), "h", Finding(2, "weight", "{} times", (980.0,)))
     >>> print(*merged([wide, ((128, 4), "h", Finding(2, "weight", "{} times", (1030.0,)))]))
@@ -90,7 +90,7 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
 
 
 def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
-    """Order alarms by the most likely cause; append further alarms about the same layer or list to its text.
+    """Order alarms by the most likely cause, and join further alarms about the same layer or list into one alarm.
 
     >>> wide, late = ((64, 4),), ((64, 4), (64, 8))
     >>> print(*one_a_cause([Alarm("h", 2, "energy", "rises", late), Alarm("h", 2, "weight", "is large", wide)]))
@@ -116,7 +116,7 @@ def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
 
 
 def _likely(alarm: Alarm) -> tuple[int, str, int]:
-    """Return the sort key of an alarm; differences from a reference keep their order."""
+    """Return the sort key of an alarm, likely causes first; differences from a reference keep their order."""
     at = ("", WHOLE_MODEL) if alarm.kind == "reference" else (alarm.part, alarm.layer)
     return (_ORDER.index(alarm.kind), *at)
 

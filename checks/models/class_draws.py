@@ -77,9 +77,9 @@ def _by_chance(alarm: Alarm, ends: Ends, others: Sequence[Ends]) -> bool:
     """
     if alarm.kind != "growth" or len(others) < DRAWS or not all(alarm.part in of for of in others):
         return False
-    own, *new = (np.log(of[alarm.part][alarm.what.startswith("gradient")]) for of in (ends, *others))
-    half = stats.t.ppf(0.995, DRAWS - 1) * np.std(new, ddof=1) * (1 + 1 / DRAWS) ** 0.5
-    return bool(abs(own - np.mean(new)) <= half)
+    growth, *redrawn = (np.log(of[alarm.part][alarm.what.startswith("gradient")]) for of in (ends, *others))
+    half = stats.t.ppf(0.995, DRAWS - 1) * np.std(redrawn, ddof=1) * (1 + 1 / DRAWS) ** 0.5
+    return bool(abs(growth - np.mean(redrawn)) <= half)
 
 
 def _among(
@@ -120,9 +120,9 @@ def _is_code(alarm: Alarm, module: Any) -> bool:
     """Return whether an alarm is about an installed class's code: without a configuration it cannot be drawn again.
 
     Weights of attention that do not add up to 1, and the factor of q·k, do not depend on the weights' draw. They count
-    as code if several layers share them, and so do parameters that the first layer alone lacks. So does a norm whose
-    output is linear in its input: it is one of the package's own classes, with a forward of its own, that is told to
-    scale alone, as EvoNorm without its activation is.
+    as code if several layers share them, and so do parameters that the first layer alone lacks. A norm whose output is
+    linear in its input counts too: a class of the package with its own forward scales alone, as EvoNorm does without
+    its activation.
     """
     several = alarm.layer == WHOLE_MODEL or _LAYERS.search(alarm.what) is not None
     shared = "query add up to" in alarm.what or "logits are q.k times" in alarm.what

@@ -1,4 +1,4 @@
-"""Causes of exponents outside the expected range: weight, multiplier, learning rate or scale, and its correction."""
+"""Causes of exponents outside a parametrization's range: weight, multiplier or learning rate, with a correction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,18 @@ from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
 
 _EXACT = 0.1
-"""How far powers of what is exact may be from one another; factors such as a base width stay outside of powers."""
+"""The largest difference between exact exponents that count as equal; factors such as a base width do not enter
+exponents.
+"""
 _NEAR = 0.5
-"""Powers are multiples of it, and one that is measured is no farther from its own."""
+"""The step between possible exponents; a measured exponent is at most this far from its own."""
 _HELD_BACK = 0.3
-"""The share of a step that epsilon takes, from which it is the cause of a step that is too small."""
+"""The share of a step that epsilon takes above which epsilon is reported as the cause of a step that is too small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A fault that some weights share.
+    """A fault of a parametrization that some weights share, with its correction in words.
 
     Attributes:
         kind: "initial scale", "multiplier", "learning rate", "epsilon", "tied readout", "attention" or "unexplained".
@@ -35,10 +37,10 @@ class Cause:
 
 
 def causes(sizes: Sizes, rows: Sequence[Exponent], parametrization: Parametrization) -> list[Cause]:
-    """Find the causes of wrong exponents, earlier ones first; weights with the same fault are one cause.
+    """Find the causes of wrong exponents, the likely origin first; weights with the same fault share one cause.
 
     Args:
-        sizes: the measured modules.
+        sizes: the measured modules, all widths or all depths.
         rows: the result of `checks.models.coordinate_exponents.exponents` for these modules.
         parametrization: the expected parametrization.
     """
@@ -112,14 +114,14 @@ class _Judge:
         return self._sizes.power("multiplier", place) + self._sizes.power("input_multiplier", place)
 
     def _times(self, off: float) -> str:
-        """Describe by how much the largest size is wrong relative to the smallest."""
+        """Describe how many times too large or small a quantity is at the largest size, relative to the smallest."""
         low, high = self._sizes.values[0], self._sizes.values[-1]
         times = (high / low) ** abs(off)
         size = "large" if off > 0 else "small"
         return f"at {self._letter} {high} it is {times:.1f} times too {size} relative to {self._letter} {low}"
 
     def _inputs_off(self, inputs: Mapping[str, Sequence[tuple[float, int]]]) -> dict[str, float]:
-        """Return the exponents of modules' inputs before the first step that are wrong, apart from multipliers."""
+        """Return the deviations of the exponents of modules' inputs before the first step, apart from multipliers."""
         places, rows = list[str](), list[tuple[Array, Array, Range | None]]()
         for place, of in inputs.items():
             values, sizes = np.array(of).T
@@ -149,7 +151,7 @@ class _Judge:
                 )  # fmt: skip
 
     def _branches(self) -> Iterator[Cause]:
-        """Find multipliers of branches that are missing or do not scale like 1/depth, as CompleteP requires."""
+        """Find branch multipliers that are missing or do not scale like 1/depth, as CompleteP requires."""
         places = self._places.get("multiplier", {})
         powers = {place: self._sizes.power("multiplier", place) for place in places if "*" in place}
         breaches = [row for row in self._rows if row.word == "breach" and "*" in row.place and row.off > 0]
@@ -182,8 +184,8 @@ class _Judge:
     def _without_multiplier(self, place: str, matrices: list[tuple[Owner, Role]]) -> Iterator[Cause]:
         """Find an output matrix without a width-dependent multiplier, and the power that its learning rate requires.
 
-        Its update changes logits like n times the learning rate times the multiplier; if steps follow the gradient,
-        times the multiplier once more.
+        At width n, the matrix's update changes logits by n times the learning rate times the multiplier. If steps are
+        proportional to the gradient, the multiplier enters once more.
         """
         owner, role = matrices[0]
         if role != "output" or abs(self._power(place)) > _EXACT or self._parametrization == "sp":
@@ -200,7 +202,7 @@ class _Judge:
         yield Cause("tied readout" if tied else "multiplier", (owner.weight,), what)
 
     def _beginnings(self) -> Iterator[Cause]:
-        """Find matrices whose output has the wrong exponent at the start although their input is right."""
+        """Find matrices whose output has the wrong exponent before training although their input has the right one."""
         any_matrix = False
         for row in self._starts:
             matrices = self._matrices.get(row.place, [])
@@ -218,7 +220,7 @@ class _Judge:
             yield Cause("unexplained", (breaches[0].place,), f"outputs scale like {power} at the start")
 
     def _beginning(self, place: str, matrices: list[tuple[Owner, Role]], off: float) -> tuple[Cause, bool]:
-        """Return the cause, and whether entries or multipliers, which are exact, explain the output's exponent."""
+        """Return the cause of an output's wrong exponent before training, and whether exact numbers explain it."""
         letter, scalar = self._letter, self._power(place)
         missing = list(self._without_multiplier(place, matrices)) if off > 0 else []
         deviations = []
@@ -254,11 +256,11 @@ class _Judge:
         return self._sizes.power("weight", ".".join(starred[0])) if starred else 0.0
 
     def _rates(self, started: set[str]) -> Iterator[Cause]:
-        """Find weights whose own update changes their output too much or too little.
+        """Find weights whose own update changes their module's output too much or too little.
 
         Args:
-            started: names of weights that are causes already; other weights at the same places follow from them, and so
-                does what is measured through other modules.
+            started: names of weights that are causes already. Deviations of other weights in the same modules, and
+                deviations measured through other modules, follow from them.
         """
         letter, rows = self._letter, self._updates
         names = {
@@ -304,13 +306,14 @@ class _Judge:
             )  # fmt: skip
 
     def _exact_rates(self, named: set[str]) -> Iterator[Cause]:
-        """Find matrices whose learning rate has another power than mu-P requires, from exact numbers.
+        """Find matrices whose learning rate has another exponent than mu-P requires, from exact numbers only.
 
-        A step that divides by the gradient's size adds up all entries of a matrix's input. The measured power must be
-        this one, or up to 1/2 below it if the batch has many vectors; otherwise a multiplier was not seen.
+        A step that divides by the gradient's size adds up all entries of a matrix's input, which gives an exact
+        exponent. The measured exponent must be equal, or up to 1/2 smaller if the batch has many vectors; otherwise a
+        multiplier was missed.
 
         Args:
-            named: weights that are causes already; other weights at the same places follow from them.
+            named: weights that are causes already; deviations of other weights in the same modules follow from them.
         """
         if self._letter == "depth" or self._parametrization == "sp":
             return
@@ -336,9 +339,11 @@ class _Judge:
                 yield Cause("learning rate", (weight,), what + self._times(off))
 
     def _clear_power(self, place: str, role: Role, name: str, power: float, off: float, error: float) -> float | None:
-        """Return the error of a learning rate's power, relative to its role's or the one multiple of 1/2 within error.
+        """Return the error of a learning rate's exponent if it is clear, or None.
 
-        A step that divides by the gradient's size adds up n entries of a hidden matrix's input, each of order 1.
+        The error is relative to the exponent of the weight's role, or to the only multiple of 1/2 within the
+        statistical error. A step that divides by the gradient's size adds up n entries of a hidden matrix's input, each
+        of order 1.
         """
         if role == "hidden" and self._letter == "width" and self._parametrization != "sp" and self._divides(name):
             asked = power + 1 + self._power(place)
@@ -353,7 +358,7 @@ class _Judge:
 
 
 def _rounded(power: float) -> float:
-    """Round to the nearest multiple of 1/2."""
+    """Round an exponent to the nearest multiple of 1/2."""
     return round(2 * power) / 2
 
 

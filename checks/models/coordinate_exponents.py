@@ -1,4 +1,4 @@
-"""Exponents of module outputs, updates and passed-on changes in width or depth, and their expected ranges."""
+"""Exponents in width or depth of module outputs and their changes by optimizer steps, with expected ranges."""
 
 import re
 from collections.abc import Sequence
@@ -22,10 +22,13 @@ LEVEL = 0.999
 """The level of the interval that must lie outside the margin for a breach."""
 
 BEND = 0.1
-"""A note is given if an exponent changes by this much: from the two smallest to the two largest sizes, beyond its
-interval; or from the measured sizes to sizes `FARTHER` times as large."""
+"""The change of an exponent above which a note is given.
+
+The change is taken from the two smallest to the two largest sizes, beyond its interval, or from the measured sizes to
+sizes `FARTHER` times as large.
+"""
 FARTHER = 4.0
-"""The factor by which sizes are extrapolated."""
+"""The factor by which widths or depths are extrapolated."""
 
 Against = Literal["width", "depth"]
 JUDGED = ("coordinates", "own", "passed")
@@ -35,21 +38,22 @@ Row = tuple[str, str, str, int, int, int, float]
 
 
 class Exponent(NamedTuple):
-    """The exponent with which a quantity scales with the size.
+    """The fitted exponent of a module's output or its change in the width or depth, with its expected range.
 
     Attributes:
         against: "width" or "depth".
         place: the module's name.
-        parameter: the parameter's name in the module, or "".
+        parameter: the parameter's name in the module; "" for a number of the whole module.
         role: the parameter's role; "" for a module.
         quantity: "coordinates", "own" or "passed", as in `Stepped`.
         step: the step after which it was measured.
-        exponent: the exponent of the size.
+        exponent: the fitted exponent of the width or depth.
         low: lower end of its 95% interval.
         high: upper end of its 95% interval.
         asked_low: lower end of the expected range; NaN if nothing is expected.
         asked_high: upper end of the expected range.
-        word: "agrees", "undecided", "breach", "zero" (at some size) or "not asked".
+        word: "agrees", "undecided", "breach" (outside the expected range), "zero" (the quantity is 0 at some size) or
+            "not asked" (no expected range).
         off: distance of the exponent from the expected range.
         ahead: the exponent at sizes `FARTHER` times as large, by `exponent_lead`; NaN if nothing is expected.
         bend: exponent of the two largest sizes minus exponent of the two smallest.
@@ -76,12 +80,12 @@ class Exponent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sizes:
-    """The modules used for one exponent: widths at the greatest depth, or depths at the greatest width.
+    """The measured numbers for exponents in one variable: all widths at the greatest depth, or the reverse.
 
     Attributes:
         against: "width" or "depth".
-        values: the sizes, in ascending order.
-        rows: the measured numbers with their sizes; for depths, layer numbers in names become stars.
+        values: the widths or depths, in ascending order.
+        rows: the measured numbers with their widths or depths; for depths, layer numbers in names become stars.
         owners: the uses of weights at the greatest size, with their roles.
         grows: whether a module's output grows with the width, by module name.
         first: means over seeds by quantity, place and size, in the first step in which they are above 0.
@@ -97,12 +101,12 @@ class Sizes:
     attention: bool
 
     def power(self, quantity: str, place: str, base: str = "") -> float:
-        """Return the exponent of an exact quantity from its smallest and largest size; 0 for a missing multiplier.
+        """Return the exponent of an exactly known quantity from its values at the smallest and the largest size.
 
         Args:
-            quantity: a quantity of `Stepped.rows` before the first step.
+            quantity: a quantity of `Stepped.rows` before the first step; the exponent of a missing multiplier is 0.
             place: the module's name.
-            base: the quantity whose power is returned; the size itself if left out.
+            base: the quantity in which the exponent is taken; the width or depth itself if left out.
         """
         ends = [self.at(quantity, place, value) for value in (self.values[0], self.values[-1])]
         sizes = [self.at(base, place, value) if base else value for value in (self.values[0], self.values[-1])]
@@ -111,13 +115,13 @@ class Sizes:
         return float(np.log(ends[1] / ends[0]) / np.log(sizes[1] / sizes[0]))
 
     def at(self, quantity: str, place: str, size: int) -> float:
-        """Return the mean of a quantity at a size, in the first step in which it is above 0; 1 if no multiplier."""
+        """Return the mean of a quantity of a module at one size, in the first step in which it is above 0."""
         missing = 1.0 if quantity.endswith("multiplier") else float("nan")
         return self.first.get((quantity, place, size), missing)
 
 
 def probe_grid(stepped: Stepped, against: Against) -> Sizes:
-    """Select the modules that are used for exponents in width or depth."""
+    """Select the measured numbers for exponents in the width (at the greatest depth) or the depth (the reverse)."""
     most_wide, deepest = (max(of) for of in zip(*stepped.owners, strict=True))
     rows = list[Row]()
     for width, depth, seed, step, place, parameter, quantity, value in stepped.rows:
@@ -152,7 +156,7 @@ def probe_grid(stepped: Stepped, against: Against) -> Sizes:
 
 
 def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
-    """Average multipliers, scales, learning rates, gradients and entries over seeds in their first step above 0."""
+    """Average exact quantities, such as multipliers and learning rates, over seeds in their first step above 0."""
     steps, values = dict[tuple[str, str, int], int](), dict[tuple[str, str, int], list[float]]()
     for quantity, place, _, step, size, _, value in rows:
         if quantity in JUDGED or quantity == "inputs" or not value > 0:
@@ -166,9 +170,9 @@ def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
 
 
 def exponent_excess(exponent: float, asked: Range) -> float:
-    """Extrapolate an exponent to sizes `FARTHER` times as large.
+    """Extrapolate an exponent to widths or depths `FARTHER` times as large.
 
-    The squared quantity is taken as a sum of two terms, with the two powers at the ends of the expected range. In mu-P,
+    The squared quantity is modelled as a sum of two terms, whose exponents are the ends of the expected range. In mu-P,
     a product with random weights or inputs contributes n^-1/2, and the learned part is of order 1.
 
     Args:
@@ -185,17 +189,17 @@ def exponent_excess(exponent: float, asked: Range) -> float:
 
 
 def exponent_lead(exponent: float, half: float, asked: Range, wider: float) -> tuple[float, float]:
-    """Return the expected exponent at sizes `FARTHER` times as large, with half of its 95% interval.
+    """Predict an exponent at sizes `FARTHER` times as large, with half of its 95% interval.
 
-    The exponent is extrapolated if it lies inside the range and its interval of `LEVEL` excludes the lower end: near
-    that end a single power would be distorted, and its error would grow up to `FARTHER` times. Near the upper end both
-    shrink. A range longer than 1/2 has more than two powers and is not extrapolated.
+    The exponent is extrapolated if it lies inside the range and its interval of `LEVEL` excludes the lower end. Near
+    that end, the exponent of a single power would be distorted, and its error would grow up to `FARTHER` times. Near
+    the upper end, both shrink. A range longer than 1/2 contains more than two powers and is not extrapolated.
 
     Args:
         exponent: the exponent at the measured sizes.
         half: half of its 95% interval.
         asked: the expected range; if it is a single number, the exponent is returned unchanged.
-        wider: the length of the interval of `LEVEL` divided by the 95% interval's.
+        wider: the length of the interval of `LEVEL` divided by the length of the 95% interval.
     """
     if not asked[0] < exponent - wider * half < exponent < asked[1] or asked[1] - asked[0] > HALF:
         return exponent, half
@@ -205,7 +209,7 @@ def exponent_lead(exponent: float, half: float, asked: Range, wider: float) -> t
 
 
 def _star(name: str) -> str:
-    """Replace layer numbers in a name by stars.
+    """Replace the layer numbers in a module's name by stars.
 
     >>> _star("layers.3.up"), _star("norm1")
     ('layers.*.up', 'norm1')
@@ -214,7 +218,7 @@ def _star(name: str) -> str:
 
 
 def _starred(rows: Sequence[Row]) -> list[Row]:
-    """Return root mean squares over the layers."""
+    """Combine the rows of all layers into root mean squares over layers."""
     squares: dict[tuple[str, str, str, int, int, int], list[float]] = {}
     for quantity, place, parameter, step, size, seed, value in rows:
         squares.setdefault((quantity, _star(place), parameter, step, size, seed), []).append(value**2)
@@ -222,10 +226,10 @@ def _starred(rows: Sequence[Row]) -> list[Row]:
 
 
 def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) -> list[Exponent]:
-    """Fit every exponent with its 95% interval, and compare it with the expected range.
+    """Fit the exponent of every module's output and its changes, and compare each with its expected range.
 
-    For widths, outputs and their changes include the multiplier that follows at once; for depths, multipliers are
-    judged separately. Fits use geometric means over seeds.
+    For widths, outputs and their changes include a multiplier that is applied directly afterwards; for depths,
+    multipliers are judged separately. Fits use geometric means over seeds. Each exponent has a 95% interval.
     """
     factors = dict[tuple[str, int, int], float]()
     if sizes.against == "width":
@@ -257,7 +261,7 @@ def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) 
 
 
 def _first_moves(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
-    """Return the first step after which a weight has moved in all modules."""
+    """Return for each weight the first step after which it has moved in all modules."""
     still, moved = set[tuple[str, str, int]](), dict[tuple[str, str], set[int]]()
     for quantity, place, parameter, step, _, _, value in rows:
         if quantity == "own":
@@ -300,7 +304,7 @@ def _asked(
 
 
 def wider_by(freedom: int) -> float:
-    """Return the length of the interval of `LEVEL` divided by the 95% interval's."""
+    """Return the length of the interval of `LEVEL` divided by the 95% interval's, for Student's t."""
     return float(stdtrit(freedom, 0.5 + LEVEL / 2) / stdtrit(freedom, 0.975))
 
 
@@ -310,7 +314,7 @@ Judged = tuple[float, float, float, float, float, str, float, float, float, floa
 
 
 def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judged]:
-    """Judge rows of values, sizes and expected ranges; rows with the same sizes share one call of `judged`."""
+    """Fit and judge exponents from rows of values, sizes and expected ranges, in the order of the rows."""
     alike: dict[bytes, list[int]] = {}
     for k, (_, sizes, _) in enumerate(rows):
         alike.setdefault(sizes.tobytes(), []).append(k)
@@ -322,7 +326,7 @@ def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judge
 
 
 def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[Judged]:
-    """Return exponent, interval, expected range, word, off, ahead and bend for rows with the same sizes."""
+    """Fit exponents from rows of values at the same sizes, and compare them with their expected ranges."""
     missing = float("nan")
     x, at = np.unique(sizes, return_inverse=True)
     count = np.bincount(at).astype(float)
@@ -351,7 +355,7 @@ def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[J
 def _held(
     exponent: float, half: float, asked: Range | None, wider: float
 ) -> tuple[float, float, float, float, float, str, float, float]:
-    """Compare an exponent and its interval with the expected range."""
+    """Compare an exponent and its 95% interval with the expected range, and return the fields of `Exponent`."""
     low, high, missing = exponent - half, exponent + half, float("nan")
     if asked is None:
         return exponent, low, high, missing, missing, "not asked", missing, missing

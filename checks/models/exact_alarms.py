@@ -172,7 +172,7 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         )
     elif (
         ahead
-        and later
+        and any(layer for _, layer, _ in later)
         and not any(value > 0 for at, value in later.items() if at[1])
         # Every list is a witness, with the outputs' positions: a padded encoder, for one, seems to see nothing.
         and {lengths.get(at) for at in later} == {lengths.get(("", 0, ""))}

@@ -1,4 +1,4 @@
-"""Large-width theory for the growth of one module's residual stream and gradient over its layers."""
+"""Large-width theory for how one module's residual stream and gradient grow over its layers."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,16 +13,19 @@ from theory.configurations import stack_from_config
 from theory.mean_field.prediction import Prediction
 
 _SECONDS, _PATTERNS = 0.5, 16
-"""The time limit of a prediction and its attention samples; networks with many tokens are predicted with fewer."""
+"""The time limit in seconds of a prediction, and its number of attention samples.
+
+Networks with many tokens are predicted with fewer tokens.
+"""
 _SAME = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthTheory:
-    """Predicted growth between the first and the last layer of a list.
+    """The predicted growth of activations and gradients between the first and the last layer of a list.
 
     Attributes:
-        part: the list of layers.
+        part: the name of the list of layers.
         of: the network that the theory describes, in words.
         energy: mean square of the last layer's output / first layer's output.
         matrix: the matrix whose gradients are compared; "" for the gradient of the residual stream.
@@ -38,7 +41,7 @@ class GrowthTheory:
     measured: float
 
     def line(self) -> str:
-        """Return the prediction as a line of a report."""
+        """Return the predicted growth as one line of a report."""
         line = f"Theory for {self.of}: mean squared activation {times(self.energy)}"
         if not np.isfinite(self.gradient):
             return f"{line}."
@@ -50,7 +53,7 @@ class GrowthTheory:
 def growth_theory(
     measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray, given: Stack | None = None
 ) -> GrowthTheory | None:
-    """Predict the growth over a list of layers.
+    """Predict the growth of activations and gradients over a list of layers of a probed module.
 
     If the network is known, the prediction is for a Stack of the same shape and initialization, with the same number of
     tokens or as many as half a second allows. It covers the mean squared activation of the residual stream and the
@@ -62,9 +65,9 @@ def growth_theory(
 
     Args:
         measured: the probed module.
-        part: the list of layers.
-        energies: mean squared activation of its layers' outputs, (L,).
-        gradients: gradient norms at these outputs, (L,).
+        part: the name of the list of layers.
+        energies: measured mean squared activation of the layers' outputs, (L,).
+        gradients: measured norms of the loss gradient at these outputs, (L,).
         given: the network to compare with; None reads it from the module's configuration or layers.
 
     Returns:
@@ -78,9 +81,9 @@ def growth_theory(
 
 
 def _network(measured: Probed, depth: int, given: Stack | None) -> tuple[Stack | None, str]:
-    """Return the Stack to predict, or None if its depth is not the list's, and its source in words.
+    """Return the Stack that describes a probed module, or None if its depth is another, and its source in words.
 
-    The configuration of a model with several lists, such as an encoder and a decoder, does not say which is meant.
+    If a model has several lists of layers, such as an encoder and a decoder, its configuration is not used.
     """
     if given is not None:
         return (given if given.depth == depth else None), "the given Stack"
@@ -92,7 +95,7 @@ def _network(measured: Probed, depth: int, given: Stack | None) -> tuple[Stack |
 
 
 def described_stack(measured: Probed) -> Stack | None:
-    """Return the network that a module's own configuration describes, or None if it has none that can be read."""
+    """Return the Stack that a probed module's own configuration describes, or None if no configuration can be read."""
     with suppress(ValueError):
         return stack_from_config(measured.config, tokens=max(measured.words, 2))[0] if measured.config else None
     return None
@@ -115,7 +118,7 @@ def _of_placement(measured: Probed, part: str, energies: np.ndarray, gradients: 
 
 
 def _on_all_positions(measured: Probed, part: str) -> bool:
-    """Return whether at least half of the tokens have labels, or the loss has no labels at all."""
+    """Return whether at least half of the tokens have labels; true if the loss has no labels."""
     frame = measured.frame
     tokens = frame.loc[(frame["part"] == part) & (frame["quantity"] == "input_tokens"), "value"]
     labels = whole(measured.tests, "labels")
@@ -123,7 +126,7 @@ def _on_all_positions(measured: Probed, part: str) -> bool:
 
 
 def times(growth: float) -> str:
-    """Describe a growth factor in words."""
+    """Describe a growth factor in words, such as "grows 3.2 times"."""
     if abs(growth - 1) < _SAME:
         return "stays the same"
     return f"grows {growth:.3g} times" if growth >= 1 else f"falls {1 / growth:.3g} times"
@@ -153,7 +156,7 @@ def _of_stack(measured: Probed, part: str, stack: Stack, words: str) -> GrowthTh
 
 
 def _predicted(stack: Stack) -> tuple[Prediction | None, int]:
-    """Predict a Stack, halving its tokens until the time limit is met; None if theory has no rule for it."""
+    """Predict a Stack, halving its tokens until the time limit is met, and return the prediction and the tokens."""
     tokens = stack.tokens
     while tokens:
         try:

@@ -357,11 +357,11 @@ def _steps_apart(
     steps = np.where(same | ~same.any(), steps, np.nan)
     first, limit = min(residual, default=max(layers, default=0) + 1), np.log(_ENERGY)
     earlier = _outliers(np.where(np.array(layers) < first, steps, np.nan), layers, limit, kinds)
-    later = [found for found in _outliers(steps, layers, limit, kinds) if found[0] >= first]
+    later = [outlier for outlier in _outliers(steps, layers, limit, kinds) if outlier[0] >= first]
     for layer, factor in (*earlier, *later):
         k = layers.index(layer)
         if factor < 0 or added[k] > _ENERGY * np.median(_nearest(added, k, kinds)):
-            yield layer, max((one for one in residual if one <= layer), default=layer), factor
+            yield layer, max((start for start in residual if start <= layer), default=layer), factor
 
 
 def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
-"""Comparison of a probed module with its expected Stack: first its matrices, then activations and gradients.
+"""Comparison of a probed module with its expected Stack: matrices first, then activations and gradients.
 
-One sample gives the standard deviation of a d x m matrix with relative error 1/sqrt(2 d m), and a wrong one is a cause.
-Activations and gradients vary more and follow from the matrices, so they are judged only if all matrices agree.
+One sample determines the standard deviation of a d x m matrix with relative error 1/sqrt(2 d m), and a wrong deviation
+is a cause. Activations and gradients vary more and follow from the matrices, so they are judged only if all matrices
+agree.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,13 +51,13 @@ Places = tuple[tuple[int, int], str, Finding]
 
 
 class _Matrix(NamedTuple):
-    """A parameter in a list's layers, with the matrices of the Stack that it corresponds to.
+    """A parameter of a list's layers, with the matrices of the Stack to which it corresponds.
 
     Attributes:
         name: the parameter's name.
         roles: the names of the matrices in the Stack.
         layers: the layers that have the parameter.
-        ratios: its standard deviation divided by the Stack's, one number per layer.
+        ratios: the parameter's standard deviation divided by the Stack's, one number per layer.
         low: the smallest ratio that chance explains, one number per layer.
         high: the largest such ratio, one number per layer.
     """
@@ -77,12 +78,12 @@ class _Matrix(NamedTuple):
 def against_initialization(
     frame: pd.DataFrame, table: pd.DataFrame, stack: Callable[[int, int], Stack], roles: Mapping[str, tuple[str, ...]]
 ) -> list[Alarm]:
-    """Report where a module differs from its expected Stack: in its matrices, or else in activations and gradients.
+    """Report where modules differ from their expected Stacks: in matrices, or else in activations and gradients.
 
-    A matrix differs if its standard deviation is off by at least 2% and by more than chance allows at `WEIGHT_RATE`,
-    for normal entries. A mean squared activation or squared gradient differs if it is off by four standard errors and
-    by a factor of four in one layer, or of two in all layers in the same direction. This needs networks whose width is
-    at least eight times the depth. The layer with the largest deviation is named.
+    A matrix differs if its standard deviation is off by at least 2% and by more than chance allows at the false-alarm
+    rate `WEIGHT_RATE`, for normal entries. A mean squared activation or squared gradient differs if it is off by four
+    standard errors and by a factor of four in one layer, or of two in all layers in the same direction. This needs
+    networks whose width is at least eight times the depth. The layer with the largest deviation is named.
 
     Args:
         frame: the measured numbers, as in `simulate.Probed.frame`.
@@ -106,7 +107,7 @@ def against_initialization(
 
 
 def against_description(probed: Probed, given: Stack | None, *, trained: bool) -> tuple[list[Alarm], list[str]]:
-    """Report where one module differs from the network that it should be: alarms and notes.
+    """Report where one module differs from the Stack that it should be: alarms and notes.
 
     Compared are the number of layers, whether embedding and output matrix are tied, and, unless weights are trained,
     the standard deviations of all matrices and the gains of norms. A parameter is matched with matrices of the network
@@ -146,7 +147,7 @@ def _depths(frame: pd.DataFrame) -> dict[str, int]:
 
 
 def _of_lists(frame: pd.DataFrame, network: Stack, *, several: bool) -> Iterator[Places]:
-    """Compare the number of layers, if there is one list of layers."""
+    """Compare the number of layers with the Stack's, if the module has a single list of layers."""
     depths = _depths(frame)
     if len(depths) == 1 and not several:
         ((part, depth),) = depths.items()
@@ -181,7 +182,7 @@ def _log(value: float) -> float:
 
 
 def _of_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Compare the standard deviations of embeddings and output matrix; one row, for padding, may be 0."""
+    """Compare the standard deviations of embeddings and output matrix with the Stack's; a padding row may be 0."""
     std = next((float(config[name]) for name in DEVIATION if isinstance(config.get(name), float)), None)
     root, vocab = network.width**0.5, network.vocab
     scales = {network.embedding_scale, network.embedding_scale / root, network.output_scale / root}
@@ -197,7 +198,7 @@ def _of_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> 
 
 
 def _of_words(frame: pd.DataFrame, network: Stack) -> list[tuple[str, pd.Series]]:
-    """Return the parameters outside of layers that have a row for every token id, with their measured numbers."""
+    """Return the parameters outside of layers that have one row per token id, with their measured numbers."""
     outside = frame[(frame["layer"] == 0) & (frame["parameter"] != "")]
     table = outside.pivot_table("value", "parameter", "quantity", sort=False)
     table = table.reindex(columns=["weight", "entries", "shared", "embedding"])
@@ -205,7 +206,7 @@ def _of_words(frame: pd.DataFrame, network: Stack) -> list[tuple[str, pd.Series]
 
 
 def _of_both_ends(frame: pd.DataFrame, network: Stack, config: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Check whether the output matrix is tied to the embeddings as in the model's class."""
+    """Check whether the output matrix is tied to the embeddings as in the class of the model's configuration."""
     known, asked = CLASSES.get(str(config.get("model_type"))), config.get("tie_word_embeddings")
     tied = network.embeddings == "tied" if known is None or not isinstance(asked, bool) else known.tied[asked]
     rows = dict(_of_words(frame, network))
@@ -237,7 +238,7 @@ def _of_norms(probed: Probed) -> Iterator[Alarm]:
 
 
 def _matrices_differ(rows: pd.DataFrame, network: Stack, roles: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
-    """Report matrices with wrong standard deviations, grouped by cause where it is known."""
+    """Report matrices whose standard deviations are wrong, grouped by their common cause if it is known."""
     matrices, findings = _compared(rows, network, roles)
     yield from findings
     left = [matrix for matrix in matrices if matrix.off().any()]
@@ -266,7 +267,7 @@ def _matrices_differ(rows: pd.DataFrame, network: Stack, roles: Mapping[str, tup
 
 
 def _deviations(words: str, group: list[_Matrix]) -> Iterator[Finding]:
-    """Report one finding about all layers, with the range of ratios."""
+    """Report a wrong standard deviation of several matrices in all layers, as the smallest and the largest ratio."""
     ratios = np.concatenate([matrix.ratios for matrix in group])
     have = "has" if len(group) == 1 else "have"
     for ratio in (ratios.min(), ratios.max()):
@@ -290,7 +291,7 @@ _ADDED = f"{_FACTOR} is applied to"
 
 
 def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64] | float]]:
-    """Return known causes, each with the ratio of standard deviations that it gives a matrix: nan if it has none."""
+    """Return known causes of wrong standard deviations, with the ratio that each gives a matrix (NaN for none)."""
     by_layer = network.depth_scaling in BY_LAYER
     # Of which matrices the Stack's factor is.
     ends = _ENDS | ({"W1"} if network.depth_scaling == "layer_up" else set())
@@ -320,18 +321,18 @@ def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64]
 
 
 def _changed(network: Stack, matrix: _Matrix, factor: Callable[[str], float]) -> float:
-    """Return the ratio of standard deviations if every matrix of a parameter is multiplied by its factor."""
+    """Return the ratio of a parameter's standard deviations if each of its matrices is multiplied by its factor."""
     squares = {role: _square(network, role) for role in matrix.roles}
     return float((sum(factor(role) ** 2 * square for role, square in squares.items()) / sum(squares.values())) ** 0.5)
 
 
 def _square(network: Stack, role: str) -> float:
-    """Return the expected squared norm E||W||_F^2 of a matrix."""
+    """Return the expected squared norm E||W||_F^2 of a matrix of the Stack."""
     return gain(network, role) * weight_shapes(network)[role][1]
 
 
 def _of_shard(network: Stack, shards: int, matrix: _Matrix) -> float:
-    """Return the ratio of standard deviations if a shard's fan was used: rows for ends of branches, else columns."""
+    """Return the ratio of standard deviations if a matrix was initialized with the fan of one of several shards."""
     if network.init_std is not None or len(matrix.roles) != 1:
         return np.nan
     (role,) = matrix.roles
@@ -346,7 +347,7 @@ def _of_shard(network: Stack, shards: int, matrix: _Matrix) -> float:
 def _compared(
     rows: pd.DataFrame, network: Stack, roles: Mapping[str, tuple[str, ...]]
 ) -> tuple[list[_Matrix], list[Finding]]:
-    """Return the parameters that the Stack knows, and findings about wrong shapes or matrices that should be 0."""
+    """Return the parameters with matrices in the Stack, and findings about wrong sizes or matrices that should be 0."""
     shapes = weight_shapes(network)
     known = {name: tuple(chosen) for name, chosen in roles.items() if {*chosen} <= {*shapes}}
     norms = rows[(rows["quantity"] == "weight") & rows["parameter"].isin(known)]
@@ -375,7 +376,7 @@ def _compared(
 
 
 def _numbers_differ(table: pd.DataFrame) -> Iterator[Finding]:
-    """Report the activation and the gradient furthest from theory, each with its layer, and name the others."""
+    """Report the activation and the gradient that differ most from theory, each with its layer, and name the others."""
     rows = table[(table["noise"] > 0) & (table["ratio"] > 0)]
     if rows.empty:
         return

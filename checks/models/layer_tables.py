@@ -1,4 +1,4 @@
-"""Tables of probed modules: layers, exponents with intervals, profiles over layers, updates, comparison with theory."""
+"""Tables about the layers of probed modules: activations, gradients, exponents, updates and theory."""
 
 from collections.abc import Callable, Mapping
 
@@ -33,7 +33,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 
 
 def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
-    """Check a user's mapping of parameter names to matrices of a Stack.
+    """Check and return a user's mapping of parameter names to matrices of a Stack.
 
     Raises:
         ValueError: it is not a dict of names to tuples of known matrices.
@@ -48,7 +48,7 @@ def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
 
 
 def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the squared gradient norms of every layer and seed, per parameter and in total.
+    """Return the squared gradient norms of every layer and seed of probed modules, per parameter and in total.
 
     Returns:
         Columns width, depth, seed, part, layer, parameter (`TOTAL` for the total), value.
@@ -61,14 +61,16 @@ def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
-    """Fit exponents of the last layer's gradient norm in depth (at the largest width) and width (at the largest depth).
+    """Fit exponents of gradient norms of probed modules in depth, in width, and over the layers.
 
+    Exponents in the depth (at the largest width) and in the width (at the largest depth) are those of the last layer.
     Rows against "layer" hold the slope of ln(gradient norm) over the layers of the deepest modules at the largest
     width. Errors come from the scatter over seeds, pooled over the configurations of a fit. Intervals use Student's t,
     because few seeds estimate a variance badly.
 
     Returns:
-        Columns part, parameter, against, exponent, low, high (95%); rows need at least three values.
+        Columns part, parameter, against, exponent, low, high (the 95% interval). A row requires at least three widths,
+        depths or layers.
     """
     gradients = layer_gradients(frame)
     rows = []
@@ -93,13 +95,13 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _followed(gradients: pd.DataFrame) -> set[str]:
-    """Return the lists that have more layers in deeper modules."""
+    """Return the lists of layers that are longer in deeper modules."""
     lengths = gradients.groupby(["part", "depth"])["layer"].max().groupby("part")
     return {str(part) for part, by_depth in lengths if by_depth.is_monotonic_increasing and by_depth.is_unique}
 
 
 def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, float]]:
-    """Fit slopes of ln(gradient norm) over the layers of the deepest and widest modules, one for each seed."""
+    """Fit slopes of ln(gradient norm) over the layers of the deepest and widest modules, with 95% intervals."""
     here = gradients[gradients["depth"] == gradients["depth"].max()]
     here = here[here["width"] == here["width"].max()]
     rows = []
@@ -115,10 +117,11 @@ def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, 
 
 
 def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Average the mean squared activation and the gradient norm over seeds, for every configuration and layer.
+    """Average activations and gradients of probed modules over seeds: one row per width, depth, list and layer.
 
     Returns:
-        Columns width, depth, part, layer, energy, energy_sem, gradient (root mean square), gradient_sem.
+        Columns width, depth, part, layer, energy (mean squared activation), energy_sem, gradient (root mean square of
+        the norm over all parameters), gradient_sem.
     """
     keys = ["width", "depth", "part", "layer"]
     energies = frame[(frame["quantity"] == "hidden_energy") & (frame["layer"] > 0)].groupby(keys, sort=False)["value"]
@@ -133,7 +136,7 @@ def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
 def against_theory(
     frame: pd.DataFrame, stack: Callable[[int, int], Stack], roles: Mapping[str, tuple[str, ...]] = ROLES
 ) -> pd.DataFrame:
-    """Compare measured numbers with large-width theory for a Stack.
+    """Compare measured activations and gradients of modules with large-width theory for a Stack, one row per number.
 
     Args:
         frame: the measured numbers, as in `simulate.Probed.frame`.
@@ -141,11 +144,11 @@ def against_theory(
         roles: the Stack's names of a layer's parameters; one parameter may hold several matrices.
 
     Returns:
-        Columns width, depth, part, layer, quantity, predicted, measured, sem, ratio, noise (of the ratio: one standard
-        error, of seeds and of sampled attention patterns; nan for one seed), seeds, and agreement within 3%: "agrees",
-        "undecided", "differs", or "not judged" where the network is too narrow for its depth and classes to be
-        judged, or theory is not exact for it. Quantities are hidden_energy, of the layer's output, and the
-        squared gradients of parameters that have a role in the Stack.
+        Columns width, depth, part, layer, quantity, predicted, measured, sem, ratio (measured / predicted), noise (the
+        standard error of the ratio, from seeds and attention samples; NaN for one seed), seeds, and agreement within
+        3%: "agrees", "undecided", "differs", or "not judged" if the network is too narrow for its depth and classes, or
+        theory is not exact for it. Quantities are hidden_energy, the mean squared activation of the layer's output, and
+        the squared gradients of parameters with a role in the Stack.
 
     Raises:
         ValueError: the function does not return a Stack, or the Stack has fewer layers than the module.
@@ -196,7 +199,7 @@ def _word(ratio: float, noise: float, seeds: int, *, judged: bool) -> str:
 
 
 def not_compared(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Return the parameters of layers that are missing in the comparison with theory."""
+    """Return the names of layers' parameters that are missing in a table of `against_theory`."""
     there = frame[(frame["quantity"] == "gradient") & (frame["layer"] > 0)]["parameter"].unique()
     return sorted(set(there) - set(table["quantity"]))
 
@@ -217,14 +220,14 @@ LAYER_COLUMNS = {
 
 
 def layers_table(probed: Probed) -> pd.DataFrame:
-    """Return a row for every layer at the greatest width and depth; means over seeds.
+    """Return the main numbers of every layer of a probed module: one row per layer, means over seeds.
 
     Returns:
-        Columns part, layer, energy (mean squared activation of its output), keeps (coefficient of its input in its
-        output), gradient (norm of the loss gradient at its output; for several modules the root mean square). For one
-        module, or several of one size, also logits (standard deviation of attention logits), entropy (of attention,
-        divided by the entropy of uniform attention), peak (mean over queries of the largest attention weight), dead
-        and saturated (shares of hidden units).
+        Rows are for the greatest width and depth. Columns part, layer, energy (mean squared activation of its output),
+        keeps (coefficient of its input in its output), gradient (norm of the loss gradient at its output; for several
+        modules the root mean square). For one module, or several of one size, also logits (standard deviation of
+        attention logits), entropy (of attention, divided by the entropy of uniform attention), peak (mean over queries
+        of the largest attention weight), dead and saturated (shares of hidden units).
     """
     frame = probed.frame[(probed.frame["layer"] > 0) & (probed.frame["parameter"] == "")]
     sizes = frame[["width", "depth"]].max()
@@ -244,7 +247,7 @@ def layers_table(probed: Probed) -> pd.DataFrame:
 
 
 def updates_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return relative updates of a first step at learning rate 1, a row for every matrix in a layer of one module.
+    """Return relative updates of one module's matrices in a first step at learning rate 1, for SGD, Adam and Muon.
 
     Returns:
         Columns part, layer, parameter, and the norm of the update divided by the norm of the matrix: sgd (the norm of

@@ -1,27 +1,28 @@
-"""The exponents that a parametrization requires of outputs, updates and attention, in the width or the depth.
+"""The exponents in width or depth that a parametrization requires of outputs, updates and attention logits.
 
-With the width n, matrices W of hidden layers (n x n), of the input (n x fixed) and of the output (fixed x n):
+The width is n. Matrices W belong to hidden layers (n x n), to the input (n x fixed) or to the output (fixed x n).
 
-- mu-P (Yang and Hu 2021, Yang et al. 2022): every output of a module and what every weight's update makes of it are of
-  order 1, at the start and after every step. Of logits, W_0 x is of order n^-1/2 to 1 at the start. What is passed on,
-  W_k (x_k - x_0), is of order 1 in the limit; at the widths that one has a part of it still falls like n^-1/2.
-- Mean field (Chizat and Bach 2018, Mei et al. 2018): the same with logits of n^-1/2, or 0, at the start.
-- Standard: entries of variance 1/fan-in and no multiplier. All is of order 1 at the start, logits too, and the gradient
-  by a unit is n^-1/2. With one rate for all weights the first step's updates make of their outputs, by optimizers that
-  divide by the gradient's size: n of hidden and output matrices, 1 of the rest. By SGD: n^1/2 of hidden matrices, n of
-  the output's, n^-1/2 of what comes before it, and 1 of its bias. By Muon, whose update of W is an orthogonal matrix
-  times the root of max(1, rows/columns): 1 of hidden and input matrices; of the output's n^1/2 where it has fewer rows
-  than columns, else 1.
-- CompleteP (Dey et al. 2025): mu-P in the width, and branches divided by the depth, so that all is of order 1 in that.
+- mu-P (Yang and Hu 2021, Yang et al. 2022): every output of a module and its change by every weight's update are of
+order 1, at the start and after every step. Logits W_0 x are of order n^-1/2 to 1 at the start. The passed-on change W_k
+(x_k - x_0) is of order 1 in the limit; at practical widths, a part of it still falls like n^-1/2.
+- Mean field (Chizat and Bach 2018, Mei et al. 2018): the same as mu-P, with logits of order n^-1/2, or 0, at the start.
+- Standard: entries of variance 1/fan-in and no multiplier. All outputs, including logits, are of order 1 at the start,
+and the gradient with respect to a unit is of order n^-1/2. With one learning rate for all weights, the first step
+changes outputs by these orders. Optimizers that divide by the gradient's size: n for hidden and output matrices, 1 for
+other weights. SGD: n^1/2 for hidden matrices, n for the output matrix, n^-1/2 for weights before the hidden matrices,
+and 1 for the output's bias. Muon, whose update of W is an orthogonal matrix times sqrt(max(1, rows/columns)): 1 for
+hidden and input matrices; for the output matrix n^1/2 if it has fewer rows than columns, else 1.
+- CompleteP (Dey et al. 2025): mu-P in the width, and branches divided by the depth, so that all outputs and changes are
+of order 1 in the depth.
 
-Two parts of updates fall like n^-1/2 in a right mu-P, and are all that one sees at widths where they are larger:
+In a correct mu-P, two parts of updates fall like n^-1/2. They dominate at widths where they are larger than the limit:
 
-- A matrix's update by T vectors x_s makes of one of them its own part, and T - 1 others' through x_s.x_t, of order
-  n^1/2 where these are independent. The mean square is that of n -> oo times 1 + T/n by SGD; by a step that is the
-  gradient's sign, whose part of one vector of T is (2/pi)^1/2 T^-1/2, times 1 + pi T/(2 n). Its power is
-  -1/2 / (1 + 2 n/(pi T)), below -1/4 where n < pi T/2.
-- Logits of attention that are q.k/d_k, with values independent of what comes back to them, get a gradient of order
-  n^-1/2 at the start, and by SGD so do queries, keys and what stands before them in their branch.
+- A matrix's update from T vectors x_s changes the output for one of them by its own part, and by the parts of the T - 1
+others through x_s.x_t, which is of order n^1/2 for independent vectors. With SGD, the mean square is its limit for n ->
+oo times 1 + T/n. With a sign update, in which the part of one of T vectors is (2/pi)^1/2 T^-1/2, it is the limit times
+1 + pi T/(2 n). The exponent is then -1/2 / (1 + 2 n/(pi T)), below -1/4 for n < pi T/2.
+- Attention logits q.k/d_k get a gradient of order n^-1/2 at the start if values are independent of the gradient that
+arrives at them. With SGD, queries, keys and the weights before them in their branch then also change by order n^-1/2.
 """
 
 from math import pi
@@ -46,7 +47,7 @@ _FIRST_STEP: dict[str, dict[Role, float]] = {
 
 
 def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool) -> Role:
-    """Return the role of a weight.
+    """Return the role of a weight (input, hidden, output, vector, ...) from its lengths that grow with the width.
 
     Args:
         growing: number of its lengths that grow with the width.
@@ -67,14 +68,14 @@ def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool
 
 
 def start_asked(parametrization: Parametrization, *, grows: bool) -> Range:
-    """Return the expected range of a module output's exponent at the start: for growing outputs, or for logits."""
+    """Return the expected range of the exponent of a module's output before training, as (low, high)."""
     if grows or parametrization == "sp":
         return 0.0, 0.0
     return (-HALF, -HALF) if parametrization == "mean-field" else (-HALF, 0.0)
 
 
 def crowded(vectors: int, inputs: float) -> bool:
-    """Return whether a sign update changes a vector's output more through the other vectors than through itself.
+    """Return whether a sign update changes the output for one vector mostly through the batch's other vectors.
 
     Args:
         vectors: number of vectors that the matrix multiplies.
@@ -90,7 +91,7 @@ def own_asked(
     parametrization: Parametrization, role: Role, optimizer: str, rate: float, *, crowd: bool = False,
     attention: bool = False,
 ) -> Range | None:  # fmt: skip
-    """Return the expected exponent of the output change by a weight's first update, or None if nothing is expected.
+    """Return the expected range of the exponent of a module's output change by its weight's first update.
 
     Args:
         parametrization: the parametrization.
@@ -98,7 +99,7 @@ def own_asked(
         optimizer: the name of the optimizer's class.
         rate: exponent of the common learning rate, for the standard parametrization.
         crowd: whether other vectors dominate the change (`crowded`).
-        attention: whether the network has attention.
+        attention: whether the network has attention. The result is None if no exponent is expected.
     """
     # Muon's updates are orthogonal matrices: they make of a vector as much, whatever the others are.
     less = HALF if crowd and role in ("hidden", "output") and optimizer != "Muon" else 0.0
@@ -114,10 +115,10 @@ def own_asked(
 
 
 def passed_asked(parametrization: Parametrization) -> Range | None:
-    """Return the expected exponent of passed-on changes, or None; too small changes follow from earlier updates."""
+    """Return the expected range of the exponent of passed-on changes, from a module's changed input, or None."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 
 def logit_asked(parametrization: Parametrization) -> float:
-    """Return the expected exponent of the factor of q·k in the key size d_k."""
+    """Return the required exponent of the factor of q·k in the key size d_k: -1/2 in the standard parametrization."""
     return -HALF if parametrization == "sp" else -1.0

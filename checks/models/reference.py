@@ -46,10 +46,10 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """Stored measurements of a probed module, for comparisons with other modules.
+    """Stored measurements of a probed module, with which other modules are compared.
 
     Attributes:
-        name: the name of its factory.
+        name: the name of the module's factory.
         table: for every width, depth, part, layer (`WHOLE_MODEL`: the mean over the layers of a list), parameter and
             quantity the mean of the logarithms, their variance over seeds, and the number of seeds.
     """
@@ -58,14 +58,14 @@ class Reference:
     table: pd.DataFrame
 
     def save(self, path: Path) -> None:
-        """Write the reference as JSON."""
+        """Write the reference to a JSON file."""
         content = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
         rows = [[_plain(value) for value in row] for row in self.table.itertuples(index=False)]
         write_whole(path, (json.dumps(content | {"rows": rows}) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> "Reference":
-        """Read a reference from a file.
+        """Read a reference from a JSON file.
 
         Raises:
             ValueError: the file was not written by `save`, or by another version.
@@ -87,10 +87,10 @@ class Reference:
 
 
 def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None) -> Reference:
-    """Make a reference from a probed module.
+    """Return the measurements of a probed module as a reference for other modules.
 
     Args:
-        name: the name of its factory.
+        name: the name of the module's factory.
         frame: the measured numbers, as in `simulate.Probed.frame`.
         tests: the exact tests, as in `simulate.Probed.tests`; if given, visible positions and the factor of q·k are
             compared too.
@@ -118,7 +118,7 @@ def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None
 
 
 def against_reference(found: Reference, reference: Reference, rate: float = RATE) -> list[Alarm]:
-    """Report the differences from a reference: those of the whole model, then the remaining ones of single layers.
+    """Report the differences between a module and a reference as alarms: first of the whole model, then of layers.
 
     Args:
         found: the module's measurements.
@@ -149,14 +149,14 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
 def one_against_one(
     maker: Any, other: Any, *, seeds: int, seed: int, layers: Sequence[str], device: str
 ) -> tuple[list[Alarm], list[str]]:
-    """Compare the modules that two functions without arguments make; return differences and notes.
+    """Compare the modules that two functions without arguments make; return alarms about differences, and notes.
 
     Args:
         maker: the function to judge, or its name.
         other: the function to compare with, or its name.
         seeds: number of random networks of each.
-        seed: root seed.
-        layers: globs that name the layers.
+        seed: root seed of the random networks.
+        layers: glob patterns of the layers' names.
         device: the device of the modules.
 
     Raises:
@@ -185,13 +185,13 @@ def one_against_one(
 
 
 def _causes_first(alarm: Alarm) -> tuple[int, int]:
-    """Return a sort key: differences that are likely causes come first, then those of the whole model."""
+    """Return a sort key for differences: likely causes first, then differences of the whole model."""
     words = ("q.k is ", "sees ", "does not see ", "norm of", "has ", "lacks ", "mean squared")
     return next((k for k, word in enumerate(words) if alarm.what.startswith(word)), len(words)), alarm.layer
 
 
 def _seeing(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Report layers that see positions or samples that the reference does not see, or the reverse."""
+    """Report layers that depend on positions or samples unlike the reference's layers."""
     keys = ["width", "depth", "part", "quantity"]
     for (width, depth, part, quantity), of in rows.groupby(keys, sort=False):
         other = of[of["mean"] != of["mean_other"]]
@@ -202,7 +202,7 @@ def _seeing(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]
 
 
 def _scaled(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Report layers with another factor of q·k than the reference; one finding if all layers of a list differ alike."""
+    """Report layers whose factor of q·k differs from the reference's; one finding if all layers differ equally."""
     for (width, depth, part), of in rows.groupby(["width", "depth", "part"], sort=False):
         other = of[(of["mean"] - of["mean_other"]).abs() > _SAME_SCALE]
         alike = len(other) == len(of) and np.ptp((other["mean"] - other["mean_other"]).to_numpy()) < _SAME_SCALE
@@ -217,7 +217,7 @@ def _scaled(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]
 
 
 def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Report parameters that only one of both has, or whose gradient or norm is 0 in one of them."""
+    """Report parameters that only the module or only the reference has, or whose gradient or norm is 0 in one."""
     rows = joined[(joined["side"] != "both") & joined["quantity"].isin(["weight", "gradient"])]
     rows = rows[(rows["layer"] != WHOLE_MODEL) | (rows["part"] == "")]
     keys = ["width", "depth", "part"]
@@ -256,7 +256,7 @@ def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int
 
 
 def _limits(both: pd.DataFrame, rate: float) -> pd.Series:
-    """Return the allowed differences of logarithms, by Student's t.
+    """Return the allowed differences of logarithms between module and reference, by Student's t.
 
     The limit is the larger of two: from the number's own scatter, and from the scatter of all layers and sizes. Among
     hundreds of numbers some have a small scatter by chance, and few seeds do not show rare events, such as two equal
@@ -277,7 +277,7 @@ def _limits(both: pd.DataFrame, rate: float) -> pd.Series:
 
 
 def _all_differ(layers: pd.DataFrame, size: float) -> bool:
-    """Return whether most layers share the difference of the mean, so that it is not due to a single layer."""
+    """Return whether most layers differ by about as much as their mean, so that the cause is not a single layer."""
     alike = bool((np.sign(layers["size"]) == np.sign(size)).all())
     return layers.empty or (alike and abs(float(layers["size"].median())) > abs(size) / 2)
 

@@ -1,4 +1,4 @@
-"""The report of `probe` on one module, on a factory's modules, or on optimizer steps."""
+"""The report of `probe` on one module, on modules of several sizes, or on optimizer steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ from simulate.modules.probe import Probed
 from theory.stack.parametrizations import Parametrization
 
 ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype", "optimizer")
-"""Kinds of alarms that apply to any weights; the others apply only to an initialization."""
+"""The kinds of alarms that apply to any weights; other kinds apply only to an initialization."""
 _TITLES = {
     "sp": "the standard parametrization", "mup": "mu-P", "mean-field": "the mean-field parametrization",
     "completep": "CompleteP",
@@ -44,13 +44,13 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ProbeReport:
-    """The result of `probe`: alarms, notes, tables and a verdict on one or several modules.
+    """The result of `probe`: alarms, notes, tables and a verdict on one or several PyTorch modules.
 
     Attributes:
         name: the name of the factory, or of the module's class.
         alarms: the faults, one alarm each, the most likely cause first.
         notes: remarks that are not alarms, one line each.
-        probed: all measured numbers of modules; None for optimizer steps over sizes.
+        probed: all measured numbers of modules; None for optimizer steps of modules of several sizes.
         layers: a row for each layer of one module or of the largest module
             (`checks.models.layer_tables.layers_table`).
         exponents: exponents of the last layers' gradient norms in depth and width (`probe_exponents`); empty for one
@@ -60,7 +60,7 @@ class ProbeReport:
             the optimizer holds (`simulate.modules.one_step.OneStep.moves`).
         updates: relative updates of one module in a first step at learning rate 1 (`updates_table`).
         theory: predictions for a Stack next to the measurements of several modules (`against_theory`), or None.
-        growth: predicted growth over each list of layers of one module, where it is known.
+        growth: predicted growth over each list of layers of one module, if it can be predicted.
         step: the first step of one module; None without an optimizer.
         stepped: all measured numbers of optimizer steps over sizes, or None.
         optimizer: the optimizer's name, for steps over sizes.
@@ -100,19 +100,19 @@ class ProbeReport:
         return {name: table for name, table in tables.items() if len(table.columns)}
 
     def to_frame(self) -> pd.DataFrame:
-        """Return all measured numbers: one row per size, seed, layer or module, parameter, quantity (and step)."""
+        """Return all measured numbers as a data frame, one row each, with size, seed, layer or module, and quantity."""
         return self.stepped.to_frame() if self.stepped is not None else self._measured.frame
 
     def reference(self) -> Reference:
-        """Return the measurements as a reference for other modules; its `save` writes a file for `against`."""
+        """Return the measurements as a `Reference` for other modules; its `save` writes a file for `against`."""
         return reference_of(self.name, self._measured.frame, self._measured.tests)
 
     def profile(self) -> pd.DataFrame:
-        """Return activations and gradients over the layers of several modules, for `figures.probe.probe`."""
+        """Return activations and gradients over the layers of several modules, the table for `figures.probe.probe`."""
         return profile_table(self._measured.frame)
 
     def lines(self) -> list[str]:
-        """Return the report as lines: verdict, alarms, measurements, notes, and what was judged."""
+        """Return the report as lines of text: verdict, alarms, measurements, notes, and what was judged."""
         lines = [f"Verdict: {self._verdict()}", *alarm_lines(self.alarms)]
         if self.stepped is not None:
             return [*lines, *steps_lines(self.steps, self.stepped), *folded(self.notes)]
@@ -141,7 +141,7 @@ class ProbeReport:
 
     @property
     def _alone(self) -> bool:
-        """Whether the report is on one module, without sizes."""
+        """Whether the report is about one module, not modules of several sizes."""
         return not len(self.exponents.columns)
 
     def _measured_lines(self, probed: Probed) -> list[str]:

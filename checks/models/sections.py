@@ -1,4 +1,4 @@
-"""The sections of a report on modules, as lines."""
+"""The sections of a report of `probe`, as lines of text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,18 +27,18 @@ _SHOWN = 12
 
 
 def no_layer(unseen: Mapping[str, str]) -> str:
-    """Return the reason why no layer was measured."""
+    """Return a sentence with the reason why no layer of a module was measured."""
     return f"no layer was measured, because {'; '.join(unseen.values()) or 'no layer gives a tensor of floats'}"
 
 
 def scope_lines(probed: Probed, *, stepped: bool = False, trained: bool = False, compared: bool = False) -> list[str]:
-    """List what was judged and what was not.
+    """Return one sentence on what `probe` judged in a module, and one on what it did not judge.
 
     Args:
         probed: the measured module.
         stepped: whether an optimizer's step was judged.
         trained: whether thresholds for initialized weights were skipped.
-        compared: whether there was a reference.
+        compared: whether the module was compared with a reference.
 
     Returns:
         One sentence that begins with "Judged" or "Only judged", and one that begins with "Not judged".
@@ -81,7 +81,7 @@ def scope_lines(probed: Probed, *, stepped: bool = False, trained: bool = False,
 
 
 def growths(frame: pd.DataFrame) -> dict[str, str]:
-    """Describe, for every list of one module, the growth of activations and gradients in total and per layer."""
+    """Describe the growth of activations and gradients over each list of layers, in total and per layer."""
     words = {}
     for part, (energy, gradient) in ends_of(frame).items():
         steps = len(profile(frame, part, "hidden_energy")) - 1
@@ -94,7 +94,7 @@ def growths(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
-    """Report the growth of activations and gradients, a change that would reduce it, and the predicted growth."""
+    """Report the growth of activations and gradients of one module, a change that would reduce it, and theory."""
     frame, lines = probed.frame, []
     for part, text in growths(frame).items():
         smaller = profile(frame, part, "energy_smaller_ends")
@@ -109,13 +109,13 @@ def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
 
 
 def loss_reason(tests: ExactTests) -> str:
-    """Compare the loss of one module with a uniform guess, as a reason for the verdict."""
+    """Compare the initial loss of one module with the loss of a uniform guess, as a reason for the verdict."""
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
     return f"loss {size:.3g} (uniform guess: {np.log(classes):.3g})" if np.isfinite(size) else ""
 
 
 def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
-    """Report the loss of the first module of a frame, next to the loss of a uniform guess."""
+    """Report the initial loss of a module, next to the loss of a uniform guess."""
     loss = float(frame.loc[frame["quantity"] == "loss", "value"].iloc[0])
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
     if not np.isfinite(loss):
@@ -131,7 +131,7 @@ def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
 
 
 def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
-    """Report which positions and samples see one another."""
+    """Report on which positions and samples a module's layers depend."""
     lines = []
     later, earlier, samples = (values(tests, f"sees_{whom}") for whom in ("later", "earlier", "samples"))
     for part in parts_of(frame):
@@ -162,7 +162,7 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
 
 
 def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
-    """Report what the layers contain if no attention was found."""
+    """Report the contents of the layers if no attention was found in them."""
     if layers.empty:
         return ["Attention: not tested, because no layer was measured."]
     if layers["logits"].notna().any():
@@ -176,7 +176,7 @@ def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
 
 
 def table_lines(layers: pd.DataFrame) -> list[str]:
-    """Print the layers of one module as tables, with one line that explains the columns."""
+    """Print the numbers of one module's layers as tables, with one line that explains the columns."""
     lines = []
     for part, of in layers.groupby("part", sort=False):
         columns = [title for title in LAYER_COLUMNS.values() if of[title].notna().any()]
@@ -190,7 +190,7 @@ def table_lines(layers: pd.DataFrame) -> list[str]:
 
 
 def update_lines(updates: pd.DataFrame) -> list[str]:
-    """Report the smallest and largest relative update for each optimizer, with their matrices."""
+    """Report the smallest and the largest relative update of matrices for each optimizer."""
     if updates.empty:
         return []
     ends = []
@@ -202,7 +202,7 @@ def update_lines(updates: pd.DataFrame) -> list[str]:
 
 
 def step_lines(step: OneStep) -> list[str]:
-    """Report the loss after a step and the relative change of the matrices."""
+    """Report the loss before and after an optimizer's step, and the relative changes of the matrices."""
     first = f"First step of {step.optimizer}"
     which = first if step.steps < 2 else f"Step {step.steps} of {step.optimizer} (the first at a rate above 0)"
     if not np.isfinite(step.loss_before):
@@ -230,7 +230,7 @@ def _stepped_lines(moves: pd.DataFrame) -> list[str]:
 
 
 def exponent_lines(exponents: pd.DataFrame) -> list[str]:
-    """Report how a layer's gradient norm scales with layer, depth and width."""
+    """Report how the last layer's gradient norm scales with depth and width, and its change per layer."""
     lines = []
     for row in exponents[exponents["parameter"] == TOTAL].itertuples():
         if row.against == "layer":
@@ -245,7 +245,7 @@ def exponent_lines(exponents: pd.DataFrame) -> list[str]:
 
 
 def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    """Compare the last layer at the largest judged size with theory, and count how many numbers agree in all."""
+    """Compare the last layer of the largest judged module with theory, and count the numbers that agree in all."""
     if table.empty:
         return ["Large-width theory: nothing to compare with."]
     judged = table[table["agreement"] != WORDS[-1]]
@@ -277,7 +277,7 @@ def _names_not_compared(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
 
 
 def steps_lines(table: pd.DataFrame, stepped: Stepped) -> list[str]:
-    """Print the exponents of optimizer steps, one line for each use of a weight."""
+    """Print the exponents of optimizer steps in width or depth, one line for each use of a weight."""
     lines = []
     for against, rows in table.groupby("against", sort=False):
         sizes = {size[str(against) == "depth"] for size in stepped.owners}
@@ -308,7 +308,7 @@ def steps_notes(alarms: Sequence[Alarm], stepped: Stepped, table: pd.DataFrame) 
 
 
 def _bends(table: pd.DataFrame) -> list[str]:
-    """Note exponents that still change with the size, so that larger sizes have other exponents."""
+    """Note how many exponents still change with the width or depth, so that larger modules have other exponents."""
     notes = []
     for against, rows in table[table["off"].notna()].groupby("against", sort=False):
         bent = rows[rows["bend"].abs() > rows["bend_half"].clip(lower=BEND)]
@@ -324,7 +324,7 @@ def _bends(table: pd.DataFrame) -> list[str]:
 
 
 def _ahead(table: pd.DataFrame) -> list[str]:
-    """Note exponents that are expected to change at larger sizes, because two terms with different powers add up."""
+    """Note how many exponents should change at larger sizes, because two terms with different exponents add up."""
     notes = []
     for against, rows in table[table["off"].notna()].groupby("against", sort=False):
         away = (rows["ahead"] - rows["exponent"]).abs()
@@ -344,7 +344,7 @@ def _what(row: Any) -> str:
 
 
 def _rows(table: pd.DataFrame, last: int) -> list[str]:
-    """Print a line for each use of a weight."""
+    """Print a line of exponents for each use of a weight."""
     cells = {
         (r.place, r.parameter, r.quantity, r.step): (r.exponent, r.low, r.high, r.word) for r in table.itertuples()
     }

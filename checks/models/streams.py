@@ -10,8 +10,10 @@ from checks.models.alarm import WHOLE_MODEL, Finding, escaped
 from simulate.modules.probe import ROUNDED
 
 NORMED_RESPONSE = 0.1
-"""A layer whose output responds less to the scale of its input ends in a norm: the response is 0 after a norm, and the
-input's share of the output without one."""
+"""The largest response of a layer's output to the scale of its input that counts as a norm at the layer's end.
+
+The response is 0 after a norm, and without one it is the input's share of the output.
+"""
 
 # So often is a layer named by mistake, if what it adds has a random direction.
 _MISTAKE = 1e-6
@@ -26,7 +28,7 @@ _LESS = 1e-3
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficient of the input in every layer's output and its error: means over seeds, nan if unknown."""
+    """Return each layer's coefficient of its input in its output, and its error: means over seeds, NaN if unknown."""
     values = []
     for quantity in ("stream_coefficient", "coefficient_error"):
         by_layer = rows[rows["quantity"] == quantity].groupby("layer")["value"]
@@ -40,11 +42,11 @@ def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.
 
 
 def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Find layers whose output does not contain their input, although the nearest layers' outputs do.
+    """Find layers whose output does not contain their input although the nearest layers' outputs do.
 
-    The coefficient c = <x, y>/<x, x> is 1 for y = x + b with any sizes of b and x; after a norm it is 1 divided by the
-    norm's scale. Its error is the projection of b on x, which is large for small embeddings. A layer is named only if
-    its c is below half of the nearest layers' c by more than chance explains.
+    The coefficient c = <x, y>/<x, x> is 1 for y = x + b with any sizes of b and x; after a norm, it is 1 divided by the
+    norm's scale. Its error is the projection of b on x, which is large for small embeddings. A layer is reported only
+    if its c is below half of the nearest layers' c by more than chance explains.
     """
     values, errors = coefficients(rows, layers)
     for k, value in enumerate(values):
@@ -64,7 +66,7 @@ def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]
 
 
 def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
-    """Return a line for every list in which no layer has a residual connection, which may be intended."""
+    """Return a note for each list in which no layer has a residual connection, which may be intended."""
     lines = []
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
         highest = _no_coefficient(rows, sorted(rows["layer"].unique()))
@@ -76,28 +78,28 @@ def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
 
 
 def _no_coefficient(rows: pd.DataFrame, layers: list[int]) -> float:
-    """Return the largest coefficient if no layer's can be told from 0, or else NaN."""
+    """Return the largest coefficient of layers' inputs if all are 0 up to chance, or else NaN."""
     values, errors = coefficients(rows, layers)
     none = len(layers) > 1 and np.isfinite(values).all() and (np.abs(values) < _SURE * errors).all()
     return float(np.abs(values).max()) if none else float("nan")
 
 
 def independent(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Return whether the layers' activations are independent: no output contains its input or follows its scale."""
+    """Return whether layers' activations are independent: no output contains its input or follows its input's scale."""
     asked = not rows[rows["quantity"] == "scale_response"].empty
     return asked and not _answers(rows) and bool(np.isfinite(_no_coefficient(rows, layers)))
 
 
 def behind_norms(rows: pd.DataFrame) -> bool:
-    """Return whether most outputs are normalized: independent of their input's scale and equally large for all tokens.
+    """Return whether most layers' outputs are normalized: equally large for all tokens and for any input scale.
 
-    True where this was not measured.
+    The result is true if this was not measured.
     """
     return not _answers(rows) and not _uneven(rows)
 
 
 def residual_of_normed(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Return whether residual connections carry the normalized stream, x = norm(x) + b, not the stream itself.
+    """Return whether residual connections carry the normalized stream, x = norm(x) + b, instead of x itself.
 
     The output contains its input, does not follow its scale, and is not normalized itself: tokens differ in size. Only
     layers after the first count, because the first may get a stream that is smaller than any branch.
@@ -123,7 +125,7 @@ def _uneven(rows: pd.DataFrame) -> bool:
 
 
 def normed_residuals(frame: pd.DataFrame) -> list[str]:
-    """Return a line for every list whose residual connections carry the normalized stream, which may be intended."""
+    """Return a note for each list whose residual connections carry the normalized stream, which may be intended."""
     lines: dict[str, None] = {}
     for (_, _, part), rows in frame[frame["layer"] > 0].groupby(["width", "depth", "part"], sort=False):
         if residual_of_normed(rows, sorted(rows["layer"].unique())):
@@ -132,7 +134,7 @@ def normed_residuals(frame: pd.DataFrame) -> list[str]:
 
 
 def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Find where the gradient stops on its way to the input although parameters before it are trainable."""
+    """Find the layers where the gradient stops on its way to the input although earlier parameters are trainable."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers).to_numpy(float)
     reached = [k for k, value in enumerate(arrives) if value > 0]
     if not reached:
@@ -150,13 +152,13 @@ def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
 
 
 def unreached(rows: pd.DataFrame, layers: list[int]) -> set[int]:
-    """Return the layers at whose output no gradient arrives, while it arrives at others."""
+    """Return the layers whose outputs get no gradient, if the outputs of other layers do."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers)
     return {int(layer) for layer, value in arrives.items() if not value > 0} if (arrives > 0).any() else set()
 
 
 def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return weight, gradient and later gradient of every parameter that ran and is not frozen: maxima over seeds."""
+    """Return weight and gradients of every parameter that ran and is not frozen, as maxima over seeds."""
     chosen = rows[rows["quantity"].isin(["weight", "gradient", "gradient_later", "frozen", "idle", "gradient_double"])]
     table = chosen.pivot_table("value", ["layer", "parameter"], "quantity", "max")
     table = table.reindex(columns=["weight", "gradient", "gradient_later", "frozen", "idle", "gradient_double"])
@@ -164,9 +166,10 @@ def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
-    """Find parameters without a gradient in any layer, now or after zero weights have moved: one finding per cause.
+    """Find parameters that get no gradient in any layer, now or after zero weights have moved.
 
-    Numbered parts, such as the experts of a layer, count together, because few tokens may leave one of them out.
+    There is one finding per cause. Numbered parts, such as the experts of a layer, count together, because few tokens
+    may reach only some of them.
     """
     table = _gradients(rows)
     if table.empty:
@@ -194,7 +197,7 @@ def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Finding]:
-    """Find weights whose gradient is only rounding error in every layer, such as a gate that is divided by itself.
+    """Find weights whose gradient is only rounding error in every layer, as for a gate that is divided by itself.
 
     The test uses gradient times weight, because a small gradient in front of a large weight still matters. Biases are
     left out: the bias of keys has no gradient except rounding. In double precision rounding errors shrink, while a
@@ -212,7 +215,7 @@ def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Fin
 
 
 def learning_later(frame: pd.DataFrame) -> list[str]:
-    """Return a line for every layer stack whose gradient is 0 until a zero parameter after it was updated."""
+    """Return a note for each list of layers whose gradient is 0 until a later zero parameter was updated."""
     lines: dict[str, None] = {}
     if not (frame.loc[frame["quantity"] == "gradient_later", "value"] > 0).any():
         return []
@@ -230,13 +233,13 @@ def learning_later(frame: pd.DataFrame) -> list[str]:
 
 
 def learning(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Return whether these layers have a parameter that is not frozen."""
+    """Return whether some layers have a parameter that is not frozen."""
     here = rows[rows["layer"].isin(layers)]
     return bool((here["quantity"] == "weight").sum() > (here["quantity"] == "frozen").sum())
 
 
 def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Find lists that have the same number of layers at every requested depth."""
+    """Find lists that have the same number of layers at every depth requested from the factory."""
     counts = frame[frame["quantity"] == "layers"]
     for part, rows in counts.groupby("part", sort=False):
         if rows["depth"].nunique() > 1 and rows["value"].nunique() == 1:
@@ -247,7 +250,7 @@ def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Fin
 
 
 def other_depths(frame: pd.DataFrame) -> list[str]:
-    """Return a line for every list and depth whose number of layers is not the requested one."""
+    """Return a note for each list and depth whose number of layers is not the requested depth."""
     counts = frame[(frame["quantity"] == "layers") & (frame["value"] != frame["depth"])]
     unique = counts[["part", "depth", "value"]].drop_duplicates()
     return [f"{row.part} has {row.value:.0f} layers at depth {row.depth}" for row in unique.itertuples()]

@@ -1,4 +1,4 @@
-"""Alarms about a whole module at initialization: its loss, growth over all layers, dtype and weight entries."""
+"""Alarms about a whole module at initialization: its loss, growth over all layers, dtype, and weight entries."""
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,7 @@ NEIGHBOURS = 3
 
 
 def of_the_whole(measured: Probed) -> list[Alarm]:
-    """Return alarms about loss, growth over the layers, and dtype, by thresholds for an initialized module."""
+    """Return alarms about an initialized module's loss, its growth over the layers, and its dtype."""
     alarms = loss_alarms(measured.tests)
     for part, (energy, gradient) in ends_of(measured.frame).items():
         depth = len(profile(measured.frame, part, "hidden_energy"))
@@ -65,7 +65,7 @@ def of_the_whole(measured: Probed) -> list[Alarm]:
 
 
 def loss_alarms(tests: ExactTests) -> list[Alarm]:
-    """Return alarms if the initial loss is far above a uniform guess's or below the entropy of the labels."""
+    """Return alarms if the initial loss is far above a uniform guess's loss or below the entropy of the labels."""
     size, classes, known = (whole(tests, what) for what in ("cross_entropy", "classes", "label_entropy"))
     alarms = []
     if LOSS * np.log(classes) < size < np.inf:
@@ -78,9 +78,10 @@ def loss_alarms(tests: ExactTests) -> list[Alarm]:
 
 
 def entry_notes(frame: pd.DataFrame) -> list[str]:
-    """Return a line for every matrix with unusual entries in all layers.
+    """Return a note for each matrix whose entries are unusually large in all layers.
 
-    Entries are unusual if they are far from 1/sqrt(fan-in) or from the entries of the layer's other matrices.
+    Entries are unusual if their standard deviation times sqrt(shorter side) is above `ENTRIES`, or far above that of
+    the layer's other matrices (`ENTRIES_BESIDE`).
     """
     chosen = frame[frame["quantity"].isin(["weight", "entries", "shortest"])]
     table = chosen.pivot_table("value", ["part", "layer", "parameter"], "quantity").reindex(
@@ -106,18 +107,18 @@ def entry_notes(frame: pd.DataFrame) -> list[str]:
 
 
 def profile(frame: pd.DataFrame, part: str, quantity: str) -> np.ndarray:
-    """Return a quantity of one module for the layers of a list, in order."""
+    """Return a quantity of one module for all layers of a list, in order, (layers,)."""
     rows = frame[(frame["part"] == part) & (frame["layer"] > 0) & (frame["quantity"] == quantity)]
     return rows.sort_values("layer")["value"].to_numpy(dtype=float)
 
 
 def parts_of(frame: pd.DataFrame) -> list[str]:
-    """Return the lists with at least one measured layer."""
+    """Return the names of the lists with at least one measured layer."""
     return list(frame.loc[frame["quantity"] == "hidden_energy", "part"].unique())
 
 
 def ends_of(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the growth over every list of at least two layers.
+    """Return the growth of activations and gradients over each list of at least two layers.
 
     Returns:
         By list: mean squared activation of the last layer / first layer, and gradient norm of the first / last layer.

@@ -1,1 +1,1 @@
-"""Tests of claims on the paper's networks, and on networks with dropped assumptions, by samples."""
+"""Judges of the claims on the paper's networks and their relaxations, from samples."""

@@ -1,4 +1,4 @@
-"""Test Definition 1 by samples: how often one token's squared norm exceeds (1 + ε) times its mean."""
+"""A table that compares Definition 1 with samples: how often a token's energy exceeds (1 + ε) times its mean."""
 
 from collections.abc import Sequence
 
@@ -15,16 +15,20 @@ _EPSILON = np.linspace(0.02, 0.5, 25)
 
 
 def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return δ(ε) before the last LayerNorm in samples and in theory, for configurations with one token.
+    """Compare δ(ε) before the last LayerNorm in samples and theory, for networks with one token per sequence.
 
-    With one token, every draw gives one independent token.
+    δ(ε) is the probability that a token's energy exceeds (1 + ε) times its mean. With one token, each draw is one
+    token.
+
+    Args:
+        cells: sampled networks, some with one token.
 
     Returns:
-        One row per cell and ε: its fields, draws, epsilon, share with its exact 95% interval (low, high), predicted,
-        and example, exp(−d ε²/8).
+        One row per network and ε: the network's fields, draws, epsilon, share with its exact 95% interval (low, high),
+        predicted, and example, which is exp(−d ε²/8).
 
     Raises:
-        ValueError: no cell has one token.
+        ValueError: no sampled network has one token.
     """
     single = [s for s in cells if s.stack.tokens == 1 and s.stack.in_paper and s.cell.text is None]
     if not single:

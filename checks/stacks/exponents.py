@@ -1,4 +1,4 @@
-"""Test the exponents of the last layer's gradient in the width d and the depth L by samples."""
+"""Verdicts on the exponents of the last layer's gradient in the width d and the depth L."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ from theory.paper.claims import CLAIMS
 from theory.paper.proof_chain import growth as symbolic_growth
 
 DEPTH_EXPONENT = {placement: float(number) for placement, number in CLAIMS["T1"].numbers.items()}
-"""What Theorem 1 says of the last layer's norm as L grows."""
+"""Theorem 1's exponent of the last layer's gradient norm in L, by placement."""
 
 # Of a local exponent at great depth; arrays of tokens take longer than pairs.
 _DEEP = {True: 1000, False: 256}
@@ -41,10 +41,16 @@ _DEEP_PATTERNS = 256
 
 
 def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge the exponent of the last gradient in d against that of d √(ln d), at fixed V and at fixed V/d.
+    """Judge Theorem 1's growth with d: the measured exponent against that of d √(ln d) over the same widths.
 
-    At fixed V the norm has its own exponent, but B = O(1 + √(V/d)) bends the bound's. At fixed V/d it is the reverse,
-    since labels coincide more often when V is small.
+    At fixed V, the norm has its own exponent, but B = O(1 + √(V/d)) bends the bound's. At fixed V/d, the bound has its
+    own exponent, but the norm's is bent: labels coincide more often when V is small.
+
+    Args:
+        cells: sampled networks.
+
+    Returns:
+        One verdict per placement and series of at least three widths.
     """
     rows = []
     saturated = [s for s in cells if abs(s.stack.output_scale**2 / s.stack.width - 1) < 1e-6]
@@ -109,7 +115,14 @@ def _width_row(subject: Subject, series: list[Samples], widths: Array) -> Verdic
 
 
 def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge H2: the exponent in d of bound / norm at fixed V/d, where ‖W_emb‖₂ does not bend it."""
+    """Judge claim H2: the exponent in d of bound divided by norm, at fixed V/d, where ‖W_emb‖₂ does not bend it.
+
+    Args:
+        cells: sampled networks.
+
+    Returns:
+        One verdict per placement and series of at least three widths.
+    """
     rows = []
     for placement, fixed, series, widths in _long_series(cells, partial(_width_series, proportional=True), "width"):
         last = last_layers(series)
@@ -150,7 +163,15 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge the exponent of the last gradient in L, by theory's exponent over the same depths and theory's limit."""
+    """Judge Theorem 1's growth with L: the measured exponent, the recursion's over the same depths, and its limit.
+
+    Args:
+        cells: sampled networks.
+
+    Returns:
+        One verdict per placement and series of at least three depths. The claim's exponent is compared with the
+        recursion's limit.
+    """
     rows = []
     for placement, fixed, series, depths in _long_series(cells, _depth_series, "depth"):
         last = last_layers(series)
@@ -190,7 +211,7 @@ def _local_words(last: LastLayer, x: Array) -> Sentence:
 
 
 def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge S1: the exponent in L of the first layer's gradients in Pre-LN, which the paper states as -1/2."""
+    """Judge claim S1: the exponent in L of the first layer's gradients in Pre-LN, -1/2 in the paper."""
     rows = []
     pre = [s for s in cells if s.stack.placement == "pre"]
     for _, fixed, series, depths in _long_series(pre, _depth_series, "depth"):
@@ -225,7 +246,7 @@ def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def _first_layer(series: list[Samples], depths: Array, name: str) -> tuple[PowerLaw, float]:
-    """Return the measured and the predicted exponent of a quantity's root mean square in layer 1, equally weighted."""
+    """Return the measured and the predicted exponent of a quantity's root mean square in layer 1, weighted equally."""
     norms = [estimate(s[name][:, 0].astype(float)).root() for s in series]
     errors = np.array([float(n.sem / n.mean) for n in norms])
     laws = [
@@ -239,10 +260,16 @@ def _first_layer(series: list[Samples], depths: Array, name: str) -> tuple[Power
 
 
 def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest: Stack) -> Agreement:
-    """Return whether a measured exponent agrees with theory's; "beyond" if finite width may bend it too much.
+    """Decide whether a measured exponent agrees with the predicted one; "beyond" if finite width may bend it too much.
 
-    The last layer's correction is of the order of `output_correction` at any depth. It bends the norm's exponent by
-    half of its change divided by the logarithm of the range.
+    The last layer's correction is of the order of `output_correction` at every depth. It bends the norm's exponent by
+    half of its change, divided by the logarithm of the range of x.
+
+    Args:
+        measured: the fitted power law of the measured norms.
+        predicted: the exponent in theory.
+        x: (points,), the widths or depths, increasing.
+        narrowest: the network with the smallest width.
     """
     if output_correction(narrowest) / 2 / np.log(x[-1] / x[0]) > EXPONENT_MARGIN:
         return "beyond"
@@ -251,10 +278,7 @@ def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest
 
 @lru_cache(maxsize=256)
 def depth_limit(stack: Stack) -> float:
-    """Return theory's local exponent in L of the last gradient's root mean square, between L = 500 and 1000.
-
-    For networks whose tokens are not exchangeable, it is between L = 128 and 256.
-    """
+    """Return theory's local exponent in L of the last layer's norm at great depth, taken as the limit."""
     deep = _DEEP[is_exchangeable(stack)]
     ends = [
         float(predict(replace(stack, depth=depth), patterns=_DEEP_PATTERNS)["grad_sq_W2"][-1])
@@ -264,13 +288,13 @@ def depth_limit(stack: Stack) -> float:
 
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
-"""What a series has in common: the placement, and what is held."""
+"""The key of a series: the placement, and the fixed sizes."""
 
 
 def _long_series(
     cells: Sequence[Samples], key: Callable[[Samples], Series], against: Against
 ) -> Iterator[tuple[str, tuple[tuple[str, str], ...], list[Samples], Array]]:
-    """Yield the series with at least three sizes: the placement, the fixed sizes, the cells by size, and the sizes."""
+    """Yield each series of at least three sizes: placement, fixed sizes, samples sorted by size, and sizes."""
     for (placement, fixed), group in by_key(cells, key):
         series = sorted(group, key=lambda s: getattr(s.stack, against))
         sizes = np.array([float(getattr(s.stack, against)) for s in series])
@@ -279,7 +303,7 @@ def _long_series(
 
 
 def _width_series(samples: Samples, *, proportional: bool, follows: bool = False) -> Series:
-    """Return the series of a cell: V fixed or proportional to d, and sigma_e fixed or proportional to √d."""
+    """Return the key of a network's series in d: V fixed or proportional to d, sigma_e fixed or ~ √d."""
     s, vocab = samples.stack, str(samples.stack.vocab)
     if proportional:
         vocab = "d" if s.vocab == s.width else f"{s.vocab / s.width:.4g} d"

@@ -1,4 +1,4 @@
-"""Tables of one network's layers and matrices in theory and in samples, and its local exponents."""
+"""Tables of one network: gradients of layers and matrices in theory and samples, and exponents around the network."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,16 +21,17 @@ _ERRORS = {"predicted": "predicted_sem", "mean": "sem"}
 
 
 def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.DataFrame:
-    """Return one row per quantity and layer, with theory's and the sampled value; gradients are root mean squares.
+    """Return one row per quantity and layer of a network, in theory and samples; gradient norms are root mean squares.
 
     Args:
-        prediction: the large-width means of a network; None where there is no rule.
-        samples: at least two draws of the same network; None for theory alone.
+        prediction: the large-width means of a network; None if theory has no rule.
+        samples: at least two draws of the same network; None to show theory only.
 
     Returns:
-        Columns quantity (`grad_W2` is the root mean square of what `grad_sq_W2` is the square of; other names are those
-        of `theory.QUANTITIES`), layer (0 for what the network has once), predicted, predicted_sem (its error where
-        theory samples, else 0), mean, sem, draws; NaN, and 0 draws, where there is none.
+        Columns quantity (`grad_W2` is the root of the mean of `grad_sq_W2`; other names are those of
+        `theory.QUANTITIES`), layer (0 for a quantity of the whole network), predicted, predicted_sem (the error of
+        theory
+        if it uses random samples, else 0), mean, sem, draws. Missing numbers are NaN, with 0 draws.
     """
     quantities, columns = list[str](), {name: list[NDArray[Any]]() for name in _NUMBERS}
     for name in dict.fromkeys([*(prediction or ()), *(samples or ())]):
@@ -53,13 +54,18 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
 
 
 def first_over_last(samples: "Samples") -> dict[str, Estimate]:
-    """Return the ratio of the first / last layer's gradient norm for every matrix, with errors from the same draws.
+    """Return, for every matrix, the first layer's gradient norm divided by the last layer's, with its standard error.
 
-    For the squares a and b of the two layers, the ratio is r = sqrt(mean a/mean b). Its error is that of r (a/mean a -
-    b/mean b)/2 over draws, by the delta method, in which common factors of both layers cancel.
+    Norms are root mean squares over the same draws. With squares a and b of the two layers, the ratio is r = sqrt(mean
+    a/mean b), and its error is the standard error of r (a/mean a - b/mean b)/2 over draws (the delta method). Variation
+    that both layers share cancels.
+
+    Args:
+        samples: draws of one network.
 
     Returns:
-        By the names of a `layer_table`; without matrices of one layer, or with no gradient in the first or the last.
+        Ratios by the quantity names of `layer_table`. Matrices that are not per layer, or whose gradient is 0 in the
+        first or the last layer, are left out.
     """
     ratios = {}
     for name, values in samples.items():
@@ -87,24 +93,23 @@ def _measured(samples: "Samples | None", name: str) -> Estimate | None:
 
 
 def matrices(table: pd.DataFrame) -> list[str]:
-    """Return the names of a `layer_table`'s gradient norms per layer, in the table's order."""
+    """Return the names of the per-layer gradient norms in a `layer_table`, in the table's order."""
     per_layer = table["quantity"].to_numpy()[table["layer"].to_numpy() > 0]
     return [str(name) for name in dict.fromkeys(per_layer) if _NORM in str(name)]
 
 
 def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
-    """Return the exponents of the first and last layers' gradient norms when width or depth is doubled.
+    """Predict exponents of the gradient norms of the last and first layer, from doubling the width or the depth.
 
-    Heads become wider with the network; their number, the ratio of the feed-forward width, and V stay. An encoder's
-    depth is doubled too.
+    The number of heads, the feed-forward ratio and V stay fixed. An encoder's depth is doubled with the depth.
 
     Args:
         here: the network's prediction.
-        predicted: gives the prediction of another network.
+        predicted: function that predicts another network.
 
     Returns:
-        Columns quantity, field ("width" or "depth"), exponent and sem (of the patterns that theory samples) of the last
-        layer, first and first_sem of the first, NaN where it has no gradient.
+        Columns quantity, field ("width" or "depth"), exponent and sem for the last layer, first and first_sem for the
+        first layer (NaN if it has no gradient). Standard errors come from the attention samples of theory.
     """
     rows = []
     for field in ("width", "depth"):

@@ -1,4 +1,4 @@
-"""Judge every claim that a set of samples can test."""
+"""The front door of the judges: all verdicts on claims that a set of samples allows."""
 
 from collections.abc import Sequence
 
@@ -19,19 +19,20 @@ from theory import Stack
 from theory.stack import PAPER
 
 MINIMUM_DRAWS = 32
-"""Cells with fewer draws give no verdicts: errors estimated from fewer make intervals of exponents too narrow."""
+"""The smallest number of draws for a verdict: errors estimated from fewer make intervals of exponents too narrow."""
 
 
 def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge the claims by samples, in the order of the claims.
+    """Judge all claims by samples of networks, and return the verdicts in the order of the claims.
 
-    The claims are about Gaussian inputs and the paper's two placements. With a dropped assumption, only the exponents
-    of Theorem 1 are judged. Other cells, and cells with under `MINIMUM_DRAWS` draws, are only compared with theory. A
-    claim gives no row if the cells do not contain the grid that it needs; an exponent needs three widths or depths.
-    Registered claims come last and get every cell with enough draws.
+    The claims are about Gaussian inputs and the paper's two placements. For networks with a dropped assumption, only
+    the exponents of Theorem 1 and the profiles over layers are judged. Other networks, and networks with fewer than
+    `MINIMUM_DRAWS` draws, are only compared with theory. A claim has no verdict if the samples do not contain the grid
+    that it needs; an exponent needs three widths or depths. Registered claims come last, and their judges get every
+    network with enough draws.
 
     Raises:
-        ValueError: the judge of a registered claim fails, or an item is not a cell.
+        ValueError: the judge of a registered claim fails, or an item is not a `Samples`.
     """
     cells = checked_cells(cells)
     enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]

@@ -1,4 +1,4 @@
-"""Test the growth of gradients over the layers of Post-LN against its closed form, for any hidden units and gains."""
+"""Verdicts on claim G1: the growth of Post-LN's gradients over layers, against its closed form."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,23 +15,31 @@ from theory import Stack, predict
 from theory.paper.layer_growth import layer_factor
 
 LEAST_DEPTH = 12
-"""Over the upper half of fewer layers tokens are not aligned yet, and a slope has few points."""
+"""The smallest depth that is judged: with fewer layers, tokens are not yet aligned, and the slope has few points."""
 LARGEST_DEPTH_OVER_WIDTH = 1 / 200
 MARGIN = 0.03
-"""Of the ratio of the gradients at the ends of those layers."""
+"""The allowed relative error of the ratio of gradients at the ends of the upper half of the layers."""
 
 
 def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge G1: the slope of ln‖∂L/∂W^{2,l}‖ over the upper half of the layers, against ln of `layer_factor`.
+    """Judge claim G1: the slope of ln‖∂L/∂W^{2,l}‖ over the upper half of the layers, against ln of `layer_factor`.
 
     The closed form is a limit. The claim fails if the recursion has another limit, or if samples have another slope
-    than a recursion that has reached the limit. It holds if recursion and samples agree with it over these layers.
+    than
+    a recursion that has reached the limit. It holds if recursion and samples both have the limit's slope in these
+    layers.
+
+    Args:
+        cells: sampled networks.
+
+    Returns:
+        One verdict for each Post-LN network that is deep and wide enough and has a closed form.
     """
     return [verdict for s in cells if (verdict := _verdict(s)) is not None]
 
 
 def _deep_slope(stack: Stack) -> float:
-    """Return the recursion's slope in the middle of ten times as many layers."""
+    """Return the slope of ln‖∂L/∂W²‖ per layer in theory, in the middle of a network ten times as deep."""
     middle = 5 * stack.depth
     below, above = predict(replace(stack, depth=2 * middle), patterns=PATTERNS)["grad_sq_W2"][middle - 1 : middle + 1]
     return 0.5 * float(np.log(above / below))

@@ -1,4 +1,4 @@
-"""Test Lemmas 1, 2 and 3 by samples."""
+"""Verdicts on Lemmas 1, 2 and 3 from samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,18 +31,18 @@ _JACOBIAN_DRAWS = 64
 
 
 def lemma1(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 1: a ReLU passes half of the pre-activations' squared norm; their variance after LayerNorm is 1."""
+    """Judge Lemma 1: ReLU keeps half of the pre-activations' energy; their variance is 1 here, after LayerNorm."""
     return _one_number(cells, "L1", "", "ffn_hidden_energy", "E||ReLU(x W1)||^2 / d with s = 1")
 
 
 def lemma2_post(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 2 for Post-LN: E||x||^2 = 3d/2 before the last LayerNorm of every layer."""
+    """Judge Lemma 2 for Post-LN: the energy before the last LayerNorm of every layer is 3d/2."""
     post = [s for s in cells if s.stack.placement == "post"]
     return _one_number(post, "L2a", "post", "hidden_energy", "E||x5_l||^2 / d")
 
 
 def _one_number(cells: Sequence[Samples], claim: str, placement: str, quantity: str, note: str) -> list[Verdict]:
-    """Judge that a quantity has one value in every layer, pooled over cells; no single layer may differ."""
+    """Judge a claim that a quantity has one value in every layer, from means pooled over networks and by layer."""
     if not cells:
         return []
     value = float(CLAIMS[claim].numbers["energy"])
@@ -76,10 +76,7 @@ def _one_number(cells: Sequence[Samples], claim: str, placement: str, quantity: 
 
 
 def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 2 for Pre-LN: E||x_l||^2 within its band, for both readings of the index l.
-
-    l counts the layers passed, or x_l is the input of layer l, after l − 1 layers.
-    """
+    """Judge Lemma 2 for Pre-LN, a band of energies, with x_l after l layers or, as printed, after l − 1."""
     pre = [s for s in cells if s.stack.placement == "pre"]
     if not pre:
         return []
@@ -125,7 +122,7 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 2 for Post-LN's uniform attention, which adds between 0 and d to a token's E||x||^2."""
+    """Judge Lemma 2's bounds for Post-LN: uniform attention adds between 0 and d to a token's energy."""
     post = [s for s in cells if s.stack.placement == "post"]
     if not post:
         return []
@@ -164,10 +161,16 @@ def _judged(samples: Samples, measured: Estimate, predicted: float) -> Agreement
 
 
 def _band(energies: Sequence[Estimate], bands: Sequence[tuple[Any, Any]], kept: Word) -> tuple[int, Word]:
-    """Return how many layers are outside their band, and the resulting verdict.
+    """Count the layers whose energy is outside a band, and return the count with the verdict.
 
-    `fails` if any lies outside by more than chance; `kept` if every layer that was measured to the margin (95%
-    interval within 3%) lies inside the band widened by it; `undecided` if some does not, or none was measured so well.
+    "fails": some layer is outside by more than chance. `kept`: every layer that is measured precisely (95% interval
+    within
+    3%) lies inside the band, widened by 3%. "undecided": one of these layers does not, or none is measured precisely.
+
+    Args:
+        energies: the energies by layer, for each network.
+        bands: the lower and upper ends of the band by layer, for each network.
+        kept: the verdict if all layers are inside.
     """
     outside, unclear, measured = 0, 0, 0
     for e, (low, high) in zip(energies, bands, strict=True):
@@ -181,12 +184,12 @@ def _band(energies: Sequence[Estimate], bands: Sequence[tuple[Any, Any]], kept: 
 
 
 def _leading(values: NDArray[np.bool_]) -> int:
-    """Return how many entries are true before the first false one."""
+    """Count the true entries before the first false one."""
     return int(np.cumprod(values).sum())
 
 
 def lemma3() -> list[Verdict]:
-    """Judge Lemma 3 on tokens a·1 + N(0, I), as printed, which is off by the unbounded ‖x‖/‖y‖, and corrected."""
+    """Judge Lemma 3 on tokens a·1 + N(0, I), as printed and corrected; as printed, ‖x‖/‖y‖ is off without bound."""
     norms = [jacobian_norms(width=_JACOBIAN_WIDTH, offset=a, draws=_JACOBIAN_DRAWS, seed=0) for a in _OFFSETS]
     ratios = [estimate(n.exact / n.uncentred) for n in norms]
     growth = power_law(_OFFSETS[1:], [r.mean for r in ratios[1:]], [r.sem for r in ratios[1:]])

@@ -1,4 +1,4 @@
-"""Register claims of a user's own, and judge them by the user's functions."""
+"""Registration of a user's own claims with functions that judge them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,16 +14,16 @@ _JUDGES: Table[Judge] = Table("claim", {})
 
 
 def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
-    """Register a claim for `claims`, `verdicts`, and the commands `check` and `claims`.
+    """Register a user's claim with its judge, for `claims`, `verdicts`, and the commands `check` and `claims`.
 
     Args:
-        claim: the claim; only its kind is checked.
-        judge: function that returns verdicts on the claim from samples: all cells with enough draws. It returns [] if
-            the samples cannot test the claim.
+        claim: the claim; only its type is checked.
+        judge: function that gets all sampled networks with enough draws and returns verdicts on the claim, or [] if the
+            samples cannot test it.
         version: version of the claim and its judge together.
 
     Raises:
-        ValueError: the id or version cannot be one, or the id is taken.
+        ValueError: the claim or judge has the wrong type, the id or version is invalid, or the id is taken.
     """
     if not isinstance(claim, Claim) or not callable(judge):
         raise ValueError(f"claim must be a Claim with a function that judges it, got {claim!r} and {judge!r}.")
@@ -32,10 +32,10 @@ def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
 
 
 def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
-    """Return the verdicts of registered claims on cells, in the order of registration.
+    """Return the verdicts on registered claims from samples, in the order of registration.
 
-    A judge that fails, or that does not return verdicts on its claim, gives one undecided row with the error. The other
-    results are kept.
+    A judge that raises an error, or returns something other than verdicts on its claim, gives one undecided verdict
+    with the reason. The other verdicts are kept.
     """
     load_entry_points()
     verdicts = []
@@ -66,5 +66,5 @@ def _unjudged(name: str, why: str) -> Verdict:
 
 
 def without_own(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts on built-in claims; only these are committed."""
+    """Return only the verdicts on built-in claims, the ones that are committed to the repository."""
     return [verdict for verdict in verdicts if verdict.claim not in CLAIMS.versions]

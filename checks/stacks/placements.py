@@ -1,4 +1,4 @@
-"""Compare placements of LayerNorm: gradients against the depth, and over the layers."""
+"""Tables that compare placements of LayerNorm: gradients against the depth, and over the layers."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ FLAT = 1.1
 
 
 def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return one row per cell and layer with the root mean square of ‖∂L/∂W²‖: measured (norm, sem) and predicted."""
+    """Return the root mean squares of ‖∂L/∂W²‖, measured and predicted, one row per sampled network and layer."""
     parts = []
     for number, s in enumerate(cells):
         norm = estimate(s["grad_sq_W2"].astype(float)).root()
@@ -29,10 +29,10 @@ def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
 
 
 def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
-    """Return for each placement the exponents in L of the last and the first layer's norm, measured and predicted.
+    """Return for each placement the measured and predicted exponents in L of the last and the first layer's norm.
 
     Args:
-        norms: `layer_norms` of cells that differ in placement and depth alone.
+        norms: table from `layer_norms` of networks that differ only in placement and depth.
 
     Returns:
         Columns placement, layer ("last" or "first"), exponent, low, high (95%), predicted (NaN without a rule).
@@ -59,14 +59,14 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
 
 
 def layer_spreads(norms: pd.DataFrame) -> pd.DataFrame:
-    """Return for each placement the largest / smallest gradient norm over the layers, at the greatest depth.
+    """Return for each placement the ratio of the largest to the smallest norm over layers, at the greatest depth.
 
     Args:
-        norms: `layer_norms` of cells that differ in placement and depth alone.
+        norms: table from `layer_norms` of networks that differ only in placement and depth.
 
     Returns:
-        Columns placement, depth, spread (of samples), sem, predicted (NaN without a rule), and flat: whether it is
-        below `FLAT`, in theory or, where there is none, in samples.
+        Columns placement, depth, spread (the measured ratio), sem, predicted (NaN without a rule), and flat: whether
+        the ratio is below `FLAT`, in theory or, without a rule, in samples.
     """
     rows = []
     for placement, here in norms[norms["depth"] == norms["depth"].max()].groupby("placement", sort=False):

@@ -1,4 +1,4 @@
-"""Test gradients over the layers against appendix F by samples."""
+"""Verdicts on appendix F's claims about gradients over the layers."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from theory.paper.claims import CLAIMS
 
 
 def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge F1 for Post-LN: the slope of ln‖∂L/∂W^{2,l}‖ over l, against ln(3/2)/2 per layer."""
+    """Judge claim F1: the slope of ln‖∂L/∂W^{2,l}‖ over the layer l in Post-LN, against ln(3/2)/2 per layer."""
     cell = _deepest(cells, "post")
     if cell is None:
         return []
@@ -37,7 +37,7 @@ def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge F2 for Pre-LN: the exponent of ‖∂L/∂W^{2,l}‖ in l over the upper two thirds of the layers, against 0."""
+    """Judge claim F2: the exponent of ‖∂L/∂W^{2,l}‖ in l in Pre-LN, over the upper two thirds of the layers."""
     cell = _deepest(cells, "pre")
     if cell is None:
         return []
@@ -73,25 +73,28 @@ def _slope(
 
 
 def _word(slope: Estimate, predicted: float, claimed: float) -> Word:
-    """Return "fails" if the claimed slope differs from the measured one, and "holds" if theory also agrees with it."""
+    """Return the verdict on a slope: "fails" if samples exclude the claimed slope, "holds" if theory agrees."""
     if abs(slope.mean - claimed) > max(EXPONENT_MARGIN, CHANCE * float(slope.sem)):
         return "fails"
     return "holds" if abs(predicted - claimed) <= EXPONENT_MARGIN else "undecided"
 
 
 def _deepest(cells: Sequence[Samples], placement: str) -> Samples | None:
-    """Return the deepest cell whose profile large-width theory can predict: 6 <= L <= d/40."""
+    """Return a placement's deepest network with 6 <= L <= d/40, where large-width theory holds, or None."""
     fitting = [s for s in cells if s.stack.placement == placement and s.stack.depth >= 6 and _wide(s)]
     return max(fitting, key=lambda s: (s.stack.depth, s.stack.width), default=None)
 
 
 def _wide(samples: Samples) -> bool:
-    """Whether a network is wide enough for its slope: a first layer off by L/d changes a slope over L layers by 1/d."""
+    """Check that a network is wide enough for the slope of its profile over layers: L <= d/40.
+
+    An error of L/d in the first layer changes a slope over L layers by 1/d only, so `Trust` does not matter.
+    """
     return samples.stack.depth <= samples.stack.width / 40
 
 
 def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
-    """Return one cell per placement for a figure of profiles: the deepest, first wide and unrelaxed ones."""
+    """Select one network per placement for figures of its profile: the deepest, wide and unrelaxed if possible."""
     best: dict[str, Samples] = {}
     for s in sorted(
         cells, key=lambda s: (s.cell.text is None, _wide(s), not s.stack.relaxed, s.stack.depth, s.stack.width)

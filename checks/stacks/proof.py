@@ -1,4 +1,4 @@
-"""Test the steps of Theorem 1's proof by samples: Lemmas 4 and 5, Definition 1's example, Proposition 1, and E1."""
+"""Verdicts on the steps of the proof: Lemmas 4 and 5, Definition 1's example, Proposition 1, and claim E1."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ _EPSILON = (0.1, 0.3, 0.5)
 
 
 def lemma4() -> list[Verdict]:
-    """Judge Lemma 4: the eigenvalues of I − aᵀa for random unit rows a."""
+    """Judge Lemma 4: the eigenvalues of I − aᵀa for random unit rows a are 0 once and otherwise 1."""
     rows = np.random.default_rng(0).normal(size=(64, _SIZE))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     eigenvalues = np.linalg.eigvalsh(np.eye(_SIZE) - rows[:, :, None] * rows[:, None, :])
@@ -43,7 +43,7 @@ def lemma4() -> list[Verdict]:
 
 
 def lemma5() -> list[Verdict]:
-    """Judge Lemma 5's step in Theorem 1, as used and corrected, on a law that is (0.1, 0.125)-bounded."""
+    """Judge Lemma 5 as stated, as Theorem 1 uses it, and corrected, on an (ε, δ)-bounded law at the paper's ε and δ."""
     law = counterexample(0.1, 0.125)
     low = law.sample(_DRAWS, seed=0) <= 0.1
     proportion, interval = share(low)
@@ -74,7 +74,13 @@ def lemma5() -> list[Verdict]:
 
 
 def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
-    """Judge Lemma 5 under its own assumption, Y <= B surely, on exact random laws, including one that attains it."""
+    """Judge Lemma 5 under its own assumption, Y <= B surely, on random discrete laws.
+
+    Probabilities are exact. A law on two points, a and B, attains the bound.
+
+    Args:
+        largest: the upper end of the values, as a multiple of B.
+    """
     rng = np.random.default_rng(0)
     top, points = 2.0, 5
     values = np.concatenate([rng.uniform(0, largest * top, (_LAWS, points)), np.full((_LAWS, 1), top)], axis=1)
@@ -100,7 +106,7 @@ def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
 
 
 def definition1() -> list[Verdict]:
-    """Judge the chi-square example of Definition 1: its exact tail and its samples are below exp(−d ε²/8)."""
+    """Judge Definition 1's chi-square example: its exact tail and sampled shares against exp(−d ε²/8)."""
     rng, rows = np.random.default_rng(0), []
     for d in (64, 512):
         energy = rng.chisquare(d, _DRAWS) / d
@@ -136,7 +142,7 @@ def definition1() -> list[Verdict]:
 
 
 def proposition1() -> list[Verdict]:
-    """Judge Proposition 1's sub-exponential tail on chi-squares of d degrees, with parameters (2 sqrt(d), 4)."""
+    """Judge Proposition 1's sub-exponential tail for chi-squares of d degrees of freedom, parameters (2 sqrt(d), 4)."""
     rng, above, tightest, apart = np.random.default_rng(0), 0, [], False
     for d in (1, 8, 64):
         excess = rng.chisquare(d, _DRAWS) - d
@@ -167,9 +173,9 @@ def proposition1() -> list[Verdict]:
 
 
 def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge E1 in the first layer: how often some hidden unit exceeds √(2 ln(100 d)), its threshold in the proof.
+    """Judge claim E1 in the first layer: how often some hidden unit exceeds √(2 ln(100 d)).
 
-    Theory is for n independent positions. In the first layer, tokens have hardly aligned.
+    The prediction assumes n independent positions. In the first layer, tokens have hardly aligned.
     """
     cells = [s for s in cells if "ffn_hidden_max_sq" in s]
     if not cells:

@@ -1,4 +1,4 @@
-"""Test the chain of Theorem 1's proof, s0 ≤ ... ≤ s6, on every draw, and return it as a table for its figure."""
+"""The chain s0 ≤ ... ≤ s6 of Theorem 1's proof: verdicts from every draw, and the table of its figure."""
 
 from collections.abc import Sequence
 
@@ -23,11 +23,18 @@ RECORDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
 
 
 def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge the chain s0 ≤ ... ≤ s6 of every draw, by placement: the sure steps, and the two that may fail.
+    """Judge the chain s0 ≤ ... ≤ s6 of Theorem 1's proof in every draw: the sure steps, and the two that may fail.
 
-    For the latter two the proof allows 0.01 a position for E1, and δ + ε/(0.9 + ε) more. A share below 0.01 is kept for
-    certain; a larger one is refuted only when most draws have it. If ‖W_emb‖₂ is not known for each draw, the last step
-    is sure except for a probability of `OUTPUT_FAILURE`.
+    The proof lets the two steps fail with probability 0.01 per position (E1), plus δ + ε/(0.9 + ε) with unknown δ and
+    ε.
+    The claim therefore holds if the share is below 0.01, and fails only if most draws break a step. If ‖W_emb‖₂ is not
+    known for each draw, the last step may fail with probability `OUTPUT_FAILURE`.
+
+    Args:
+        cells: sampled networks; those that did not record the chain are left out.
+
+    Returns:
+        Two verdicts per placement.
     """
     rows = []
     for placement, group in by_key([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
@@ -69,10 +76,10 @@ def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> W
 
 
 def factor_exponents(cells: Sequence[Samples]) -> list[float]:
-    """Return the exponent in d of each of the chain's six factors, by a least-squares line on log-log axes.
+    """Return the exponent in d of each of the six factors of the proof's chain, from least-squares log-log fits.
 
     Args:
-        cells: of one placement, with different widths, that recorded the chain.
+        cells: sampled networks of one placement with different widths that recorded the chain.
     """
     steps = [np.sqrt(np.mean(chain(s.stack, s, s.get("head_norm")) ** 2, axis=1)) for s in cells]
     factors = np.array([s[1:] / s[:-1] for s in steps])
@@ -81,14 +88,20 @@ def factor_exponents(cells: Sequence[Samples]) -> list[float]:
 
 
 def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return the chain's steps for the two end cells of each series in width, depth or tokens.
+    """Return the steps s0..s6 of the proof's chain, measured and predicted, at the ends of series of networks.
+
+    A series contains networks that differ only in width, only in depth or only in the number of tokens.
+
+    Args:
+        cells: sampled networks.
 
     Returns:
-        One row per cell and step k = 0..6: its fields, step, and the root mean squares over draws `measured` and
-        `predicted`.
+        One row per network and step k = 0..6: the network's fields, step, and the root mean squares over draws
+        `measured`
+        and `predicted`.
 
     Raises:
-        ValueError: no cell has the quantities of the chain.
+        ValueError: no network recorded the quantities of the chain.
     """
     judged = [s for s in cells if s.cell.text is None and s.stack.in_paper and RECORDED <= set(s)]
     if not judged:

@@ -1,4 +1,4 @@
-"""Effects of dropping each of the paper's assumptions: on the last gradient, its exponents, and the layers."""
+"""Effects of dropping the paper's assumptions on the last layer's gradient, its exponents, and the layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -62,16 +62,18 @@ RELAXATIONS: dict[str, Mapping[str, Any]] = {
         "norm_epsilon": 1e-5,
     },
 }  # fmt: skip
-"""Assumptions switched off one at a time, and then together as well-known architectures do, queries and keys aside."""
+"""Assumptions that are dropped one at a time, and then together as in well-known architectures, without queries and
+keys.
+"""
 
 UNRELAXED = "nothing"
-"""The name of a base setting as it is."""
+"""The name of a base network without dropped assumptions."""
 
 _LETTER: dict[Against, str] = {"width": "d", "depth": "L"}
 
 
 def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
-    """Return a name for a network's differences from a base network, or from the paper's setting if it is None."""
+    """Describe in words how a stack differs from a base network, the paper's if None: such as "causal mask"."""
     before = {} if base is None else base.relaxed
     changed = {name: value for name, value in stack.relaxed.items() if before.get(name) != value}
     changed |= {name: getattr(stack, name) for name in before if name not in stack.relaxed}
@@ -82,16 +84,19 @@ def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
 
 
 def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
-    """Return one row per placement and dropped assumption, with measured values (mean, sem) and predictions.
+    """Return one row per placement and dropped assumption with its effects on gradients, measured and predicted.
 
     Args:
-        cells: of the grids of `gradbounds sweep --preset relax`.
-        base: the network, of either placement, that is relaxed.
+        cells: samples of the grids of `gradbounds sweep --preset relax`.
+        base: the network, of either placement, whose assumptions are dropped.
 
     Returns:
-        Columns placement, relaxation, and for each of effect (‖∂L/∂W2‖ of the last layer over the base's), profile (of
-        the first layer over the last), the exponents width and depth, and the last layer's correlation (of tokens) and
-        entropy (of attention): NAME, NAME_sem, NAME_predicted; NaN where there is no such series or quantity.
+        Columns placement, relaxation, and NAME, NAME_sem and NAME_predicted for each of these names: effect (‖∂L/∂W2‖
+            of
+        the last layer divided by the base's), profile (the first layer's norm divided by the last's), the exponents
+        width
+        and depth, and the last layer's correlation (of tokens) and entropy (of attention). NaN means that there is no
+        such series or quantity.
     """
     rows: dict[tuple[str, str], dict[str, float]] = {}
     at_base = [s for s in cells if (s.stack.width, s.stack.depth) == (base.width, base.depth)]
@@ -118,10 +123,10 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
 
 def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge T1, F1 and F2 with every dropped assumption: exponents of the last gradient, and the layers.
+    """Judge claims T1, F1 and F2 with every dropped assumption: exponents in d and L, and profiles over layers.
 
-    In L the claim is about the limit, which the recursion gives. It holds if the limit is the paper's and samples agree
-    with the recursion over their range.
+    The claim on L is about a limit, which the recursion gives. It holds if that limit is the paper's and samples agree
+    with the recursion over their depths.
     """
     rows = []
     for against in _LETTER:
@@ -173,13 +178,13 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def _place(name: str) -> int:
-    """Return a name's sorting position: the paper's setting, then dropped assumptions in their order, then others."""
+    """Return a relaxation's rank in tables: the paper's setting first, then `RELAXATIONS` in order, then others."""
     order = [UNRELAXED, *RELAXATIONS]
     return order.index(name) if name in order else len(order)
 
 
 def _without_own_values(stack: Stack) -> Stack:
-    """Return the network without given values of α, τ and β that equal the placement's own."""
+    """Return the stack with α, τ and β unset where their values are the placement's defaults."""
     composition, depth = COMPOSITIONS[stack.placement], stack.depth
     values: dict[str, Any] = {
         "residual_scale": composition.residual,
@@ -191,19 +196,22 @@ def _without_own_values(stack: Stack) -> Stack:
 
 
 def _with_branches(cells: Sequence[Samples]) -> list[Samples]:
-    """Return the cells whose branches add something: with τ = 0 gradients are 0 and have no exponent."""
+    """Return the samples of networks whose branches are not 0; with τ = 0, gradients are 0 and have no exponent."""
     return [s for s in cells if not s.stack.is_idle]
 
 
 def _norm(samples: Samples, layer: int) -> tuple[float, float, float]:
-    """Return the root mean square of ‖∂L/∂W2‖ in a layer, its relative standard error, and its prediction."""
+    """Return the root mean square of ‖∂L/∂W2‖ in one layer, its relative standard error, and its prediction."""
     norm = estimate(samples["grad_sq_W2"][:, layer].astype(float)).root()
     mean = float(norm.mean)
     return mean, float(norm.sem) / mean if mean else 0.0, float(np.sqrt(prediction_of(samples)["grad_sq_W2"][layer]))
 
 
 def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, float, float]) -> dict[str, float]:
-    """Return a ratio of norms as three columns; a norm divided by itself has no error, and division by 0 gives NaN."""
+    """Return a ratio of two norms as three table entries: value, standard error and prediction.
+
+    The error is 0 for the ratio of a norm to itself; all entries are NaN if the denominator is 0.
+    """
     if under[0] == 0.0:
         return dict.fromkeys((name, f"{name}_sem", f"{name}_predicted"), float("nan"))
     value, error = over[0] / under[0], 0.0 if over == under else float(np.hypot(over[1], under[1]))
@@ -211,7 +219,14 @@ def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, floa
 
 
 def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[str, float]:
-    """Return a quantity of the last layer, divided by the mean of another; empty if the network does not have it."""
+    """Return a quantity of the last layer as three table entries: value, standard error and prediction.
+
+    Args:
+        samples: draws of one network.
+        column: the name of the table's column.
+        name: the quantity; without it in the samples, the result is empty.
+        over: another quantity, by whose mean the value is divided.
+    """
     if name not in samples:
         return {}
     prediction, measured = prediction_of(samples), estimate(samples[name][:, -1].astype(float))
@@ -227,7 +242,7 @@ def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[s
 
 
 def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, LastLayer, PowerLaw, float]:
-    """Return a series' sizes, its last layers, and the measured and the predicted exponent."""
+    """Return the widths or depths of a series, its last layers, and the measured and the predicted exponent."""
     x = np.array([float(getattr(s.stack, against)) for s in series])
     last = last_layers(series)
     return x, last, last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent

@@ -1,8 +1,8 @@
-"""Judge any claim of a file: a weighted sum of logarithms of means, compared with an interval.
+"""The judge of claims from files: a weighted sum of logarithms of means, compared with an interval.
 
 A value, a ratio, a growth, an exponent and an order of networks are all Σ w ln E[q] over quantities and networks.
-Theory gives this number from its means. Samples give it with an error by the delta method, since networks are
-independent.
+Theory computes this number from its means. Samples give it with an error by the delta method, because different
+networks are sampled independently.
 """
 
 import math
@@ -25,41 +25,44 @@ from theory.stack.quantities import QUANTITIES
 from theory.stack.registry import nearest
 
 GROWTH_MARGIN = 0.01
-"""Of a growth a layer, relative."""
+"""The relative margin of a growth per layer."""
 MARGINS = {"value": MARGIN, "bound": MARGIN, "ratio": MARGIN, "exponent": EXPONENT_MARGIN, "growth": GROWTH_MARGIN}
-"""How far a number may lie from the claimed one by kind, relative but for exponents; a comparison has none."""
+"""The allowed distance of a number from the claimed one, by kind: relative, and absolute for exponents.
+
+A comparison has no margin.
+"""
 
 STEPS = ("gain", "curvature", "critical_rate", "logit_change_sq")
-"""Numbers of a first step, which a claim with an optimizer may be about."""
+"""The numbers of a first step that a claim with an optimizer may concern."""
 
 _PATTERNS, _SECONDS = 1024, 120.0
-"""Attention patterns behind a prediction, and the most seconds that it may take."""
+"""The number of attention samples of a prediction, and its time limit in seconds."""
 
 _COLUMN = re.compile(r"([A-Za-z_0-9]+)(?:\[(-?[0-9]{1,6})\])?")
 
 
 class Network(NamedTuple):
-    """A random network, and the optimizer whose first step is measured; "" for none."""
+    """A kind of random network, and the optimizer whose first step is measured ("" for none)."""
 
     stack: Stack
     optimizer: str
 
 
 Columns = dict[tuple[str, int | None], float]
-"""Weights of ln E[q], by the name of q and the index of its layer."""
+"""The weights of ln E[q], by the name of the quantity q and the index of its layer."""
 Means = Mapping[str, NDArray[Any]]
-"""Numbers by name: means of theory, or draws of networks along a first axis."""
+"""Numbers by quantity name: means in theory, or draws of networks along the first axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The number of a claim, or its logarithm: Σ w ln E[q] over networks, plus a constant."""
+    """The tested number of a claim: Σ w ln E[q] over networks plus a constant, for an exponent or a logarithm."""
 
     terms: tuple[tuple[Network, Columns], ...]
     constant: float
 
     def of_theory(self, means: Callable[[Network], Means]) -> float:
-        """Return the number predicted by theory."""
+        """Compute the number in theory, given a function that returns the means of a network."""
         parts = [
             weight * math.log(float(means(network)[name] if layer is None else means(network)[name][layer]))
             for network, columns in self.terms
@@ -68,7 +71,7 @@ class Contrast:
         return self.constant + math.fsum(parts)
 
     def of_samples(self, samples: Callable[[Network], Means]) -> Estimate:
-        """Estimate the number from sampled networks."""
+        """Estimate the number from samples, given a function that returns the draws of a network."""
         parts = []
         for network, columns in self.terms:
             draws = samples(network)
@@ -79,7 +82,7 @@ class Contrast:
 
 
 def variants(claim: Claim) -> list[Claim]:
-    """Return the claim in its source's own setting and in each other setting, named in `setting`."""
+    """Return a claim in its source's own setting and in each of its variants, one `Claim` per setting."""
     settings = [replace(claim, setting=claim.setting if not claim.variants else "the source's setting")]
     for name, changes in claim.variants.items():
         settings.append(replace(claim, network={**claim.network, **changes}, setting=name))
@@ -87,20 +90,20 @@ def variants(claim: Claim) -> list[Claim]:
 
 
 def networks(claim: Claim) -> list[Network]:
-    """Return every network that a claim is about, in its own setting and in the others.
+    """Return every kind of network that a claim is about, in its own setting and in its variants.
 
     Raises:
-        ValueError: a network, a quantity or a number of the claim cannot be one.
+        ValueError: a network, a quantity or a number of the claim is invalid.
     """
     kinds = (network for each in variants(claim) for part in contrasts(each) for network, _ in part.terms)
     return list(dict.fromkeys(kinds))
 
 
 def contrasts(claim: Claim) -> list[Contrast]:
-    """Return the number that a claim is about; for a comparison, one number for each pair of neighbours.
+    """Return the tested number of a claim as a list of one; a comparison has one for each pair of neighbours.
 
     Raises:
-        ValueError: a network, a quantity or a number of the claim cannot be one.
+        ValueError: a network, a quantity or a number of the claim is invalid.
     """
     if claim.kind not in (*MARGINS, "comparison"):
         raise ValueError(f"kind of claim {claim.id!r} must be {', '.join(MARGINS)} or comparison, got {claim.kind!r}.")
@@ -126,10 +129,10 @@ def contrasts(claim: Claim) -> list[Contrast]:
 
 
 def _series(claim: Claim) -> tuple[list[Stack], NDArray[np.float64]]:
-    """Return the networks of a claim, and the weight of each network's logarithm.
+    """Return the networks of a claim, and the weights of the logarithms of their numbers.
 
     Raises:
-        ValueError: they are too few, or what they are over is no field.
+        ValueError: the number of networks or values is wrong, or `against` is not a field of a Stack.
     """
     if claim.kind in ("ratio", "comparison"):
         least, most = (2, 2) if claim.kind == "ratio" else (2, 32)
@@ -157,10 +160,10 @@ def _stack(claim: Claim, fields: Mapping[str, Any]) -> Stack:
 
 
 def _contrast(claim: Claim, parts: Sequence[tuple[Stack, dict[int, float]]]) -> Contrast:
-    """Return a contrast with weights by network and layer; layer 0 means the layers that the quantity names.
+    """Build a claim's contrast from weights by network and layer; layer 0 means the layers that quantities name.
 
     Raises:
-        ValueError: there is no such optimizer.
+        ValueError: the claim's optimizer is unknown.
     """
     if claim.optimizer and claim.optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer of claim {claim.id!r} must be one of {', '.join(OPTIMIZERS)}.")
@@ -181,10 +184,10 @@ def _contrast(claim: Claim, parts: Sequence[tuple[Stack, dict[int, float]]]) -> 
 
 
 def _column(claim: Claim, column: str, stack: Stack) -> tuple[str, int | None]:
-    """Return the name and the layer's index of a quantity such as "grad_sq_W2[1]".
+    """Parse a column such as "grad_sq_W2[1]" into the quantity's name and the index of its layer.
 
     Raises:
-        ValueError: there is no such quantity or layer.
+        ValueError: the quantity or the layer does not exist.
     """
     matched = _COLUMN.fullmatch(column)
     name = matched[1] if matched else ""
@@ -205,7 +208,7 @@ def _column(claim: Claim, column: str, stack: Stack) -> tuple[str, int | None]:
 
 
 def theory_of(network: Network) -> Means:
-    """Return theory's numbers for a network by name; empty if theory has no rule."""
+    """Predict a network's quantities, or the numbers of its first step, by name; empty if theory has no rule."""
     try:
         if network.optimizer:
             step = first_step(network.stack, network.optimizer)  # type: ignore[arg-type]
@@ -216,11 +219,11 @@ def theory_of(network: Network) -> Means:
 
 
 def judge(claim: Claim, samples: Callable[[Network], Means], theory: Callable[[Network], Means]) -> Verdict:
-    """Return the verdict on a claim in one setting, by the rule of the claim's kind.
+    """Judge a claim in one setting by the rule of its kind, from samples and theory.
 
-    It fails if samples leave the claimed interval by more than the margin of `MARGINS` and by more than chance does in
-    all but 6e-5 of cases, and theory, if it has a rule, leaves it by more than the margin. It holds if the 95% interval
-    and theory are within the margin.
+    The claim fails if samples are outside the claimed interval by more than the margin of `MARGINS` and by more than
+    chance explains in all but 6e-5 of cases, and if theory (if it has a rule) is outside by more than the margin. It
+    holds if the samples' 95% interval and theory are inside the interval, widened by the margin.
 
     Raises:
         ValueError: the claim is not about networks, or a quantity is not above 0.
@@ -261,7 +264,7 @@ def judge(claim: Claim, samples: Callable[[Network], Means], theory: Callable[[N
 
 
 def _predicted(part: Contrast, theory: Callable[[Network], Means]) -> float:
-    """Return theory's number; NaN without a rule for one of the networks or a quantity."""
+    """Return a contrast's number in theory; NaN if theory has no rule for a network or a quantity."""
     try:
         return part.of_theory(theory)
     except (KeyError, ValueError):
@@ -281,7 +284,7 @@ def _word(measured: Estimate, known: float, ends: tuple[float, float], margin: f
 
 
 def _agreement(claim: Claim, parts: Sequence[Contrast], measured: Estimate, known: float, margin: float) -> Agreement:
-    """Return whether samples and theory agree; not judged if finite width may separate them."""
+    """Decide whether samples and theory agree; "beyond" (not judged) where finite width may cause a difference."""
     trusted = not claim.optimizer and not any(
         Trust.of(network.stack, name).why for part in parts for network, columns in part.terms for name, _ in columns
     )
@@ -291,7 +294,7 @@ def _agreement(claim: Claim, parts: Sequence[Contrast], measured: Estimate, know
 
 
 def claimed_words(claim: Claim) -> str:
-    """Return the claimed number or numbers as tables print them."""
+    """Return the claimed number or numbers of a claim as text for tables."""
     if claim.kind == "comparison":
         return " > ".join(claim.networks)
     if claim.claimed is not None:
@@ -302,7 +305,7 @@ def claimed_words(claim: Claim) -> str:
 
 
 def subject_words(claim: Claim) -> str:
-    """Return the measured quantity of a claim as text."""
+    """Describe in words the measured number of a claim."""
     powers = " ".join(f"{name}" if power == 1 else f"{name}^{power:g}" for name, power in claim.quantity.items())
     step = f" of the first {claim.optimizer} step" if claim.optimizer else ""
     over = f" {'over layers' if claim.against == 'layer' else f'in {claim.against}'}" if claim.against else ""

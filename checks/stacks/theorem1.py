@@ -1,4 +1,4 @@
-"""Test Theorem 1's bound by samples: whether it is kept, and how loose it is."""
+"""Verdicts on Theorem 1's bound: whether it holds in samples, and how loose it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +27,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LastLayer:
-    """The last gradient's norm ‖∂L/∂W^{2,L}‖_F in several configurations, with one entry per configuration.
+    """The gradient norms ‖∂L/∂W^{2,L}‖_F of the last layer for several networks, one entry per network.
 
     Attributes:
-        squares: squared norms of the draws.
+        squares: squared norms of all draws, one array per network.
         norm: root mean square over draws.
         predicted: root of the predicted mean square.
-        bound: Theorem 1's bound, averaged over draws where ‖W_emb‖₂ is known for each; NaN for other placements.
+        bound: Theorem 1's bound, averaged over draws if ‖W_emb‖₂ is known for each; NaN for networks outside the
+            paper's setting.
     """
 
     squares: list[Array]
@@ -43,29 +44,32 @@ class LastLayer:
 
     @property
     def measured(self) -> Array:
-        """The means of `norm`, as an array."""
+        """The measured root mean squares of the gradient norm, (networks,)."""
         return np.array([float(n.mean) for n in self.norm])
 
     @property
     def errors(self) -> Array:
-        """The standard errors of `norm`, as an array."""
+        """The standard errors of the measured root mean squares, (networks,)."""
         return np.array([float(n.sem) for n in self.norm])
 
     def exponent(self, x: Array, values: Array) -> PowerLaw:
-        """Return the exponent of values against x, with the weights of the measured norms, the same for every curve."""
+        """Fit the exponent of values against x, with the weights of the measured norms for every curve."""
         return power_law(x, values, self.errors / self.measured * values)
 
     def bootstrap(self, x: Array) -> tuple[float, float]:
-        """Return the 95% interval of the measured exponent by resampling draws."""
+        """Return the 95% interval of the measured exponent against x, by resampling draws."""
         return bootstrap_interval(self.exponent(x, self.measured), self.squares)
 
     def local(self, x: Array) -> tuple[Array, Array, Array]:
-        """Return the measured local exponents: geometric means of x, slopes, and standard errors; x is increasing."""
+        """Return the measured local exponents between neighbouring x: positions, values and standard errors.
+
+        `x` must be increasing.
+        """
         return local_exponents(x, self.measured, self.errors)
 
 
 def last_layers(cells: Sequence[Samples]) -> LastLayer:
-    """Return the last gradient's norm in every configuration: samples, prediction and bound."""
+    """Collect the last layer's gradient norms of several networks, with predictions and bounds."""
     squares = [s["grad_sq_W2"][:, -1].astype(float) for s in cells]
     return LastLayer(
         squares=squares,
@@ -78,7 +82,7 @@ def last_layers(cells: Sequence[Samples]) -> LastLayer:
 
 
 def last_layer_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return one row per configuration: its fields, draws, and `LastLayer`'s norm, sem, predicted and bound."""
+    """Return one row per network: its fields, draws, and the last layer's norm, sem, predicted and bound."""
     last = last_layers(cells)
     return pd.DataFrame([cell_fields(s) for s in cells]).assign(
         draws=[s.draws for s in cells],
@@ -90,7 +94,7 @@ def last_layer_table(cells: Sequence[Samples]) -> pd.DataFrame:
 
 
 def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge whether every draw keeps Theorem 1's bound, with the draw's own ‖W_emb‖₂ if the engine has the matrix."""
+    """Judge Theorem 1's bound in every draw, with the draw's own ‖W_emb‖₂ if the engine has the matrix."""
     rows = []
     for placement, group in by_key(cells, lambda s: s.stack.placement):
         with np.errstate(divide="ignore"):  # a gradient that underflowed to 0 is below any bound
@@ -134,12 +138,12 @@ def _norms(samples: Samples) -> Array:
 
 
 def _bound_word(exceeded: NDArray[np.bool_], allowed: float, loose: float) -> Word:
-    """Return the verdict on a bound that holds with a stated probability, from the draws that exceed it.
+    """Return the verdict on a bound that the theorem states with a probability, from the draws that exceed it.
 
     Args:
-        exceeded: of every draw.
-        allowed: the share that may, `theory.paper.theorem1.allowed_failure`.
-        loose: bound over measured value.
+        exceeded: whether each draw exceeds the bound, (draws,).
+        allowed: the share of draws that may exceed it, `theory.paper.theorem1.allowed_failure`.
+        loose: bound divided by measured value.
     """
     if exceeds(exceeded, allowed):
         return "fails"

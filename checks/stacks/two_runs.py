@@ -1,4 +1,4 @@
-"""Compare two runs of the same networks, and find the numbers whose difference is not explained by chance."""
+"""Comparison of two runs of the same networks: which numbers differ by more than chance explains."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,14 +14,19 @@ from simulate import Samples
 from theory import Stack
 
 RATE = 0.01
-"""How often two runs of the same law have a number that differs, at most, over all numbers together."""
+"""The largest probability that two runs of the same law have any number that differs."""
 
 PERMUTATIONS = 999
-"""How often draws are dealt to the two runs anew. With the runs as they are they make 1000, and 10 of them are 1%."""
+"""The number of random assignments of draws to the two runs; with the runs themselves there are 1000, and 10 of them
+are 1%.
+"""
 
 
 def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, tuple[object, object]]:
-    """Return the fields with one value in each run that differs between the runs; they do not match networks."""
+    """Return the fields that have one value in each of two runs but different ones, as pairs by field name.
+
+    Networks of the two runs are matched without these fields.
+    """
     apart = {}
     for field in fields(Stack):
         a, b = ({getattr(s.stack, field.name) for s in run} for run in (first, second))
@@ -31,40 +36,39 @@ def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, 
 
 
 def can_differ(first: int, second: int) -> bool:
-    """Whether these numbers of draws in two runs can show any difference; 4 draws in each run cannot.
+    """Check whether two numbers of draws are large enough to show any difference at all: 4 against 4 are not.
 
-    A permutation test's p-value is at least the share of permutations that leave the runs as they are or, for equally
-    many draws, exchange them.
+    The smallest p-value of a permutation test is the share of permutations that give the two runs themselves or, with
+    equally many draws, the runs exchanged.
     """
     few, many = min(first, 100), min(second, 100)  # of more there are deals enough, and their number takes long
     return (1 + (first == second)) / comb(few + many, few) <= RATE
 
 
 def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.DataFrame:
-    """Compare the mean of every quantity and layer between two runs, and mark the differences beyond chance.
+    """Compare every quantity and layer of the networks that two runs share, and mark significant differences.
 
-    The draws of a network in both runs are permuted between them `PERMUTATIONS` times. A number differs if its
-    difference is among the largest 1% of the permuted runs' largest differences over all numbers (the max-T test of
-    Westfall and Young 1993). If both runs have one law, every permutation is as likely as the runs themselves. So the
-    rate of `RATE` holds whatever that law is, however many draws each run has and however the numbers depend on each
-    other.
+    The draws of a network are reassigned to the two runs at random, `PERMUTATIONS` times. A number differs if its
+    difference is among the largest 1% of the largest difference over all numbers in these permutations (the max-T test
+    of Westfall and Young 1993). If both runs have the same law, every permutation is as likely as the runs themselves.
+    The false-alarm rate `RATE` therefore holds for any law, any numbers of draws and any dependence between numbers.
 
-    A difference is Welch's t, of logarithms if all draws are positive: squares of gradients are skewed, and a few draws
-    dominate the difference of their means. It is expressed as the normal deviate of the same tail, so that networks of
-    few draws do not set the measure for others (Wallace 1959).
+    A difference is Welch's t, of logarithms if all draws are positive: squared gradients are skewed, and a few draws
+    dominate the difference of their means. It is converted to a normal deviate with the same tail probability, so that
+    networks with few draws do not dominate the largest difference (Wallace 1959).
 
     Args:
-        first: cells of one run, of at least two draws.
-        second: of the other; a cell is the same whose Stack, but for `set_apart`, and text are, whatever engine, device
-            or seed it has.
+        first: samples of one run, at least two draws per network.
+        second: samples of the other run. Networks match if their Stack, except for the fields of `set_apart`, and their
+            text are equal; engine, device and seed may differ.
 
     Returns:
         One row for each network, quantity and layer (0 for the whole network): the fields of the first run's network,
         quantity, layer, first_draws, first (the mean), first_sem, second_draws, second, second_sem, errors (the
-        difference as above, in standard errors; NaN where neither run has a spread and both are equal, infinite where
-        they are not), p_value (adjusted: how often some number differs as much in runs of one law), and differs:
-        whether it is at most `RATE`. Draws with the same seeds are the same networks, whose differences are smaller
-        than the test takes them for. The same arguments give the same table.
+        difference in standard errors; if neither run varies, NaN for equal and infinite for different values), p_value
+        (adjusted: how often some number differs as much in two runs with the same law), and differs: whether p_value is
+        at most `RATE`. Draws with the same seeds are the same networks, so their differences are smaller than the test
+        assumes. The same arguments give the same table.
     """
     names = _names(first, second)
     others = {names[id(s)]: s for s in second}
@@ -104,14 +108,14 @@ def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.D
 
 
 def only_in_one(first: Sequence[Samples], second: Sequence[Samples]) -> tuple[int, int]:
-    """Return how many networks are only in the first run, and how many only in the second."""
+    """Count the networks that only the first run has, and those that only the second run has."""
     names = _names(first, second)
     a, b = ({names[id(s)] for s in run} for run in (first, second))
     return len(a - b), len(b - a)
 
 
 def _names(first: Sequence[Samples], second: Sequence[Samples]) -> dict[int, tuple[object, ...]]:
-    """Return the name of every cell in both runs, by the identity of its samples."""
+    """Return an identifying tuple for the network of every `Samples` in both runs, by `id(samples)`."""
     apart = set_apart(first, second)
     kept = [field.name for field in fields(Stack) if field.name not in apart]
     return {
@@ -121,7 +125,10 @@ def _names(first: Sequence[Samples], second: Sequence[Samples]) -> dict[int, tup
 
 
 def _means(a: Array, b: Array) -> dict[str, object] | None:
-    """Return both means with their errors, and the difference if nothing varies; None for an undefined quantity."""
+    """Return means, standard errors and draws of one number in two runs; None if a value is not finite.
+
+    If the number does not vary, the difference `errors` is included: NaN for equal and infinite for different means.
+    """
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
     of_first, other = estimate(a), estimate(b)
@@ -138,7 +145,12 @@ def _means(a: Array, b: Array) -> dict[str, object] | None:
 
 
 def _differences(first: Array, second: Array, rng: np.random.Generator) -> Array:
-    """Return differences between two runs' columns, (draws, numbers) each: their own and `PERMUTATIONS` permuted ones.
+    """Return the differences of two runs' columns, as they are and in `PERMUTATIONS` random permutations of draws.
+
+    Args:
+        first: draws of the first run, (draws, numbers).
+        second: draws of the second run, (draws, numbers).
+        rng: the generator of the permutations.
 
     Returns:
         Normal deviates of Welch's t, (1 + PERMUTATIONS, numbers), positive where the second run is larger.

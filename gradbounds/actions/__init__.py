@@ -1,1 +1,1 @@
-"""What each command computes and prints; a module is named like the command or the flag that it serves."""
+"""The actions of the commands, one module for each command or view."""

@@ -1,4 +1,4 @@
-"""Predict loss and gradient norm of a batch of any size, as training logs print them (`gradbounds predict --batch`)."""
+"""The view `gradbounds predict --batch`: loss and gradient norm of a batch of text, as a training log begins."""
 
 import math
 import sys
@@ -71,7 +71,7 @@ _NOT_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A network and a text whose batch is predicted, with the defaults that filled in missing flags.
+    """A network, a batch and a text, with words for the values that the user did not give.
 
     Attributes:
         given: fields of the network.
@@ -90,9 +90,7 @@ def resolve_batch(
     given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
-    """Return the network and the text of a batch, with defaults for missing fields.
-
-    A published model's default number of tokens is its context, or the half, quarter, ... that is within the budget.
+    """Choose the network and text of a batch: the model's context, or the largest half of it within the budget.
 
     Raises:
         ValueError: the configuration or a law cannot be read.
@@ -142,7 +140,7 @@ def predict_batch(
     asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None, plan: bool = False, every_layer: bool = False, coarse: bool = False,
 ) -> Result:  # fmt: skip
-    """Predict the loss and the gradient norm of a batch, and each kind of parameter's share of the squared norm.
+    """Predict loss and gradient norm of a batch of sequences, with the share of each kind of parameter.
 
     Token ids are independent. They all differ, or follow the law of a text: a file or name that `TextLaw.read` reads,
     or a law that ships with gradbounds. `coarse` has the same meaning as in `noise_scale`.
@@ -245,7 +243,7 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.D
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:
-    """Return the text law of a name or a file; None if all tokens differ, as for the name "distinct".
+    """Return the token law that a word or a file names, or None for `DISTINCT`: all tokens differ.
 
     Raises:
         ValueError: as `TextLaw.read`.
@@ -268,13 +266,13 @@ def _say_how_long(file: str) -> None:
 
 
 def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """Return a configuration's `model_type`, such as "gpt2"; None for a network described only by flags."""
+    """Return the `model_type` of a configuration, or None for a network that flags describe."""
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
 
 
 def said_line(line: FirstLine) -> str:
-    """Format a predicted loss and gradient norm with their standard deviations as one line of text."""
+    """Write loss and gradient norm with their standard deviations in one line."""
     at_most = "at most " * line.is_bound
     return (
         f"loss {line.loss:.4g} +- {at_most}{line.loss_deviation:.1g}, "
@@ -283,7 +281,7 @@ def said_line(line: FirstLine) -> str:
 
 
 def said_deviations(line: FirstLine) -> list[str]:
-    """Return two lines of text that explain the printed standard deviations (+-)."""
+    """Say in words what the printed standard deviations include."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
         f"+-: standard deviation of one run{most} over random weights and texts. For the norm, it includes theory's",

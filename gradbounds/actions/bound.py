@@ -1,4 +1,4 @@
-"""Evaluate the bound of Theorem 1 for one network (`gradbounds predict --bound`)."""
+"""The view `gradbounds predict --bound`: Theorem 1 for one Stack, in numbers and plain words."""
 
 import math
 
@@ -15,7 +15,7 @@ _HANGING = " " * 13
 
 
 def theorem1(stack: Stack, *, latex: bool = False) -> Result:
-    """Evaluate Theorem 1 for a network in the paper's setting: its bound, the predicted norm, and bound / prediction.
+    """Compute Theorem 1 for a network of the paper's setting: the bound, the prediction and their ratio.
 
     Raises:
         ValueError: the network is outside the paper's setting.

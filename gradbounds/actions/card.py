@@ -37,6 +37,7 @@ from theory.coverage import gaps
 from theory.first_step.batch_step import ERRORS, POSITIONS, batch_step
 from theory.mean_field.text_law import TextLaw
 from theory.stack import TITLES
+from theory.stack.depth_mixing import NONE, has_rows
 from theory.stack.optimizers import Optimizer
 
 BATCH = 64
@@ -255,6 +256,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
         f"{stack.embeddings} head",
     ]  # fmt: skip
+    parts += [f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE)
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
     lacking = ", ".join(
         f"{note.field} = {note.value}"

@@ -1,4 +1,4 @@
-"""List the claims of papers, or explain one with its derivation and measurements (`gradbounds claims`)."""
+"""The command `gradbounds claims`: statements of papers, their derivations and their measurements."""
 
 import textwrap
 from collections import Counter
@@ -109,7 +109,7 @@ def _apart(verdicts: Sequence[Verdict]) -> str:
 
 
 def explain(name: str, *, everything: bool = False) -> Result:
-    """Explain one claim: its statement, assumptions and derivation, where it is tight, and its measurements.
+    """Explain one claim: statement, assumptions, derivation, where it is tight, and its measurements.
 
     Args:
         name: id of the claim, or its place in the paper, such as "Theorem 1".
@@ -137,9 +137,9 @@ def explain(name: str, *, everything: bool = False) -> Result:
         "Statement": [claim.statement],
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),
         "Setting": [claim.setting],
-        "Assumes": claim.assumptions or ["nothing more"],
+        "Assumes": claim.assumptions or ["nothing beyond the setting"],
         "Derived": derived or [underived],
-        "Tight?": [claim.tight],
+        "Is it tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
         f"Measured: {_apart(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id)],
     }

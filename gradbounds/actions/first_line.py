@@ -1,4 +1,4 @@
-"""Predict the first line of a training log: loss and gradient norm of step 1, with one run's standard deviation."""
+"""Theory's loss and gradient norm of step 1, with the standard deviation of one run."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _GATED_POWER = 2
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """A predicted loss and gradient norm of step 1, each with the standard deviation of one run from it.
+    """Predicted loss and gradient norm of step 1, each with the standard deviation of one run.
 
     Attributes:
         loss: mean loss in nats per token.
@@ -58,7 +58,7 @@ class FirstLine:
 def first_line(
     scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextLaw | None, spread: float = 0.0
 ) -> FirstLine:
-    """Predict loss and gradient norm of step 1 from the noise scale of a network, a batch size, and a text law.
+    """Predict loss and gradient norm of step 1 for a batch size, a network and a token law.
 
     `vectors` names the biases, gains and tables that are learned. `spread` is the standard deviation of ln kappa over
     texts of the law's kind; 0 for one known text.
@@ -78,7 +78,7 @@ def first_line(
 
 
 def spread_of_texts(text: str | None, vocab: int) -> float:
-    """Return the standard deviation of ln kappa over the measured texts of a kind.
+    """Return the standard deviation of ln kappa over texts of one kind; kappa is the probability of equal tokens.
 
     kappa is the probability that two tokens are equal. The result is 0 for any other law, which describes one known
     text.
@@ -90,7 +90,7 @@ def spread_of_texts(text: str | None, vocab: int) -> float:
 
 
 def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) -> list[str]:
-    """Describe the text of a named kind or a default, and the range of gradient norms over texts of this kind.
+    """Describe the text, and the gradient norms for the texts with the fewest and the most repeated tokens.
 
     Args:
         stack: the network.
@@ -119,7 +119,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
 
 
 def norms_of_texts(stack: Stack, text: str | None, line: FirstLine) -> tuple[float, float] | None:
-    """Return the gradient norms of a kind's texts with the fewest and the most repeats; None for one known text."""
+    """Return the gradient norms for the least and most repetitive texts of a kind, or None for one known text."""
     if text not in KINDS:
         return None
     law = token_law(text, stack.vocab)
@@ -137,14 +137,14 @@ def _power(stack: Stack) -> int:
 def cost_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, *, coarse: bool = False
 ) -> tuple[Cost, bool]:
-    """Estimate time and memory of predicting a batch's gradients, and return whether tokens are grouped."""
+    """Estimate the cost of a batch's gradient, and whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse), grouped
 
 
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
-    """Measure the time of predicting a batch's gradients on this machine, by timing a small batch."""
+    """Measure the cost of a batch's gradient on this machine by timing the smallest batch."""
     cost, grouped = cost_of_batch(stack, law, patterns)
     two = replace(stack, sequences=2)
     return measured(two, cost, patterns=patterns, grouped=grouped, text=law)
@@ -154,7 +154,7 @@ def scale_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
     coarse: bool = False,
 ) -> NoiseScale:  # fmt: skip
-    """Predict the gradients of batches of any size, within limits of time and memory.
+    """Return the moments of a batch's gradient, from which its norm follows, within limits of time and memory.
 
     `pace` is the measured time divided by the estimate, if it is known; then nothing is timed. `coarse` has the same
     meaning as in `noise_scale`.
@@ -185,7 +185,7 @@ def scale_of_batch(
 
 
 def format_cost(cost: Cost, grouped: bool) -> str:
-    """State the time and the memory of predicting two sequences."""
+    """Write the time and memory of a prediction in words."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
 
@@ -215,7 +215,7 @@ def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
-    """Return an upper bound on the loss's standard deviation: its value if a label had one logit at all positions."""
+    """Return the largest standard deviation of the loss: every position of a label has the same logit."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels
     return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

@@ -1,4 +1,4 @@
-"""Print a table of first steps: its rows and columns, exponents, and comparisons with published models' code."""
+"""A table of first steps in words: the printed table, its exponents, and comparisons."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def _varying(table: pd.DataFrame) -> list[str]:
 
 
 def table_lines(table: pd.DataFrame) -> list[str]:
-    """Return the printed table of first steps, a legend of its columns, and the reasons for missing numbers."""
+    """Print the table of first steps, with a legend and the reasons for missing numbers."""
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
     named = with_words(table)
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
@@ -77,10 +77,7 @@ def _number(value: float) -> str:
 
 
 def exponent_lines(table: pd.DataFrame) -> list[str]:
-    """State the exponents of theory's critical rates in d (at the smallest depth) and in L (at the largest width).
-
-    An exponent is the slope between the smallest and the largest size in the table.
-    """
+    """Print theory's exponents in d at the smallest depth and in L at the largest width."""
     lines = []
     for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
@@ -109,7 +106,7 @@ def _families(notes: Sequence[Note]) -> list[str]:
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
-    """State how theory's first steps compare with measured steps of the model family's own class."""
+    """Say how first steps of the model family's own class compare with theory."""
     sentences = [
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]

@@ -1,4 +1,4 @@
-"""Predict how step 1 at a learning rate changes the loss of a text batch (`gradbounds predict --learning-rate`)."""
+"""The view `gradbounds predict --learning-rate`: the effect of step 1 on the loss at one learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ small changes of logits and weights.
 
 @dataclass(frozen=True, slots=True)
 class RateOfStep:
-    """Step 1 of an optimizer at a given learning rate."""
+    """The effect of one step of an optimizer at one learning rate."""
 
     optimizer: Optimizer
     rate: float
@@ -40,12 +40,12 @@ class RateOfStep:
 
     @property
     def logits(self) -> float:
-        """The change of the logits: root mean square over all logits or over the labels' logits, the larger one."""
+        """Return the change of the logits: the root mean square over all, or over labels' logits if that is larger."""
         return self.rate * self.step.logit_move
 
     @property
     def update(self) -> tuple[str, float]:
-        """The name of the matrix with the largest relative update, and this update."""
+        """Return the matrix with the largest relative update, and that update."""
         by_matrix = {
             role if not np.ndim(values) else f"{role} of layer {layer}": float(value)
             for role, values in self.step.relative_updates.items()
@@ -56,7 +56,7 @@ class RateOfStep:
 
     @property
     def region(self) -> str:
-        """Whether the quadratic model of the loss holds at this rate: "inside", "at the edge" or "far beyond"."""
+        """Say whether the quadratic model of the loss holds at this learning rate."""
         over = [
             sum(value > limit for limit in limits)
             for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
@@ -78,7 +78,7 @@ def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
     warmup_steps: int | None = None,
 ) -> Result:  # fmt: skip
-    """Predict the effect of step 1 at a learning rate, and when a linear warm-up to it passes the critical rate.
+    """Predict the effect of step 1 at a learning rate, and the step of a warm-up that passes the critical rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.

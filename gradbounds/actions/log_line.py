@@ -1,4 +1,4 @@
-"""Read step 1 of a training log: its loss, its gradient norm, and the norms of single parameters."""
+"""The first step of a training log: loss, gradient norm, and norms of single parameters."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ _NEAR = 0.005
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """The first step of a training log.
+    """The first step that a training log records.
 
     Attributes:
         loss: loss of the step in nats; None if the log contains only norms of parameters.
@@ -43,11 +43,11 @@ class LogLine:
 
     @property
     def is_first(self) -> bool:
-        """Whether the logged step is the first update of fresh weights; True if the log states no step."""
+        """Whether the record belongs to step 1, as far as its step is known."""
         return self.step is None or 0 <= self.step <= 1 + self.skipped
 
     def facts(self) -> str:
-        """Return the facts about a logged step other than its numbers, as text.
+        """Return the facts about the record that are printed next to its numbers.
 
         >>> LogLine(11.0, step=3, skipped=2).facts()
         'at step 3, after 2 skipped steps'
@@ -59,7 +59,7 @@ class LogLine:
 
 
 def read_log(path: str | Path) -> LogLine:
-    """Read the first step of a training log from the beginning of its file.
+    """Read the first step of a log from the beginning of its file.
 
     Args:
         path: as `log_records` takes it.
@@ -81,7 +81,7 @@ def read_log(path: str | Path) -> LogLine:
 
 
 def first_record(path: str | Path) -> LogLine:
-    """Return the first step of a log that has a loss, which can be a later step or a mean over steps.
+    """Return the first record with a loss, which may belong to a later step or be a mean over steps.
 
     A validation loss is used only at step 0, and only if no other loss belongs to fresh weights. A step whose norm is 0
     or not finite was skipped.

@@ -1,4 +1,4 @@
-"""Read the records of a training log, numbers by name: JSON, CSV, TensorBoard event files, or lines of text."""
+"""Records of a training log, as numbers by name: JSON, CSV, TensorBoard events, or lines of text."""
 
 import csv
 import importlib
@@ -41,7 +41,7 @@ _RANGE = ("__MIN", "__MAX")
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:
-    """Yield the numbers by name of one record of a log after another; of a large file, only the beginning is read.
+    """Yield the records at the beginning of a log, each as numbers by name.
 
     Args:
         path: JSON lines, a JSON list of records or what has one as `log_history`, CSV with a header, words and numbers

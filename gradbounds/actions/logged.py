@@ -1,4 +1,4 @@
-"""Compare step 1 of a training log with theory, and find the usual causes of a difference (`predict --logged`)."""
+"""The view `gradbounds predict --logged`: step 1 of a training log against theory, and causes of a difference."""
 
 import itertools
 import math
@@ -68,7 +68,7 @@ _ALONE = ["The log has neither the loss nor the norm of step 1: only its matrice
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A usual cause of an unexpected first step, with the loss and the gradient norm that it predicts.
+    """A usual cause of an unexpected step 1, with the loss and norm that it gives.
 
     Attributes:
         words: description of the cause.
@@ -81,21 +81,18 @@ class Cause:
     tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Return how far a logged loss and logarithm of the norm are from this cause's, in standard deviations.
-
-        A missing number gives 0.
-        """
+        """Return the logged deviations from a prediction: of the loss, and of the log of the norm; 0 if not logged."""
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Whether the logged loss and norm are both within 2.58 standard deviations of this cause's prediction."""
+        """Return whether this cause brings both logged numbers within their intervals."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
-        """Return the distance of the logged loss and norm from this cause's prediction, in standard deviations."""
+        """Return the distance of the logged numbers from this cause's, in standard deviations."""
         return math.hypot(*self.offs(logged))
 
 
@@ -119,7 +116,7 @@ class _Theory:
     _pace: float | None = None  # measured seconds for an estimated one
 
     def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
-        """Predict loss and gradient norm of a network under a text law.
+        """Predict loss and norm of a network under a token law.
 
         Raises:
             ValueError: it is over the budget.
@@ -135,7 +132,7 @@ class _Theory:
         return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
 
     def seconds(self, stack: Stack) -> float:
-        """Estimate the seconds of a prediction; 0 for a network without a rule or over the budget."""
+        """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
         try:
             cost, _ = cost_of_batch(stack, self.law, self.patterns)
         except (NoRuleError, ValueError):  # which `line` says
@@ -143,7 +140,7 @@ class _Theory:
         return cost.seconds if self.budget.holds(cost) else 0.0
 
     def healthy(self, notes: tuple[Note, ...]) -> Cause:
-        """Return the unchanged network's prediction as a cause, and measure how fast this machine is."""
+        """Predict the network of the question, with nothing wrong."""
         line = self.line(self.stack, notes, self.law)
         self._pace = measured_batch(self.stack, self.law, self.patterns).seconds / self._spent
         # Causes are chosen and left out by estimates, alike on every machine.
@@ -151,7 +148,7 @@ class _Theory:
         return Cause("nothing", line)
 
     def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
-        """Yield causes in which the weights are initialized differently; names of unpredicted ones go to `missing`."""
+        """Predict networks with other initializations; add those without a prediction to `missing`."""
         others = list(_other_weights(given, self.of, self.stack))
         together = sum(self.seconds(other) for _, other, _ in others)
         seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
@@ -168,7 +165,7 @@ def predict_logged(
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
     is_default: bool = False,
 ) -> Result:  # fmt: skip
-    """Compare the first step of a training log with theory, and list the usual causes that explain a difference.
+    """Compare step 1 of a log with theory, and name the usual causes that would explain a difference.
 
     `logged_as` states how the log's numbers were computed, in the words of `LoggedAs.of`.
 
@@ -235,7 +232,7 @@ class _Verdict:
     causes: list[Cause] = field(default_factory=list)
 
     def table(self, printed: LogLine) -> pd.DataFrame:
-        """Return the causes as a table, and whether each explains the log."""
+        """Return the causes, and whether each explains the log, as a table."""
         rows = [
             (
                 cause.words,

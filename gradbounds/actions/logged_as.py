@@ -1,4 +1,4 @@
-"""How a log's numbers were computed, from a user's words or from names: mean or sum, norm or square, clipped or not."""
+"""The meaning of a log's numbers, from flags or names: mean or sum, norm or square, clipped or not."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ AS = "|".join((*_WORDS, f"{_CLIPPED}C"))
 
 @dataclass(frozen=True, slots=True)
 class LoggedAs:
-    """The user's statement of how a log's numbers were computed; None for each part that is inferred from names.
+    """The user's statements about a log's numbers; None leaves a meaning to names or to what is usual.
 
     Attributes:
         is_sum: whether the loss, and so its gradient, is a sum over the tokens of the batch.
@@ -39,7 +39,7 @@ class LoggedAs:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> "LoggedAs":
-        """Parse the words of `--logged-as`.
+        """Read the meaning of a log's numbers from words.
 
         Raises:
             ValueError: there is no such word, or two contradict each other.
@@ -71,7 +71,7 @@ def _threshold(word: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The first step of a log, converted to a mean loss and to gradient norms before clipping.
+    """Step 1 of a log, converted to the mean loss and its gradient norms before clipping.
 
     Attributes:
         line: converted numbers; without the norm if clipping hides it.
@@ -105,7 +105,7 @@ class Reading:
 
 
 def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
-    """Convert the first step of a log so that it can be compared with theory.
+    """Convert step 1 of a log to numbers that can be compared with theory.
 
     Args:
         line: the step as it was logged.
@@ -170,7 +170,7 @@ def _not_clipped(of: LoggedAs, why: str) -> str:
 
 
 def has_line(numbers: Mapping[str, float | None]) -> str:
-    """Format numbers by name as one line; None is printed as missing.
+    """Return whether any of the numbers is known.
 
     >>> has_line({"loss": 6.25, "gradient norm": None})
     'loss 6.25, no gradient norm'

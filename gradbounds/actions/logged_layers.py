@@ -1,4 +1,4 @@
-"""Compare gradient norms of single matrices in a log with theory's or a module's own, by layer and role."""
+"""Logged gradient norms of single matrices, by layer and role, compared with theory's or a module's."""
 
 import math
 import re
@@ -41,7 +41,7 @@ _SHOWN = 8
 
 
 def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
-    """Return a parameter's layer, counted from 0, and its roles such as "WQ"; None if it is not a matrix of a layer.
+    """Return the layer (from 0) and the roles of a parameter; None if it is not a matrix of a layer.
 
     A logger's prefix up to a slash and the suffixes `.grad` and `/norm` are ignored. The first number is the layer, and
     the last word is the role.
@@ -69,7 +69,7 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
 
 
 def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array]) -> tuple[pd.DataFrame, list[str]]:
-    """Return logged norms next to theory's by layer and role, and the names that match no matrix.
+    """Compare logged norms with theory's by layer and role, and list names that match no matrix.
 
     Names with invalid norms come first. If some names contain `grad`, other names belong to other quantities, such as
     weights.
@@ -97,7 +97,7 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
 
 
 def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
-    """Return logged norms next to those of a module's own batch, and the names that match no matrix of its layers.
+    """Compare logged norms with those of a module's own batch, and list names that match no matrix.
 
     Args:
         parameters: logged norms by names that contain the module's own name of the parameter.
@@ -143,7 +143,7 @@ def _holds(name: str, parameter: str) -> bool:
 
 
 def patterns_of(names: Iterable[str]) -> list[str]:
-    """Merge names that differ only in the layer's number into one pattern with a star and a count.
+    """Merge names that differ only in the layer's number into one, with a star and their count.
 
     >>> patterns_of(["h.0.ln_1.bias", "h.1.ln_1.bias", "h.1.rotary.weight"])
     ['h.*.ln_1.bias (2)', 'h.1.rotary.weight']
@@ -160,20 +160,20 @@ def patterns_of(names: Iterable[str]) -> list[str]:
 
 
 def names_line(names: Iterable[str]) -> str:
-    """Format names as one line of patterns, of which only the first are shown."""
+    """List names, merged by `patterns_of`, and cut a long list."""
     patterns = patterns_of(names)
     return ", ".join(patterns[:_SHOWN]) + ", ..." * (len(patterns) > _SHOWN)
 
 
 def furthest(table: pd.DataFrame) -> tuple[int, float]:
-    """Return the row whose ratio is furthest from the median ratio, and its ratio / the median."""
+    """Return the row whose ratio differs most from the median ratio, and by what factor."""
     middle = float(np.exp(np.log(table["ratio"]).median()))
     row = int((np.log(table["ratio"]) - np.log(middle)).abs().idxmax())
     return row, float(table.loc[row, "ratio"]) / middle
 
 
 def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
-    """Report the matrix whose ratio is more than 2 times, or less than half, the median; nothing if there is none.
+    """Report a matrix that is off by more than `FAR` times although loss and total norm agree with theory.
 
     Args:
         table: table of `beside_theory`.
@@ -198,7 +198,7 @@ def _called(role: str) -> str:
 
 
 def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory") -> list[str]:
-    """Report the matrix whose ratio is furthest from the median, and by role the median, smallest and largest ratio.
+    """Report the matrix that is furthest off, and logged norms over theory by role with their extreme layers.
 
     Each role's line ends with the names that were read as this role.
 

@@ -1,4 +1,4 @@
-"""Print and save the report on a module (`gradbounds probe`)."""
+"""The command `gradbounds probe`: the printed and written report on a module."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ __all__ = ["probed"]
 def probed(
     factory: str, given: dict[str, Any], out: Path | None, logged: Path | None, logged_as: Sequence[str]
 ) -> Result:
-    """Probe the modules that a factory makes, and save the measurements in a folder.
+    """Measure and judge the modules of a factory, and write the measurements into a folder.
 
     Args:
         factory: name of the factory.
@@ -42,7 +42,7 @@ def probed(
 
 
 def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
-    """Read the gradient norms of single parameters from a training log or an export.
+    """Read gradient norms of single parameters from a training log or an export.
 
     Args:
         logged: its path.
@@ -64,7 +64,7 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
 
 
 def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = None) -> Result:
-    """Return a probe's report with its tables and figure; save measurements and the file for `--against` in a folder.
+    """Return a report with its tables and figure, and write what `--against` can read into a folder.
 
     Args:
         found: report of the probe.

@@ -1,4 +1,4 @@
-"""Find the single change of a field that evens out a network's gradients over the layers, by quick predictions."""
+"""The single change of a field that makes gradients most alike in all layers, by theory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of one field, with its predicted effect on the first and the last layer's gradient norms.
+    """A change of one field that makes the layers' gradients more alike.
 
     Attributes:
         words: description of the change.
@@ -47,7 +47,7 @@ class Remedy:
     last: tuple[float, float]
 
     def line(self) -> str:
-        """Return the change as text, in the form that `--compare` reads, with its effect."""
+        """Describe the change, with the words that `--compare` takes."""
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
@@ -58,12 +58,12 @@ class Remedy:
 
 
 def range_text(ends: tuple[float, float]) -> str:
-    """Format a range with two digits: "0.012 to 0.34", or one number if both ends are equal."""
+    """Write a range to two digits, such as "0.012 to 0.34", or one number if both ends are equal."""
     return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
 
 def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
-    """Return the first change that evens out the layers, or else the most effective one, and a line that describes it.
+    """Return the first change that evens out the layers, or else the best one, and the line that describes it.
 
     If the layers differ by less than a factor of 1.5, there is no line. A change counts only if it at least halves the
     logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too long.

@@ -1,4 +1,4 @@
-"""Select the samples of a run folder that are enough for errors, and compare two runs."""
+"""The samples of run folders, and differences between two runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Sample the blocks of a sweep on a Dask cluster: a running one, or the jobs of a batch queue."""
+"""A Dask cluster that samples the blocks of a sweep: a running one, or jobs of a batch queue."""
 
 import logging
 import signal
@@ -29,20 +29,20 @@ QUEUES = {
 
 
 class Errors(logging.Handler):
-    """A logging handler that keeps the logged exceptions."""
+    """A log handler that keeps the logged exceptions."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.seen: list[BaseException] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the exception of a record that has one."""
+        """Keep the exception of a log record, if it has one."""
         if record.exc_info and record.exc_info[1] is not None:
             self.seen.append(record.exc_info[1])
 
 
 def silence_dask() -> Errors:
-    """Redirect Dask's log messages from the terminal to the returned handler.
+    """Keep Dask's log messages and tracebacks off the terminal; the errors are reported in one line.
 
     This lasts for the rest of the process, because Dask logs errors of connections after they were closed.
 
@@ -64,7 +64,7 @@ def silence_dask() -> Errors:
 
 @contextmanager
 def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """Yield an executor on the workers of a running Dask scheduler, and the number of blocks to keep in flight.
+    """Yield an executor over the workers of a running scheduler, and the number of workers to keep busy.
 
     The blocks of workers that die are sampled again by others. Workers may join and leave.
 
@@ -133,9 +133,7 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
 
 @contextmanager
 def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """Yield an executor on the jobs of a batch queue, and the number of blocks to keep in flight.
-
-    dask-jobqueue reads the queue's options from its own YAML files.
+    """Yield an executor over jobs of a batch queue, with the options of dask-jobqueue's YAML files.
 
     Args:
         name: a key of `QUEUES`.
@@ -195,13 +193,13 @@ def _handlers_kept() -> Iterator[None]:
 
 
 class SameVersions(Executor):
-    """An executor that requires the same versions of gradbounds and torch on every worker, including later ones."""
+    """An executor that requires all workers, also later ones, to have this process's package versions."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Submit a call, which raises an error on a worker with other versions."""
+        """Submit a call to workers with the same package versions."""
         return self._pool.submit(_with_versions, versions(), fn, *args, **kwargs)
 
 
@@ -217,7 +215,7 @@ def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: 
 
 
 def versions() -> dict[str, str]:
-    """Return this process's versions of gradbounds and torch, which must be the same on all workers.
+    """Return this process's package versions, which all workers must have.
 
     Raises:
         ImportError: where this process was started, somebody else's module stands before a package of ours.

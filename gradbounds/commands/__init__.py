@@ -1,4 +1,4 @@
-"""The commands: each is a dataclass of its flags, in a module with the command's name, which does not load torch."""
+"""The commands as dataclasses of their flags, one module for each; none of them loads torch."""
 
 from typing import Annotated
 

@@ -20,7 +20,7 @@ class Claims(WithJson):
     all: Annotated[bool, Flag(help="with a claim: every step and every row")] = False
 
     def run(self) -> "Result":
-        """Return the list of claims, or the explanation of one.
+        """List the statements, or explain one.
 
         Raises:
             ValueError: there is no such claim, or `all` without one.

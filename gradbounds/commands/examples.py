@@ -1,4 +1,4 @@
-"""Example calls at the end of every command's help; the test suite parses each."""
+"""Examples of every command, printed at the end of its help; the test suite parses each."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("gradbounds verify", "gradbounds verify --out runs/mine --draws 512 --workers 2"),

@@ -84,7 +84,7 @@ class Predict(ModelFlags):
     warmup_steps: Annotated[int | None, optional("with --learning-rate: steps of a linear warm-up", "N")] = None
 
     def run(self) -> "Result":
-        """Run the prediction that the flags select, and return its result.
+        """Predict the network, in the view that the flags choose.
 
         Raises:
             ValueError: flags exclude each other, or the network is not what they ask for.

@@ -1,1 +1,1 @@
-"""Interactive page of the theory: served on this machine, or one file with answers that were computed beforehand."""
+"""The interactive page: served on this machine, or one file that contains its answers."""

@@ -1,4 +1,4 @@
-"""Answer the page's questions with the functions of `gradbounds predict`, as data for the page."""
+"""The answers to the page's questions: the results of `gradbounds predict`, as data."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -57,12 +57,12 @@ _FEWER = 8
 
 
 class NobodyWaitsError(Exception):
-    """The error for a question whose client has closed the connection."""
+    """An error: the browser closed the connection before the answer was complete."""
 
 
 @by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Return the answer to one of the page's questions as a dict.
+    """Answer a question of the page.
 
     Args:
         kind: what is asked: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
@@ -83,7 +83,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
 
 @by_estimates()
 def seconds_of_answer(kind: str, asked: Any) -> float:
-    """Estimate the seconds that an answer takes on one core; 0 for refused questions and for those that are not timed.
+    """Estimate an answer's seconds on one core; 0 if it is refused or checks in between whether it is wanted.
 
     Raises:
         ValueError: the question cannot be read.

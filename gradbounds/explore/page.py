@@ -1,4 +1,4 @@
-"""Build the page as one text that contains its styles, scripts and data and loads nothing else."""
+"""The page as one text with styles, scripts and data inside, which loads nothing else."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ _OF_A_TABLE = "NAME"
 
 
 def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None = None, links: bool = False) -> str:
-    """Return the page as HTML.
+    """Return the HTML of the page.
 
     Args:
         answers: what a page without a server knows; None for one that asks, and has what ships with the package.

@@ -1,4 +1,4 @@
-"""Compute answers for a page without a server: published models, networks near the paper's, and changed fields.
+"""Answers for a page without a server: published models, networks near the paper's, and changed fields.
 
 Numbers of tables have five digits, which is within 0.1%; what has no answer has the message that says why.
 """
@@ -58,7 +58,7 @@ def answers(
     models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
     placements: Sequence[str] = tuple(COMPOSITIONS), *, gated: Sequence[str] = GATED, choices: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compute the answers of a page without a server by question, with a description of their networks.
+    """Compute answers by the page's names of questions, with a description of the networks that they cover.
 
     Args:
         models: published ones.
@@ -107,7 +107,7 @@ def _estimate(kind: str, question: Mapping[str, Any]) -> float:
 
 
 def name_of(kind: str, question: Mapping[str, Any]) -> str:
-    """Return a question's name as the page's script computes it: the sorted values that differ from the defaults."""
+    """Return a question's name in the page: its values that differ from the defaults, in order."""
     params = {name: question[name] for name in ("like", "batch", "zipf") if name in question}
     if "config" in question:
         params["config"] = one_text(question["config"])

@@ -1,4 +1,4 @@
-"""Serve the page on this machine, or write it to a file (`gradbounds explore`)."""
+"""The command `gradbounds explore`: serve the page on this machine, or write it as a file."""
 
 import contextlib
 from pathlib import Path
@@ -32,7 +32,7 @@ def serve(port: int | None, folder: Path | None = None) -> int:
 
 
 def write(path: Path) -> int:
-    """Write the page with the shipped answers; if they are from another version, they are computed now.
+    """Write the page with the shipped answers; answers of another version are computed again first.
 
     Raises:
         ValueError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Serve the page to this machine only."""
+"""The local server of the page, which only this machine can reach."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ _HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """A server that answers the page's questions one at a time and is reachable only from this machine.
+    """A server that answers the questions of one page, one at a time, for this machine only.
 
     Attributes:
         page: what is served.
@@ -59,7 +59,7 @@ class Server(ThreadingHTTPServer):
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print an error, except if a client closed its connection."""
+        """Report an error, unless the browser only closed the connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(HTTPStatus.NOT_FOUND, "no page has this path; the only one is /.")
 
     def do_POST(self) -> None:
-        """Send the answer to a question, or one line on an error in the question."""
+        """Send an answer, or one line that says what is wrong with the question."""
         if self._is_foreign():
             return
         kind = self.path.removeprefix("/api/")
@@ -188,10 +188,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing, because questions are private."""
+        """Log nothing: the questions are private."""
 
 
 def short(message: str) -> str:
-    """Shorten a message to one line that fits on the page."""
+    """Shorten a message to one line that fits into the page."""
     line = one_line(message)
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."

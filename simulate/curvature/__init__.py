@@ -1,1 +1,1 @@
-"""First optimizer steps of networks and modules, and products with the Hessian and the Gauss-Newton matrix."""
+"""Second derivatives of the loss: first optimizer steps, and problems for Hessian and Gauss-Newton products."""

@@ -1,6 +1,6 @@
-"""Measure one optimizer step from initialization: its gain, the loss's curvature along it, and its break-even rate.
+"""The first optimizer step of a sampled network: its gain, the loss curvature along it, and the break-even rate.
 
-All quantities are along the parameters θ − η u of a model, where u is the step of torch's own optimizer at η = 1.
+The parameters move to θ − η u, where u is the update of torch's own optimizer at learning rate η = 1.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from theory.stack import Stack
 from theory.stack.optimizers import OPTIMIZERS
 
 Direction = dict[str, Tensor]
-"""u, by the names of parameters."""
+"""An update u, by the names of parameters."""
 
 # Of inputs: torch keeps 32 bits of a seed, and the matrices have the small ones.
 _INPUTS = 2**30
@@ -28,15 +28,16 @@ _STRIDE, _NEAR, _PASSES, _FARTHEST = 3.0, 0.02, 40, 3.0**9
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured first step of one network at learning rate η = 1, with the names of theory's quantities.
+    """The measured first step of one network, for the update u at learning rate η = 1; fields as in `theory`.
 
     Attributes:
-        gain: g·u.
+        gain: the product g·u of gradient and update.
         curvature: u'Gu with the Gauss-Newton matrix.
-        logit_change_sq: the mean square of what logits move by, to first order.
-        hessian: u'Hu; NaN if it was not asked for.
-        break_even_rate: the rate at which the loss is back at its start; NaN if it was not found, or not asked for.
-        passes: forward passes that it took.
+        logit_change_sq: the mean squared change of logits, to first order in η.
+        hessian: u'Hu with the Hessian; NaN if it was not requested.
+        break_even_rate: the learning rate at which the loss equals its value before the step; NaN if it was not found
+            or not requested.
+        passes: number of forward passes of the search for the break-even rate.
     """
 
     gain: float
@@ -48,22 +49,22 @@ class Measured:
 
     @property
     def critical_rate(self) -> float:
-        """The critical learning rate 2 g·u/u'Gu, with the Gauss-Newton matrix G."""
+        """The critical learning rate 2 g·u/u'Gu, at which the quadratic model of the loss returns to its start."""
         return 2 * self.gain / self.curvature
 
     @property
     def hessian_rate(self) -> float:
-        """The critical learning rate 2 g·u/u'Hu with the Hessian H; NaN if the loss does not curve upward."""
+        """The learning rate 2 g·u/u'Hu from the Hessian; NaN if the loss does not curve upward."""
         return 2 * self.gain / self.hessian if self.hessian > 0 else float("nan")
 
 
 def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
-    """Return one random network of a Stack with data that are independent of it, except of a tied output matrix.
+    """Sample one network of a Stack, with inputs independent of its matrices, as a `Problem` for a first step.
 
-    The problem is the same on any device.
+    With tied embeddings, inputs depend on the output matrix. The network is the same on any device.
 
     Raises:
-        NoRuleError: something is dropped.
+        NoRuleError: the Stack uses dropout, or another field without a sampled step.
     """
     shallow = replace(stack, depth=1, lower_share=0.0, lower_placement="post")  # inputs and labels are the same
     return replace(
@@ -73,7 +74,7 @@ def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.fl
 
 
 def gradients(problem: Problem) -> tuple[float, Direction]:
-    """Return the loss of all data, and its gradient with respect to every parameter."""
+    """Return the loss over all data, and its gradient with respect to every parameter, by name."""
     named, total = dict(problem.model.named_parameters()), 0.0
     gradient = {name: torch.zeros_like(p) for name, p in named.items()}
     for inputs, labels in problem.data:
@@ -85,16 +86,17 @@ def gradients(problem: Problem) -> tuple[float, Direction]:
 
 
 def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Direction:
-    """Return the step u that torch's own optimizer subtracts at its first step with learning rate 1, by parameter.
+    """Return the first update u of torch's own optimizer class at learning rate 1, from a gradient, by parameter name.
 
-    Parameters start at 0, so that no digits are lost; none of these steps depends on the parameters' values.
+    The update is computed for parameters of value 0, which loses no digits; none of these updates depends on the
+    values.
 
     Args:
-        gradient: of all parameters.
-        optimizer: "sgd", "normalized" (SGD with g/|g|), "adam" (eps → 0) or, for matrices, "muon" (no weight decay);
-            and "polar", of which torch has no class: the exact polar factor where "muon" has Newton-Schulz steps.
-        turned: whether matrices are (d_in, d_out), as a Stack's, and not (d_out, d_in), as torch's layers hold them:
-            the factor for shapes of "polar" and "muon" is of the latter.
+        gradient: the gradient of every parameter, by name.
+        optimizer: "sgd", "normalized" (SGD with g/|g|), "adam" (eps → 0) or, for matrices, "muon" (no weight decay); or
+            "polar", which is not in torch: the exact polar factor instead of the Newton-Schulz steps of "muon".
+        turned: whether matrices are (d_in, d_out), as in a Stack, instead of (d_out, d_in), as in torch's layers, which
+            the shape factor of "polar" and "muon" requires.
 
     Raises:
         ValueError: an unknown optimizer.
@@ -125,20 +127,20 @@ def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Di
 
 
 def along(problem: Problem, held: Mapping[str, Tensor], u: Direction, rate: Any) -> list[tuple[Tensor, Tensor]]:
-    """Return logits and labels of every piece of the data at the parameters θ − rate u."""
+    """Return the logits and labels of every piece of a problem's data at the parameters θ − rate u."""
     moved = {name: value - rate * u[name] if name in u else value for name, value in held.items()}
     return [(torch.func.functional_call(problem.model, moved, (inputs,)), labels) for inputs, labels in problem.data]
 
 
 def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: float, *, ends: bool = True) -> Measured:
-    """Measure a step's gain, curvature and change of the logits, and its break-even learning rate.
+    """Measure gain, curvature and break-even rate of a step of a problem's parameters.
 
     Args:
-        problem: whose model returns logits and whose loss is convex in them.
-        gradient: of all parameters.
-        u: the step.
-        loss: at its start.
-        ends: whether the Hessian and the break-even rate are asked for, which take most of the time.
+        problem: the problem, whose model returns logits and whose loss is convex in them.
+        gradient: the gradient of every parameter, by name.
+        u: the update at learning rate 1, by parameter name.
+        loss: the loss before the step.
+        ends: whether to measure the Hessian and the break-even rate too, which take most of the time.
     """
     values = {name: p.detach() for name, p in problem.model.named_parameters()}
     gain = float(sum((gradient[name] * step).sum() for name, step in u.items()))
@@ -176,7 +178,7 @@ def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: floa
 
 
 def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) -> Tensor:
-    """Return w'Sw, where S is the loss's second derivative with respect to the logits."""
+    """Return w'Sw, where S is the second derivative of the loss with respect to the logits and w a change of logits."""
 
     def slope(rate: Tensor) -> Tensor:
         moved: Any = torch.func.jvp(lambda at: problem.loss(logits + at * w, labels), (rate,), (torch.ones_like(rate),))
@@ -189,20 +191,21 @@ def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) ->
 
 
 def break_even_rate(at: Callable[[float], float], loss: float, gain: float, guess: float) -> tuple[float, int]:
-    """Return the learning rate at which the loss is back at its start, to 2%, and the number of forward passes.
+    """Find the learning rate at which the loss equals its value before the step, to 2%, and count forward passes.
 
-    The search starts at the guess and changes it by factors of 3 until the loss has crossed its start. Then it uses
-    false position on the mean slope (ℓ(η) − ℓ(0))/η, which is smooth down to η = 0 and is −g·u there. A loss that dips,
-    rises above its start and dips again within one such factor may hide an earlier crossing.
+    From the guess, the search goes up or down by factors of 3 until the loss has crossed its initial value, and
+    continues by false position on the mean slope (ℓ(η) − ℓ(0))/η, which is smooth down to η = 0 and is −g·u there. A
+    loss that falls, rises above its initial value and falls again within one such factor may hide an earlier crossing.
 
     Args:
-        at: the loss at a rate.
-        loss: that at rate 0.
-        gain: g·u, above 0.
-        guess: of the rate.
+        at: function of a learning rate that returns the loss.
+        loss: the loss at learning rate 0.
+        gain: the product g·u of gradient and update, above 0.
+        guess: a guess of the learning rate.
 
     Returns:
-        NaN if there is none within 40 passes and up to 3^9 guesses.
+        The learning rate (NaN if there is none within 40 passes and up to 3^9 times the guess), and the number of
+        passes.
     """
     passes = 0
 
@@ -244,7 +247,15 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
 def sampled_steps(
     stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends: bool = True, device: str = "cpu"
 ) -> dict[str, Measured]:
-    """Measure the first step of one random network with each of several optimizers."""
+    """Sample one network of a Stack and measure its first step with each of several optimizers.
+
+    Args:
+        stack: the network.
+        optimizers: names of optimizers, as in `direction`.
+        seed: random seed of the network.
+        ends: whether to measure the Hessian and the break-even rate too.
+        device: the device of the network.
+    """
     problem = first_step_problem(stack, seed=seed, device=device)
     loss, gradient = gradients(problem)
     return {

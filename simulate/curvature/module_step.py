@@ -1,8 +1,7 @@
-"""Measure the first optimizer step of any module: its critical rates, and each parameter group's share of curvature.
+"""The first optimizer step of any PyTorch module: critical rates, and the contribution of each parameter group.
 
-All quantities are along the parameters θ − η u of a module and the loss of its batch. Random numbers of the module and
-its loss are the same for every η. Derivatives are only backward passes, which more operations support than forward-mode
-ones.
+Parameters move to θ − η u, and the loss is that of one batch, with the same random numbers for every η. Derivatives use
+backward passes only, which more operations support than forward mode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from simulate.modules.factories import Called, Loss, Made, ProbeError, seeded
 from simulate.modules.layers import LayerList, layer_lists
 
 WHOLE = "all"
-"""The group of everything that is stepped."""
+"""The name of the group of all parameters that a step updates."""
 
 # A loss that is linear in the output has no Gauss-Newton matrix; what rounding leaves of it is below this share of the
 # gain over a rate of first order.
@@ -30,21 +29,22 @@ _ROUNDING = 1e-6
 def one_step(
     one: Made, optimizers: Sequence[str], seed: int, layers: Sequence[str] = (), depth: int = 0
 ) -> list[dict[str, Any]]:
-    """Measure a module's first step for every optimizer, in total and by group of parameters.
+    """Measure the first optimizer step of a module, by optimizer and group of parameters.
 
     Args:
         one: module, batch and loss.
-        optimizers: some of "sgd", "adam" (ε → 0), and of the matrices alone, embeddings left out, "polar" and "muon".
-        seed: of what module and loss draw at random.
-        layers: globs that name the layers.
+        optimizers: names among "sgd", "adam" (ε → 0), "polar" and "muon"; the last two update only matrices, without
+            embeddings.
+        seed: random seed of module and loss.
+        layers: glob patterns of the layers' names.
         depth: number of layers.
 
     Returns:
-        One row per optimizer and group ("all", every layer, and every other module with parameters of its own): gain
-        g·u, curvature u'Gu of this group's step alone with the Gauss-Newton matrix of loss and output (NaN where the
-        loss is linear in the output, or the output holds no tensor), and share, this group's of u'Gu of the whole step.
-        Of "all" also hessian, u'Hu (NaN where there is no second derivative), break_even_rate (NaN where there is none
-        within 40 passes) with the forward passes that it took, and loss.
+        One row per optimizer and group ("all", every layer, and every other submodule with its own parameters): gain
+        g·u, curvature u'Gu of this group's step alone with the Gauss-Newton matrix of loss and output (NaN if the loss
+        is linear in the output, or the output contains no tensor), and share, this group's share of u'Gu of the whole
+        step. The group "all" also has hessian, u'Hu (NaN without a second derivative), break_even_rate (NaN if none is
+        found within 40 passes) with the number of forward passes, and loss.
 
     Raises:
         ProbeError: as `module_direction` and `ParameterLine`.
@@ -59,12 +59,13 @@ def one_step(
 
 
 def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimizer: str) -> Direction:
-    """Return the step u of torch's own optimizer for a module, by parameter name.
+    """Return the first update u of torch's own optimizer class for a module's parameters, by their names.
 
-    Polar and muon step only the matrices, which torch.nn stores as (d_out, d_in); embeddings and other parameters stay.
+    "polar" and "muon" update only matrices, (d_out, d_in) as in torch.nn; embeddings and other parameters stay
+    unchanged.
 
     Raises:
-        ProbeError: there is no matrix for them.
+        ProbeError: the module has no matrix for "polar" or "muon".
         ValueError: an unknown optimizer.
     """
     chosen = dict(gradient)
@@ -80,11 +81,11 @@ def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimize
 
 
 class ParameterLine:
-    """A module's loss along steps of its parameters, and the gradient at its start.
+    """The loss of a module as a function of the learning rate along a step, and its gradient before the step.
 
     Args:
-        one: module, batch and loss; gradients of the module's parameters are left as they were.
-        seed: of what module and loss draw at random.
+        one: module, batch and loss; the gradients of the module's parameters are cleared at the end.
+        seed: random seed of module and loss.
 
     Raises:
         ProbeError: module or loss fails, or has no gradient.
@@ -114,14 +115,14 @@ class ParameterLine:
         return of
 
     def output(self, moved: Mapping[str, Tensor]) -> Any:
-        """Return the module's output with some parameters replaced."""
+        """Return the module's output with some parameters replaced, by name."""
         buffers = {name: b.clone() for name, b in self.buffers.items()}
         tensors = {f"module.{name}": value for name, value in {**self.held, **buffers, **moved}.items()}
         with self._fixed():
             return torch.func.functional_call(Called(self.one.module), tensors, ({"inputs": self.one.inputs},))
 
     def loss_of(self, output: Any) -> Tensor:
-        """Return the loss of an output, with the same labels and noise every time."""
+        """Return the loss of an output, with the same labels and random numbers at each call."""
         return self.one.loss(output).reshape(())
 
     def at(self, u: Direction, rate: float) -> float:
@@ -131,7 +132,7 @@ class ParameterLine:
 
 
 def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Group the parameters by their layer, or by the module that holds them."""
+    """Group a module's parameter names by layer, or by the submodule that holds them."""
     layers = [name for part in lists for name in part.names]
     groups: dict[str, list[str]] = {}
     for name in gradient:
@@ -141,7 +142,7 @@ def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str
 
 
 def step_rows(path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """Return one optimizer's rows: the whole step, and every group of parameters that it steps."""
+    """Return the rows of one optimizer's step: one for the whole step, and one for each group that it updates."""
     stepped = {name: [p for p in members if p in u] for name, members in groups.items()}
     stepped = {name: members for name, members in stepped.items() if members}
     gains = {n: float(sum((path.gradient[p].double() * u[p]).sum() for p in members)) for n, members in stepped.items()}
@@ -171,11 +172,11 @@ def step_rows(path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[s
 def _gauss_newton(
     path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return u'Gu of every group's step and of the whole step, and each group's share of the latter.
+    """Return u'Gu of each group's step alone and of the whole step, and each group's share of the latter.
 
-    With w_a the change of the output by the step of group a, and H the Hessian of the loss with respect to the output,
-    these are w_a·H w_a and (w_a·H w) / (w·H w). Both are empty if the output has no tensor, or an operation no second
-    derivative.
+    With w_a the change of the output along the step of group a, and H the Hessian of the loss with respect to the
+    output, these are w_a·H w_a and w_a·H w / (w·H w). Both are empty if the output contains no tensor, or an operation
+    has no second derivative.
     """
     step = next(iter(u.values()))
     etas = {name: torch.zeros((), dtype=step.dtype, device=step.device, requires_grad=True) for name in groups}
@@ -217,7 +218,7 @@ def _products(slope: Tensor, v: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _second(first: Sequence[Tensor | None], z: Sequence[Tensor], w: Sequence[Tensor]) -> list[Tensor]:
-    """Return the Hessian's product with w from the gradient with respect to z; zeros for a linear loss."""
+    """Multiply w by the Hessian with respect to z, given the gradient with respect to z; zeros for a linear loss."""
     parts = [(a * b).sum() for a, b in zip(first, w, strict=True) if a is not None and a.requires_grad]
     if not parts:
         return [torch.zeros_like(output) for output in z]
@@ -230,7 +231,7 @@ def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
 
 
 def _hessian(path: ParameterLine, u: Direction) -> float:
-    """Return u'Hu; NaN if an operation has no second derivative."""
+    """Return u'Hu with the loss's Hessian along a step; NaN if an operation has no second derivative."""
     step = next(iter(u.values()))
     eta = torch.zeros((), dtype=step.dtype, device=step.device, requires_grad=True)
     try:

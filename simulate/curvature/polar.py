@@ -1,4 +1,4 @@
-"""The polar factor of a gradient, which is Muon's direction without Newton-Schulz steps."""
+"""The polar factor of a gradient: the update of Muon without Newton-Schulz steps."""
 
 import torch
 from jaxtyping import Float
@@ -11,14 +11,14 @@ _NUMERICAL_RANGE = 1e-5
 def polar_factor(
     matrix: Float[Tensor, "draws rows columns"], d_in: int, d_out: int
 ) -> Float[Tensor, "draws rows columns"]:
-    """Return the polar factor of a matrix on its numerical range, times √max(1, d_out/d_in).
+    """Return the polar factor of matrices on their numerical range, times √max(1, d_out/d_in).
 
-    For a product Pᵀ C R, where P and R have orthonormal rows, it is Pᵀ polar(C) R.
+    For Pᵀ C R with orthonormal rows in P and R, the polar factor is Pᵀ polar(C) R.
 
     Args:
-        matrix: the matrix, or its core C.
-        d_in: rows of the matrix itself.
-        d_out: columns of the matrix itself.
+        matrix: the matrices, or their cores C; one per draw.
+        d_in: number of rows of the matrix itself, not of C.
+        d_out: number of columns of the matrix itself.
     """
     if not matrix.numel():
         return matrix

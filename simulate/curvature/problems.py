@@ -1,7 +1,6 @@
-"""A model with a loss and data for second derivatives, and a Stack in this form.
+"""A model with loss and data for second derivatives, and a Stack as such a problem.
 
-Losses are sums over labels divided by the number of all labels, so that they do not depend on how data are cut into
-pieces.
+Losses are sums over labels divided by the number of all labels, so they do not depend on how data are split.
 """
 
 import fnmatch
@@ -29,12 +28,13 @@ from theory.stack.weights import gain, law, transform_gain, weight_shapes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A model, its loss, and pieces of data.
+    """A model, a loss and data, whose loss is the sum over all pieces of data.
 
     Attributes:
-        model: from the inputs of a piece, a dict, to predictions of its labels.
-        loss: from predictions and labels to a sum, over all data divided by the number of labels.
-        data: pieces of inputs and labels.
+        model: module that maps the inputs of a piece, a dict, to predictions of its labels.
+        loss: module that maps predictions and labels of a piece to their summed loss, divided by the number of all
+            labels.
+        data: the pieces of data, as pairs of inputs and labels.
     """
 
     model: nn.Module
@@ -42,10 +42,10 @@ class Problem:
     data: Sequence[tuple[dict[str, Any], Tensor]]
 
     def parameters(self, patterns: Sequence[str] = ("*",)) -> list[nn.Parameter]:
-        """Return the parameters whose names match at least one glob, in the order of the model.
+        """Return the trainable parameters whose names match at least one glob pattern, in the model's order.
 
         Raises:
-            ValueError: none does.
+            ValueError: no parameter matches.
         """
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         parameters = [p for name, p in named if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
@@ -56,7 +56,7 @@ class Problem:
 
 
 class TokenLoss(nn.Module):
-    """Cross-entropy summed over labels, divided by the number of labels of all pieces."""
+    """A cross-entropy summed over labels and divided by the number of labels of all pieces of data."""
 
     reduction = "sum"  # what curvlinops divides by the number of data where it is not
 
@@ -65,16 +65,16 @@ class TokenLoss(nn.Module):
         self.labels, self.smoothing = labels, smoothing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of logits of shape (labels, V)."""
+        """Return the loss of logits, (labels, V)."""
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / self.labels
 
 
 @contextmanager
 def plain_operations() -> Iterator[None]:
-    """Compute attention and LayerNorm with plain operations within this context, so that second derivatives are right.
+    """Run attention and LayerNorm as plain operations within a `with` block, so that second derivatives are right.
 
     Fused attention has no second derivative. Fused LayerNorm has a wrong one: the forward-mode derivative of its
-    backward pass, which products with a Hessian need, is wrong for its weight (torch 2.13; the test suite shows it).
+    backward pass, which Hessian products require, is wrong for its weight (torch 2.13; the suite shows it).
     """
     fused = F.layer_norm
     F.layer_norm = _layer_norm  # type: ignore[assignment]
@@ -88,7 +88,7 @@ def plain_operations() -> Iterator[None]:
 def _layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """`torch.nn.functional.layer_norm`."""
+    """Compute `torch.nn.functional.layer_norm` from plain operations."""
     over = tuple(range(-len(shape), 0))
     centred = x - x.mean(over, keepdim=True)
     normed = centred * (centred.square().mean(over, keepdim=True) + eps).rsqrt()
@@ -97,17 +97,17 @@ def _layer_norm(
 
 
 class StackModule(nn.Module):
-    """A random network of a Stack as a torch module, whose parameters are its matrices named ROLE_LAYER.
+    """A sampled network of a Stack as a PyTorch module, with its matrices as parameters named ROLE_LAYER.
 
     Args:
-        stack: without dropout.
-        seed: of the matrices.
-        dtype: of everything.
-        subject: what it is for, of `theory.coverage.SUBJECTS`: for a first step embeddings may be tied, something may
-            stand before the output matrix, and a share of the positions count, which are chosen with the inputs.
+        stack: the network, without dropout.
+        seed: random seed of the matrices.
+        dtype: data type of all tensors.
+        subject: the use, one of `theory.coverage.SUBJECTS`. For a first step, embeddings may be tied, the output matrix
+            may follow a transformation, and only a share of the positions may count for the loss.
 
     Raises:
-        NoRuleError: the stack has something that has no such thing.
+        NoRuleError: the Stack has a field that this use does not support.
     """
 
     Wemb: Tensor
@@ -137,7 +137,7 @@ class StackModule(nn.Module):
         self.names.setdefault(role, []).append(role + end)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits of the positions that count in the loss, (positions, V)."""
+        """Return the logits of the positions that count for the loss, (positions, V)."""
         logits: Tensor = self.read(self.output(inputs)) @ self.Wemb
         return logits
 
@@ -158,19 +158,20 @@ class StackModule(nn.Module):
 
 
 def _seed_of_inputs(seed: int) -> int:
-    """Below 2^32 and far from the seeds of matrices: of a larger one, the CPU's generator keeps the last 32 bits."""
+    """Derive the random seed of inputs from the network's seed, below 2^32 and far from the seeds of matrices."""
     return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
 
 
 def stack_problem(
     stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu", subject: str = "hessian"
 ) -> Problem:
-    """Return one random network of a Stack with inputs and labels as `simulate.sample` draws them, equal on any device.
+    """Sample one network of a Stack, with inputs and labels as in `simulate.sample`, as a `Problem`.
 
-    The words of tied embeddings are the first columns of the output matrix.
+    The network is the same on any device. With tied embeddings, the inputs' token ids are the first columns of the
+    output matrix.
 
     Raises:
-        ValueError: as `StackModule`.
+        ValueError: the Stack has a field that `StackModule` does not support.
     """
     model = StackModule(stack, seed, dtype, subject)
     given = GivenMatrices(RandomStreams([_seed_of_inputs(seed)], 1), {"W": [next(model.parameters())]})

@@ -1,1 +1,1 @@
-"""Any `torch.nn.Module` at initialization: its layers, hooks on them, and what they measure."""
+"""Measurements of any `torch.nn.Module`: its layers, hooks on them, exact tests, and optimizer steps."""

@@ -129,12 +129,12 @@ def _apart(
     """
     inside = tuple(f"{name}." for name in part.names)
     weighted = {name for name, of in module.named_modules() if not name.startswith(inside) and [*of.parameters()]}
-    found = [
+    between = [
         (number, name, module.get_submodule(name))
         for number, (last, entry) in enumerate(gaps, 1)
         for name in [call.name for call in calls[last + 1 : entry] if call.name in weighted][:1]
     ]
-    return tuple(found) if 2 * len(found) <= len(gaps) else ()
+    return tuple(between) if 2 * len(between) <= len(gaps) else ()
 
 
 def _reached(node: Any, visited: set[Any]) -> set[int]:
@@ -224,5 +224,5 @@ def boundary_hooks(
         if running == number:
             end(number, None)
 
-    takers = [one.register_forward_pre_hook(hook_of(k), with_kwargs=True) for k, one in enumerate(part.takers, 1)]
-    return takers + [one.register_forward_pre_hook(partial(outside, k)) for k, _, one in part.apart]
+    takers = [taker.register_forward_pre_hook(hook_of(k), with_kwargs=True) for k, taker in enumerate(part.takers, 1)]
+    return takers + [apart.register_forward_pre_hook(partial(outside, k)) for k, _, apart in part.apart]

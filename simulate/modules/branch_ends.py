@@ -1,4 +1,4 @@
-"""Matrices that end a residual branch, by the names that libraries give them, and the stream with smaller ones."""
+"""Matrices at the ends of residual branches, found by their names in common libraries, and a test with smaller ones."""
 
 import torch
 
@@ -13,7 +13,14 @@ _ENDS = (
 
 
 def branch_ends(part: LayerList) -> tuple[str, ...]:
-    """Names of these matrices in a layer; none where layers have different ones, or one that ends nothing is named."""
+    """Return the parameter names of a layer's matrices that end a residual branch.
+
+    Args:
+        part: the list of layers.
+
+    Returns:
+        The names within a layer; empty if layers have different ones or no such name is known.
+    """
     names = [
         tuple(name for name, parameter in layer.named_parameters() if parameter.ndim == 2 and ends_branch(name))
         for layer in part.layers
@@ -22,15 +29,22 @@ def branch_ends(part: LayerList) -> tuple[str, ...]:
 
 
 def ends_branch(name: str) -> bool:
-    """Whether a parameter of this name ends a residual branch."""
+    """Return whether a parameter's name is one that libraries give to the end of a residual branch."""
     stem = name.removesuffix(".weight")
     return any(stem == end or stem.endswith(f".{end}") for end in _ENDS)
 
 
 def smaller_ends(made: Made, part: LayerList) -> dict[int, float]:
-    """Energies of the outputs of a list's layers with its branch ends over sqrt(2L), measured; none without them.
+    """Measure mean squared activations of a list's layers after dividing the matrices at branch ends by sqrt(2L).
 
-    Weights are changed: it belongs into `kept_state`.
+    The module's weights are changed; call this within `kept_state`.
+
+    Args:
+        made: the module and its batch.
+        part: the list of layers.
+
+    Returns:
+        The mean squared output by layer number; empty if no matrix is known to end a branch.
     """
     ends = branch_ends(part)
     if not ends:

@@ -1,6 +1,6 @@
-"""Modules that can be probed by name: those of `torch.nn`, and two of `transformers` where it is installed.
+"""Modules that can be probed by name, from `torch.nn` and `transformers`, and factories that users give by name.
 
-Each stands under the loss of the paper's setting: Gaussian inputs or uniform words, an output matrix of N(0, 1/d)
+Named modules have the loss of the paper's setting: Gaussian inputs or uniform token ids, an output matrix of N(0, 1/d)
 entries, and cross-entropy with independent uniform labels.
 """
 
@@ -29,13 +29,14 @@ _TOKENS, _VOCAB, _HEAD = 16, 512, 64
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A module that can be probed by name.
+    """A module that can be probed by name, with the network that theory predicts for it.
 
     Attributes:
-        factory: its factory.
+        factory: the function of a width and a depth that makes the module.
         stack: the network of the same width and depth that large-width theory predicts, or None.
-        roles: what parameters of a layer are called in that network, where it is not as `torch.nn` calls them.
-        note: what should be known of the library that makes it, or "".
+        roles: the matrices in that network of a layer's parameters, by parameter name, if names differ from those of
+            `torch.nn`.
+        note: function that returns a remark on the installed library, or "".
     """
 
     factory: Factory
@@ -49,7 +50,7 @@ def _heads(width: int) -> int:
 
 
 class _Headed(nn.Module):
-    """A body of `torch.nn` and an output matrix."""
+    """A module of `torch.nn` followed by an output matrix with N(0, 1/d) entries."""
 
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class _Headed(nn.Module):
         nn.init.normal_(self.head.weight, std=width**-0.5)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits, (batch, positions, classes)."""
         logits: Tensor = self.head(self.body(*inputs))
         return logits
 
@@ -112,10 +113,10 @@ def _of_words(module: nn.Module) -> tuple[nn.Module, Batch]:
 
 
 def _transformers() -> Any:
-    """The library.
+    """Import and return the library `transformers`.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: the library is not installed.
     """
     try:
         import transformers
@@ -141,7 +142,7 @@ _RESIDUAL_SCALED = (5, 15)
 
 
 def _gpt2_note() -> str:
-    """Whether this version of the library scales residual matrices, as GPT-2 does."""
+    """Return a remark if this version of `transformers` does not scale residual matrices as GPT-2 does, or ""."""
     version: str = _transformers().__version__
     if tuple(int(part) for part in version.split(".")[:2]) >= _RESIDUAL_SCALED:
         return ""
@@ -149,7 +150,7 @@ def _gpt2_note() -> str:
 
 
 def _gpt2_stack(width: int, depth: int) -> Stack:
-    """GPT-2 as transformers 5.15 and later draw it; one matrix at both ends would change that matrix alone."""
+    """Return the Stack of GPT-2 as transformers 5.15 and later initialize it."""
     scale = 0.02 * width**0.5
     return Stack(
         placement="pre", width=width, depth=depth, tokens=_TOKENS, vocab=_VOCAB, output_scale=scale, ffn_ratio=4.0,
@@ -194,16 +195,19 @@ BUILTINS: dict[str, Builtin] = {
     "gpt2": Builtin(_gpt2, _gpt2_stack, _GPT2_ROLES, _gpt2_note),
     "bert": Builtin(_bert),
 }
-"""By the name that `gradbounds probe` takes."""
+"""The built-in modules by the name that `gradbounds probe` takes."""
 
 
 def known(factory: Any) -> Builtin:
-    """A factory of a width and a depth, or that of a name, with its own attributes `stack` and `roles`.
+    """Return the module of a name, or of a user's factory with its attributes `stack` and `roles`, as a `Builtin`.
 
-    One of a width alone gives the same module for every depth.
+    A factory of a width alone gives the same module for every depth.
+
+    Args:
+        factory: a function of a width and a depth, or of a width alone, or its name.
 
     Raises:
-        ValueError: the name stands for nothing.
+        ValueError: the name is unknown.
     """
     if isinstance(factory, str) and factory in BUILTINS:
         return BUILTINS[factory]
@@ -215,12 +219,12 @@ def known(factory: Any) -> Builtin:
 
 
 def takes_width_alone(factory: Any) -> bool:
-    """Whether a function takes one number, and not a width and a depth."""
+    """Return whether a function takes one number, and not a width and a depth."""
     return callable(factory) and _takes(factory, 1) and not _takes(factory, 2)
 
 
 def _takes(function: Any, count: int) -> bool:
-    """Whether a function can be called with so many numbers; one whose parameters are not known can."""
+    """Return whether a function can be called with so many numbers; true if its signature is unknown."""
     try:
         inspect.signature(function).bind(*[1] * count)
     except TypeError:
@@ -231,10 +235,13 @@ def _takes(function: Any, count: int) -> bool:
 
 
 def makes_one(factory: Any) -> bool:
-    """Whether this, or what a name stands for, makes one module: a function without a width.
+    """Return whether a function, or the function of a name, makes one module without a width or depth.
+
+    Args:
+        factory: a function or its name.
 
     Raises:
-        ValueError: the name stands for nothing.
+        ValueError: the name is unknown.
     """
     if isinstance(factory, str):
         if factory in BUILTINS:
@@ -244,15 +251,18 @@ def makes_one(factory: Any) -> bool:
 
 
 def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]:
-    """The module, the batch and the loss (None for its own) of `factory()`, on a device.
+    """Call a function without arguments and return its module, batch and loss, on a device.
 
     Args:
         factory: a function without arguments, or its name.
-        seed: torch's global generators are set from it, and put back.
+        seed: random seed; torch's global generators are set from it, and restored.
         device: the module's device.
 
+    Returns:
+        Module, batch and loss; the loss is None if the module returns its own.
+
     Raises:
-        ProbeError: it fails, or gives something else.
+        ProbeError: the function fails, or returns something else.
     """
     check_device(device)
     name = name_of(factory)
@@ -274,12 +284,15 @@ def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]
 
 
 def drawn_anew(factory: Any, seed: int, device: str) -> Factory:
-    """The factory of a width and a depth that makes what `factory()` does, whatever they are, with new draws each time.
+    """Turn a function without arguments into a factory that makes its module with new random weights at each call.
 
     Args:
         factory: a function without arguments, or its name.
-        seed: root seed.
+        seed: root seed of the weights.
         device: the modules' device.
+
+    Returns:
+        A function of a width and a depth, which are ignored.
     """
     numbers = count()
 
@@ -291,14 +304,14 @@ def drawn_anew(factory: Any, seed: int, device: str) -> Factory:
 
 
 def load_factory(name: str, kind: str = "factory") -> Factory:
-    """The factory of a name MODULE:FACTORY, or FILE.py:FACTORY; modules of the current folder are found too.
+    """Import a function by its name, MODULE:FUNCTION or FILE.py:FUNCTION; the current folder is searched too.
 
     Args:
         name: the name to find.
-        kind: its name in errors: "factory" or "optimizer".
+        kind: the word for the function in errors: "factory" or "optimizer".
 
     Raises:
-        ValueError: there is none.
+        ValueError: the function cannot be imported, or is not callable.
     """
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:

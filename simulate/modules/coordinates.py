@@ -1,11 +1,12 @@
-"""Steps of a user's optimizer from a module: every output's coordinates, and what of their change each weight makes.
+"""Optimizer steps of modules of several sizes: the change of every output, split into its causes.
 
-Of a module f with weights W and inputs x, with index 0 before the first step and k after k steps, the change of the
-output is f(W_k, x_k) - f(W_0, x_0) = [f(W_k, x_0) - f(W_0, x_0)] + [f(W_k, x_k) - f(W_k, x_0)]: what its own update
-makes, of a matrix (W_k - W_0) x_0, and what is passed on, W_k (x_k - x_0). With the first inputs the former is linear
-in the rate of the first step, and its power in the width is the same at every rate (Everett et al. 2024 tell
-(W_k - W_0) (x_k - x_0) from both; it is passed on here). Of one weight of several, it is the difference that it alone
-makes.
+A module f has weights W and inputs x, with index 0 before the first step and k after k steps. The change of its output
+is f(W_k, x_k) - f(W_0, x_0) = [f(W_k, x_0) - f(W_0, x_0)] + [f(W_k, x_k) - f(W_k, x_0)]. The first part is the own
+change, caused by the module's own update: for a matrix (W_k - W_0) x_0. The second part is the passed-on change, caused
+by the changed input: W_k (x_k - x_0). With the first inputs, the own change is linear in the learning rate of the first
+step, and its exponent in the width is the same at every learning rate. (Everett et al. 2024 separate (W_k - W_0) (x_k -
+x_0) from both; here it belongs to the passed-on change.) If a module has several weights, the own change of one weight
+is the difference that its update alone makes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,29 +41,29 @@ from simulate.modules.weight_places import Owner, PlaceWatcher, WeightPlaces, na
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
 Row = tuple[int, int, int, int, str, str, str, float]
-"""Of such columns."""
+"""A row of measurements with the columns `COLUMNS`."""
 
 MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepped:
-    """The measurements of optimizer steps over widths and depths.
+    """The measurements of optimizer steps of modules over widths and depths.
 
     Attributes:
-        rows: one per width, depth, seed (0, 1, ...), step (0 before the first), place (a module by its name),
-            parameter (in it, or "") and quantity. Of a module: coordinates (mean |y| of its output), passed (root mean
-            square of f(W_k, x_k) - f(W_k, x_0)), and before the first step inputs (mean |x|), multiplier and
-            input_multiplier (scalars that its output, and its input, are multiplied by), logit_scale and key_size. Of
-            a weight: own (root mean square of what its update makes of the first output), and before the first step
-            weight (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root
-            mean square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole:
-            loss.
+        rows: one row per width, depth, seed (0, 1, ...), step (0 before the first), place (a module's name), parameter
+            (its name in the module, or "") and quantity. Quantities of a module: coordinates (mean |y| of its output),
+            passed (root mean square of f(W_k, x_k) - f(W_k, x_0)), and before the first step inputs (mean |x|),
+            multiplier and input_multiplier (scalars that multiply its output and its input), logit_scale and key_size
+            (of attention). Quantities of a weight: own (root mean square change of the first output by its update),
+            before the first step weight (root mean square entry), and for the step that follows rate (learning rate of
+            its parameter group), gradient (root mean square entry) and once damping (for Adam and similar optimizers:
+            the mean of eps/(sqrt(v) + eps)). Quantity of the whole module: loss.
         owners: for every (width, depth), the uses of weights in the order of the forward pass.
         order: for every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
         steppers: the class of every weight's optimizer, by weight.
-        alarms: faults of the optimizer or a step, each with its (width, depth), kind, names of weights and text.
+        alarms: faults of the optimizer or a step, each with its (width, depth), kind, names of weights, and text.
         notes: remarks, one line each.
         steps: the requested number of steps.
         seeds: number of modules of every size.
@@ -78,14 +79,14 @@ class Stepped:
     seeds: int
 
     def to_frame(self) -> pd.DataFrame:
-        """The rows, with `COLUMNS`."""
+        """Return all measurements as a data frame with the columns `COLUMNS`."""
         return pd.DataFrame(self.rows, columns=COLUMNS)
 
     def coordinates(self) -> pd.DataFrame:
-        """Mean |y| of every module with a matrix, and of the whole, as `figures.coordinates.coordinates` draws it.
+        """Return mean |y| of the output of every module with a matrix, as `figures.coordinates.coordinates` draws it.
 
         Returns:
-            Columns place, width, step, value, sem: over seeds, at the greatest depth.
+            Columns place, width, step, value, sem: mean and standard error over seeds, at the greatest depth.
         """
         frame = self.to_frame()
         frame = frame[(frame["quantity"] == "coordinates") & (frame["depth"] == frame["depth"].max())]
@@ -99,25 +100,25 @@ def coordinate_steps(
     depths: Sequence[int], steps: int, seeds: int, seed: int = 0, device: str = "cpu",
     on_module: Callable[[int, int], None] | None = None,
 ) -> Stepped:  # fmt: skip
-    """Take steps from modules of every width at the greatest depth, and of every depth at the greatest width.
+    """Take optimizer steps of modules of every width (at the greatest depth) and every depth (at the greatest width).
 
-    A module takes about 1 + K forward and K backward passes for K steps, and after every step one more pass through
-    each module that has weights, and one for each weight of those that have several but a bias; its weights, and what
-    such modules take and give, are in memory twice. The batch is one, and whatever is drawn at random the same in every
-    step. Scalars and scales of attention are those of the first module of a size.
+    K steps take about 1 + K forward and K backward passes. After every step, each submodule with weights runs once
+    more, and once for each weight if it has several (biases excepted). Weights, and inputs and outputs of such
+    submodules, are in memory twice. All steps use one batch and the same random numbers. Multipliers and attention
+    scales are measured in the first module of a size.
 
     Args:
-        factory: as `simulate.probe` takes it.
-        optimizer: of a module, and its `width` and `depth` if it has such parameters: a torch.optim.Optimizer, several,
-            or (optimizer, schedule).
+        factory: the function of a width and a depth, as in `simulate.probe`.
+        optimizer: function of a module, and of `width` and `depth` if it has such parameters, that returns a
+            torch.optim.Optimizer, several, or (optimizer, schedule).
         name: the optimizer's name.
-        widths: widths for the factory.
-        depths: depths for the factory.
-        steps: how many; at least 1.
+        widths: widths of the modules.
+        depths: depths of the modules.
+        steps: number of steps, at least 1.
         seeds: number of modules of every size.
         seed: root seed.
         device: the device of module and batch.
-        on_module: called with how many modules are done, and of how many, after each.
+        on_module: progress callback, called as on_module(done, total) after each module.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -151,18 +152,18 @@ def coordinate_steps(
 
 
 def step_sizes(widths: Sequence[int], depths: Sequence[int]) -> list[tuple[int, int]]:
-    """Every width at the greatest depth, and every other depth at the greatest width."""
+    """Return pairs (width, depth): every width at the greatest depth, and every other depth at the greatest width."""
     widths, depths = (sorted(set(values)) for values in (widths, depths))
     return [(width, depths[-1]) for width in widths] + [(widths[-1], depth) for depth in depths[:-1]]
 
 
 class _Steps:
-    """Steps from one module, with hooks on every module in it.
+    """Optimizer steps of one module, measured by hooks on all its submodules.
 
     Args:
         built: module, batch and loss.
         seed: random seed of every step.
-        places: places of another module of the same size; None finds them in the first pass.
+        places: uses of weights in another module of the same size; None finds them in the first pass.
     """
 
     def __init__(self, built: Made, seed: int, places: WeightPlaces | None) -> None:
@@ -189,7 +190,7 @@ class _Steps:
         self.steppers: Mapping[str, str] = {}
 
     def take(self, stepper: Stepper, steps: int) -> None:
-        """Take the training steps; afterwards this object holds the rows.
+        """Take the optimizer steps; afterwards, this object holds the measured rows.
 
         Raises:
             ProbeError: module, loss or optimizer fails.
@@ -234,17 +235,17 @@ class _Steps:
             self._built.module.zero_grad(set_to_none=True)
 
     def places(self) -> WeightPlaces:
-        """Where weights are used, as a pass has shown.
+        """Return the uses of weights, as the first pass has shown.
 
         Raises:
-            RuntimeError: there was none.
+            RuntimeError: no pass was run yet.
         """
         if self._places is None:
             raise RuntimeError("places must be asked for after a pass")
         return self._places
 
     def _know(self, places: WeightPlaces) -> None:
-        """Keep of the first pass what is of modules that use weights."""
+        """Keep from the first pass only the measurements of modules that use weights."""
         self._places, self._by_place = places, places.by_place()
         self._starts = {at: start for at, start in self._starts.items() if at[0] in self._by_place}
         self._values = {
@@ -271,7 +272,7 @@ class _Steps:
         return [before, part.register_forward_hook(leaves, with_kwargs=True)]
 
     def _left(self, name: str, part: nn.Module, inputs: list[Any], output: Any) -> None:
-        """Measure a module that has run."""
+        """Measure a submodule after its forward pass."""
         given = self._given.pop() if self._step == 0 and name in self._by_place else None
         y = tensor_of(output)
         if y is None:
@@ -287,7 +288,7 @@ class _Steps:
                 self._changes(name, part, y, call)
 
     def _mean(self, x: Tensor) -> Tensor:
-        """Mean |x|, once of what one module gives and others are given."""
+        """Return mean |x|, computed once if x is the output of one module and the input of others."""
         # What inference mode makes does not count its changes.
         changes = -1 if x.is_inference() else x._version
         known = self._means.get(id(x))
@@ -306,11 +307,11 @@ class _Steps:
         return known[2]
 
     def _copied(self, value: Any) -> Any:
-        """An argument with copies of its tensors; most are one, which takes no tree."""
+        """Return a module's argument with copies of its tensors."""
         return self._copy(value) if isinstance(value, Tensor) else tree_map_only(Tensor, self._copy, value)
 
     def _put(self, key: tuple[str, str, str], value: Tensor | Size) -> None:
-        """Keep a mean, or the size of a difference."""
+        """Store a mean or the size of a difference under its key."""
         self._values.setdefault(key, []).append(value)
 
     def _changes(self, name: str, part: nn.Module, y: Tensor, call: int) -> None:
@@ -334,7 +335,7 @@ class _Steps:
             self._put((name, parameter, "own"), size)
 
     def _kept(self, loss: Tensor) -> bool:
-        """Rows of a pass; whether all is finite."""
+        """Store the measurements of a pass as rows, and return whether all of them are finite."""
         # One transfer for all numbers; modules that run several times have several.
         several = [part for parts in self._values.values() for part in parts]
         numbers = iter(numbers_of([loss.reshape(()), *(x.norm if isinstance(x, Size) else x for x in several)]))

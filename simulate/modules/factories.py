@@ -1,4 +1,4 @@
-"""Modules from a user's factory: module, batch and loss, with errors that name the failing part."""
+"""Modules from a user's factory, with batch and loss, and errors that name the failing part."""
 
 import hashlib
 import inspect
@@ -26,7 +26,7 @@ _LARGEST = 100_000
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Initializations of `torch.nn` draw from the global generators: they are set here, and put back."""
+    """Seed torch's global generators within a `with` block, and restore their state at the end."""
     with torch.random.fork_rng():
         # torch.manual_seed asks every kind of device, which takes a millisecond where there is none.
         (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(seed)
@@ -34,20 +34,20 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def module_seed(seed: int, width: int, depth: int, number: int) -> int:
-    """The seed of the module of a width, a depth and a number, from a root seed."""
+    """Return the seed of one module, derived from a root seed and the module's width, depth and number."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
 
 
 class ProbeError(ValueError):
-    """Something of the user's failed; the cause is kept."""
+    """An error in the user's factory, module, loss or optimizer; the original error is its cause."""
 
 
 @contextmanager
 def named_size(width: int, depth: int) -> Iterator[None]:
-    """Say at which width and depth something of the user's failed.
+    """Add the module's width and depth to an error of the user's code.
 
     Raises:
-        ProbeError: it did.
+        ProbeError: the user's code failed.
     """
     try:
         yield
@@ -57,10 +57,10 @@ def named_size(width: int, depth: int) -> Iterator[None]:
 
 @contextmanager
 def stage(what: str) -> Iterator[None]:
-    """Say which of the user's objects failed.
+    """Turn an error of the user's code into a `ProbeError` that names the failing object.
 
     Raises:
-        ProbeError: it did.
+        ProbeError: the user's code failed.
     """
     try:
         yield
@@ -85,8 +85,8 @@ class Made:
     Attributes:
         name: the factory's name.
         module: the module, on its device.
-        inputs: its one batch, on the same device.
-        loss: function of its output that returns a scalar.
+        inputs: the module's only batch, on the same device.
+        loss: function of the module's output that returns a scalar.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Made:
     loss: Loss
 
     def fresh(self) -> "Made":
-        """With a copy of the inputs, for what changes them."""
+        """Return the same module with a copy of its inputs, which a module may change in place."""
         copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, self.inputs)
         return replace(self, inputs=copied)
 
@@ -103,7 +103,7 @@ class Made:
         """Run the module and return its output.
 
         Raises:
-            ProbeError: it fails.
+            ProbeError: the module fails.
         """
         try:
             with stage(f"module {type(self.module).__name__!r}"):
@@ -113,10 +113,10 @@ class Made:
             raise ProbeError(f"{error} (in {name})" if name else str(error)) from error.__cause__
 
     def forward(self) -> tuple[Any, Tensor]:
-        """The output and the loss.
+        """Run the module and return its output and its loss.
 
         Raises:
-            ProbeError: module or loss fails, or the loss is no scalar that has a gradient.
+            ProbeError: module or loss fails, or the loss is not a scalar with a gradient.
         """
         output = self.output()
         with stage(f"loss of {self.name!r}"):
@@ -131,7 +131,7 @@ class Made:
         return output, loss
 
     def backward(self, watcher: AbstractContextManager[Any] | None = None) -> Tensor:
-        """The loss; gradients are in the parameters.
+        """Run the module forward and backward and return the loss; gradients are then in the parameters.
 
         Args:
             watcher: a context manager that watches the forward pass.
@@ -147,7 +147,7 @@ class Made:
 
 
 def _running(module: nn.Module, error: BaseException | None) -> str:
-    """The innermost submodule that an error came through, or ""."""
+    """Return the name of the innermost submodule in which an error occurred, or ""."""
     names = {id(part): name for name, part in module.named_modules()}
     frames = [] if error is None else [frame for frame, _ in walk_tb(error.__traceback__)]
     through = [names.get(id(frame.f_locals.get("self")), "") for frame in frames]
@@ -155,15 +155,22 @@ def _running(module: nn.Module, error: BaseException | None) -> str:
 
 
 def name_of(maker: object) -> str:
-    """Return the name of a function, or the name itself."""
+    """Return the name of a function; a name is returned unchanged."""
     return maker if isinstance(maker, str) else getattr(maker, "__qualname__", repr(maker))
 
 
 def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:
-    """A factory's module and its batch.
+    """Call a user's factory and return its module with batch and loss, on a device.
+
+    Args:
+        factory: the user's factory.
+        width: the module's width.
+        depth: the module's depth.
+        seed: random seed of the batch.
+        device: the device of module and batch.
 
     Raises:
-        ProbeError: the factory or its batch fails, or is none.
+        ProbeError: the factory or its batch fails, or returns something else.
     """
     name = name_of(factory)
     with stage(f"factory {name!r}"):
@@ -187,7 +194,7 @@ def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> M
 
 
 def check_sizes(widths: Sequence[int], depths: Sequence[int], seeds: int, seed: int, device: str) -> None:
-    """Refuse what no module can be made of.
+    """Check the widths, depths, numbers of seeds and device of a probe.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -208,7 +215,7 @@ def of_every_module(
     measure: Callable[[Made, int, tuple[int, int], int], T], factory: Factory, sizes: Iterable[tuple[int, int]],
     seeds: int, *, seed: int, device: str, on_module: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[tuple[int, int, int], T]]:  # fmt: skip
-    """Measure every module, one in memory at a time; yield its width, depth and number with the measurement.
+    """Measure every module of a factory, one in memory at a time; yield (width, depth, number) and measurement.
 
     Args:
         measure: function of the made module, its seed, its (width, depth), and its number.
@@ -233,10 +240,10 @@ def of_every_module(
 
 
 class Called(nn.Module):
-    """A module that takes its inputs as one argument, under the name "inputs".
+    """A wrapper of a module that takes all inputs as one argument named "inputs".
 
     Args:
-        module: what is called.
+        module: the wrapped module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -244,21 +251,21 @@ class Called(nn.Module):
         self.module = module
 
     def forward(self, inputs: Mapping[str, Any]) -> Any:
-        """Its output."""
+        """Return the wrapped module's output."""
         return call(self.module, inputs["inputs"])
 
 
 def call(module: nn.Module, inputs: Any) -> Any:
-    """The output of a module for a tensor, a tuple of arguments, or a dict of keyword arguments, or of its one."""
+    """Run a module on its inputs: a tensor, a tuple of arguments, or a dict of keyword arguments."""
     positional, by_name = arguments_of(module, inputs)
     return module(*positional, **by_name)
 
 
 def arguments_of(module: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments.
+    """Return the positional and keyword arguments with which a module is called on its inputs.
 
-    A dict whose keys `forward` does not take, and that it takes whole, is its one argument, as a Lightning module's
-    batch is.
+    If `forward` does not take a dict's keys as arguments but can take the dict itself, the dict is the only argument,
+    as for a batch of a Lightning module.
     """
     if not isinstance(inputs, Mapping):
         return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
@@ -277,7 +284,7 @@ def _binds(module: nn.Module, positional: tuple[Any, ...], by_name: dict[str, An
 
 
 def moved(inputs: Any, device: str | torch.device) -> Any:
-    """Inputs with their tensors on a device, and mappings as dicts."""
+    """Move the tensors of a module's inputs to a device; mappings become dicts."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
     if isinstance(inputs, Mapping):

@@ -1,4 +1,4 @@
-"""A module that is measured and left as it was: weights, buffers, gradients, training mode, random generators."""
+"""A context manager that leaves a measured module unchanged: weights, gradients, modes and random generators."""
 
 import random
 from collections.abc import Iterator
@@ -14,9 +14,10 @@ from simulate.modules.unregistered import held_tensors
 
 @contextmanager
 def kept_state(module: nn.Module, seed: int) -> Iterator[None]:
-    """Whatever is done to the module inside is undone; torch's global generators are seeded there and put back.
+    """Undo every change of a module at the end of a `with` block, and seed torch's generators within it.
 
-    Memory: a second copy of all weights and buffers.
+    Weights, buffers, gradients, training mode and random generators are restored. This takes the memory of a second
+    copy of all weights and buffers.
     """
     parameters = [*module.parameters(), *(tensor for _, tensor in held_tensors(module))]
     values = [parameter.detach().clone() for parameter in parameters]

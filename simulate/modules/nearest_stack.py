@@ -1,4 +1,4 @@
-"""The `theory.Stack` that layers of `torch.nn` are, read from the modules and their weights."""
+"""The `theory.Stack` of layers of `torch.nn`, read from the modules and their weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,15 +15,16 @@ _CLOSE = 0.1
 
 
 def nearest_stack(lists: Sequence[LayerList], first: Mapping[str, float]) -> Stack | None:
-    """The network whose layers are these, with Gaussian inputs like theirs, but for its vocabulary and its loss.
+    """Return the Stack of a module's `torch.nn.TransformerEncoder` layers, with Gaussian inputs like theirs.
 
     Args:
-        lists: layers of a module.
-        first: by quantity what was measured of the first layer, as `simulate.Probed` has it.
+        lists: the lists of layers of a module.
+        first: the measured numbers of the first layer by quantity, as in `simulate.Probed`.
 
     Returns:
-        None where there is not one list of layers of `torch.nn.TransformerEncoder`, something is dropped, or the
-        matrices have variances of no initialization that a Stack knows.
+        The Stack, whose vocabulary and loss are defaults. None if the module does not have exactly one list of
+        `torch.nn.TransformerEncoder` layers, uses dropout, or has matrix variances of no initialization that a Stack
+        supports.
     """
     layers = [layer for part in lists for layer in part.layers if isinstance(layer, nn.TransformerEncoderLayer)]
     if len(lists) != 1 or len(layers) != len(lists[0].layers):

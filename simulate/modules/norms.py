@@ -1,4 +1,4 @@
-"""Whether what is called a norm normalizes: its output must not answer to the scale of its input."""
+"""Tests of modules that are called a norm: their output must not depend on the scale of their input."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +19,10 @@ _FAR = 1e4
 
 
 def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that are called a norm, by their class or their name, and have no modules in them.
+    """Yield the modules without submodules that are called a norm by class or name, with their names.
 
-    Left out are those of `torch.nn` that a norm's name is given to (Identity, Dropout), and those that normalize a
-    weight, as its parametrization.
+    Modules of `torch.nn` of another kind under a norm's name (Identity, Dropout) are left out, and so are
+    parametrizations that normalize a weight.
     """
     for name, part in module.named_modules():
         if ".parametrizations." in f".{name}.":
@@ -35,22 +35,24 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def says_norm(part: nn.Module) -> bool:
-    """Whether a module's class, or one that it is derived from, is called a norm."""
+    """Return whether the name of a module's class, or of one of its base classes, contains "norm" or "rms"."""
     kinds = [kind.__name__.lower() for kind in type(part).__mro__]
     return any("norm" in kind or "rms" in kind for kind in kinds)
 
 
 def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
-    """How a norm answers to the scale of its input x, and how it would for its epsilon alone.
+    """Measure how the output of a norm depends on the scale of its input x, and how it should, given its epsilon.
 
     Returns:
-        "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 of a norm, 1 of the identity; "norm_epsilon": the
-        same of x/sqrt(v + ε), with v the variance over the last axis, or the mean square if that is what it divides by;
-        "norm_divided": v; "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again, since they may
-        divide by what they kept: the first is the second. "norm_far": the first of 10^4 x, where no epsilon counts.
-        "norm_backward": g·x of the gradient g of <f(x), v> with random v, over that of a random direction, by sample:
-        0 of a norm but for its epsilon. "norm_gain", where half of the rows have the same: the root mean square of
-        f(x) - f(0), without its epsilon. Empty if its first input is not a tensor, or has no entries.
+        "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 for a norm, 1 for the identity. "norm_epsilon": the
+        same number for x/sqrt(v + ε), where v is the variance over the last axis, or the mean square if the norm
+        divides by it. "norm_divided": v. "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again,
+        because they may use stored statistics; their "norm_response" equals "norm_epsilon". "norm_far": the response at
+        10^4 x, where epsilon is negligible. "norm_backward": g·x for the gradient g of <f(x), u> with a random
+        direction u, divided
+        by its size for a random direction, per sample: 0 for a norm except for its epsilon. "norm_gain": the root mean
+        square of f(x) - f(0), corrected for epsilon, if half of the rows have the same. The result is empty if the
+        first input is not a tensor or has no entries.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
     if x is None or tensor_of(x) is None or not x.numel():
@@ -93,7 +95,7 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def _is_by_entry(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> bool:
-    """Return whether an output depends on the same entry of the input alone, such as a tanh that replaces a norm."""
+    """Return whether an output depends only on the same entry of the input, as for a tanh that replaces a norm."""
     plain = x.detach().clone(memory_format=torch.contiguous_format)
     other = plain.clone()
     other.view(-1)[0] = _FAR * (1 + plain.view(-1)[0].abs())
@@ -107,20 +109,20 @@ def _is_by_entry(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> bool:
 
 
 def _is_off(part: nn.Module, x: Tensor, y: Tensor) -> bool:
-    """Return whether all weights are 0 and the output is the input, as in a branch that training switches on."""
+    """Return whether all weights are 0 and output equals input, as in a branch that training switches on."""
     weights = list(part.parameters())
     return bool(weights) and not any(bool(weight.any()) for weight in weights) and torch.equal(x, y)
 
 
 def _gain(y: Tensor, share: float) -> dict[str, float]:
-    """The number `norm_gain` of `norm_response`; empty where rows have different ones."""
+    """Return the entry "norm_gain" of `norm_response`; empty if rows have different gains."""
     sizes = y.square().mean(-1).flatten().sqrt().sort().values
     low, middle, high = (float(sizes[int(part * (len(sizes) - 1))]) for part in (0.25, 0.5, 0.75))
     return {"norm_gain": middle * (1 + share) ** 0.5} if high - low < _ALIKE * middle else {}
 
 
 def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, float]:
-    """The number `norm_backward` of `norm_response`; empty where there is no gradient."""
+    """Return the entry "norm_backward" of `norm_response`; empty if there is no gradient."""
     with torch.enable_grad(), suppress(RuntimeError, TypeError, ValueError):
         given = x.detach().clone().requires_grad_()
         y = run(given)
@@ -138,14 +140,14 @@ def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, fl
 
 
 def _epsilon_alone(divided: float, epsilon: float) -> dict[str, float]:
-    """How x/sqrt(v + ε) answers to the scale of x, v, and ε/v; 0 where v is."""
+    """Return the entries "norm_epsilon", "norm_divided" and "norm_share" of `norm_response` for x/sqrt(v + ε)."""
     square = _FACTOR**2
     alone = math.log(square * (divided + epsilon) / (square * divided + epsilon)) / math.log(square) if divided else 0.0
     return {"norm_epsilon": alone, "norm_divided": divided, "norm_share": epsilon / divided if divided else 0.0}
 
 
 def _variance_of(part: nn.modules.batchnorm._NormBase, x: Tensor) -> float:
-    """The mean over channels of what a batch or instance norm divides by."""
+    """Return the variance by which a batch or instance norm divides, averaged over channels."""
     kept = part.running_var
     batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
     if kept is not None and not part.training:

@@ -1,4 +1,4 @@
-"""One module with its weights: what probing measures without a grid; the module is left as it was."""
+"""Measurements of one PyTorch module with its present weights; the module is left unchanged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,29 +25,32 @@ from simulate.modules.redrawn import beside_draws
 
 _HALF = (torch.float16, torch.bfloat16)
 PARTS = 4
-"""Of the work: a pass forward and backward, exact tests, copies drawn anew, and other dtypes and branch ends."""
+"""The number of parts of the work, for progress reports.
+
+The parts are a forward and a backward pass, exact tests, independent copies, and other data types and branch ends.
+"""
 
 
 def one_module(
     module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None = None, *, seed: int = 0,
     layers: Sequence[str] = (), on_part: Callable[[int, int], None] | None = None,
 ) -> Probed:  # fmt: skip
-    """Measure a module that there is, on the device where it is.
+    """Measure one PyTorch module on one batch, on its own device, and leave it unchanged.
 
-    Weights, buffers, gradients, training mode and random generators are as before in the end. It takes the memory of
-    the weights twice more, and about five passes.
+    Weights, buffers, gradients, training mode and random generators are restored at the end. The measurement takes the
+    memory of two more copies of the weights, and about five passes.
 
     Args:
-        module: any, in the mode that is to be measured.
-        batch: a tensor, a tuple or list of arguments, or a dict of keyword arguments; or the dict that is the one
+        module: any module, in the training or eval mode that is to be measured.
+        batch: a tensor, a tuple or list of arguments, or a dict of keyword arguments; or a dict that is the only
             argument of `forward`.
-        loss: from its output to a scalar; the output's own `.loss` if left out.
+        loss: function of the module's output that returns a scalar; the output's own `.loss` if left out.
         seed: random seed of module and loss.
-        layers: globs that name the layers; found by themselves if there are none.
-        on_part: called with how many parts are done, and of how many, after each.
+        layers: glob patterns of the layers' names; layers are found automatically if left out.
+        on_part: progress callback, called as on_part(done, total) after each part of the work.
 
     Raises:
-        ValueError: an argument is no such thing; there are no parameters, or globs name nothing.
+        ValueError: an argument has the wrong type, the module has no parameters, or glob patterns match no layer.
         ProbeError: module or loss fails, or gives no gradient.
     """
     name = _checked(module, batch, loss, seed)
@@ -91,10 +94,10 @@ def one_module(
 
 
 def _checked(module: Any, batch: Any, loss: Any, seed: int) -> str:
-    """The name of a module's class.
+    """Check the arguments of `one_module` and return the name of the module's class.
 
     Raises:
-        ValueError: an argument of `one_module` is no such thing.
+        ValueError: an argument has the wrong type, or the module has no weights.
     """
     name = type(module).__name__
     if not isinstance(module, nn.Module):
@@ -125,7 +128,7 @@ def _eval_note(module: nn.Module) -> list[str]:
 
 
 def _config(module: nn.Module) -> Mapping[str, Any]:
-    """The fields of a module's attribute `config`."""
+    """Return the fields of a module's attribute `config` as a mapping; empty without one."""
     config: Any = getattr(module, "config", None)
     if callable(getattr(config, "to_dict", None)):
         config = config.to_dict()
@@ -140,18 +143,18 @@ def _words(inputs: Any) -> int:
 
 
 def batch_and_loss(module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None) -> tuple[Any, Loss]:
-    """A batch where a module is, and its loss: the output's own if None."""
+    """Move a batch to a module's device, and return it with the loss; None means the output's own loss."""
     device = next(module.parameters()).device
     return moved(batch, device), _own_loss if loss is None else loss
 
 
 def is_module(subject: object) -> bool:
-    """Whether this is one module, and no factory of them."""
+    """Return whether an object is a PyTorch module, not a factory of modules."""
     return isinstance(subject, nn.Module)
 
 
 def _matrices(module: nn.Module, lists: Sequence[LayerList]) -> list[tuple[tuple[str, int, str], nn.Parameter]]:
-    """Return the matrices inside of layers."""
+    """Return the matrices in a module's layers, with list name, layer number and parameter name."""
     return [
         ((part.name, number, name), parameter)
         for part in lists
@@ -166,10 +169,10 @@ def _tensors(batch: Any) -> bool:
 
 
 def _own_loss(output: Any) -> Tensor:
-    """The loss that a module gives itself.
+    """Return the loss that a module's output contains.
 
     Raises:
-        ValueError: it gives none.
+        ValueError: the output contains no loss.
     """
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor):
@@ -179,7 +182,7 @@ def _own_loss(output: Any) -> Tensor:
 
 
 def _tests(built: Made, lists: Sequence[LayerList], layers: Sequence[str], seed: int) -> tuple[ExactTests, list[str]]:
-    """Test the module, or its single-precision copy if it has half precision, which hides exact zeros."""
+    """Run the exact tests on a module, or on a single-precision copy of a half-precision module."""
     parameters = list(built.module.parameters())
     dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.dtype in _HALF}
     if not dtypes:
@@ -202,7 +205,7 @@ def _single(value: Any) -> Any:
 
 
 def _dtype_change(built: Made, dtype: torch.dtype) -> float:
-    """How far the output is from that of the same weights in single precision."""
+    """Return the relative difference between a module's output and its output with weights in single precision."""
     if dtype in (torch.float32, torch.float64):
         return 0.0
 

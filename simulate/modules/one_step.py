@@ -1,4 +1,4 @@
-"""The first step that an optimizer takes from one module: what it moves and how far, and what becomes of the loss."""
+"""The first optimizer step of one module: the change of its weights and of its loss."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,13 +28,14 @@ class OneStep:
     Attributes:
         optimizer: the optimizer's name.
         steps: number of steps taken, until a learning rate was above 0.
-        alarms: names of weights and their fault, for every fault.
+        alarms: the faults of the step, each with the names of its weights and a text.
         notes: remarks, one line each.
         moves: a row for every parameter that an optimizer holds: parameter, matrix (whether it has several axes),
-            optimizer (its class), rate, moved (root mean square of its change) and relative (that over the weight's
-            own; NaN where it begins at 0).
+            optimizer (its class), rate (its learning rate), moved (root mean square of its change) and relative (moved
+            divided by the weight's root mean square; NaN if the weight is 0 at the start).
         loss_before: loss of the batch before the step.
-        loss_after: loss of the same batch after it, with the same random numbers; NaN if all learning rates are 0.
+        loss_after: loss of the same batch after the step, with the same random numbers; NaN if all learning rates are
+            0.
     """
 
     optimizer: str
@@ -50,21 +51,22 @@ def one_step(
     module: nn.Module, inputs: Any, loss: Loss, optimizer: OptimizerFactory | str | Any, *,
     learning_rate: float | None = None, seed: int = 0,
 ) -> OneStep:  # fmt: skip
-    """Take an optimizer's first step; module, optimizer and schedule are as before in the end.
+    """Take the first optimizer step of one module and measure it; module, optimizer and schedule are then restored.
 
-    It takes two passes, one of them backward, and the memory of the weights twice more, beside the optimizer's own.
+    The step takes two forward passes and one backward pass, and the memory of two more copies of the weights, in
+    addition to the optimizer's state.
 
     Args:
         module: the module, in training or eval mode.
-        inputs: on its device.
-        loss: from its output to a scalar.
-        optimizer: as `simulate.modules.step_optimizers.optimizer_factory` takes it; or an optimizer of this module's
-            parameters that there is, several of them, or (optimizer, schedule).
+        inputs: the module's inputs, on its device.
+        loss: function of the module's output that returns a scalar.
+        optimizer: a name or function as in `simulate.modules.step_optimizers.optimizer_factory`; or an existing
+            optimizer of this module's parameters, several of them, or (optimizer, schedule).
         learning_rate: learning rate of an optimizer given by name.
         seed: random seed of module and loss.
 
     Raises:
-        ValueError: there is no such optimizer.
+        ValueError: the optimizer is unknown.
         ProbeError: module, loss or optimizer fails.
     """
     title, factory = optimizer_factory(optimizer, learning_rate, made=True)
@@ -110,7 +112,7 @@ def one_step(
 
 @contextmanager
 def _kept(stepper: Stepper) -> Iterator[None]:
-    """State and groups of optimizers, and a schedule's state, are put back."""
+    """Restore the state and parameter groups of optimizers, and a schedule's state, at the end of a `with` block."""
     states = [
         ({key: deepcopy(value) for key, value in optimizer.state.items()}, optimizer)
         for optimizer in stepper.optimizers

@@ -1,4 +1,4 @@
-"""Checks of an optimizer: the parameters that it holds, and how its steps move them."""
+"""Checks of an optimizer: which parameters it holds, and how its steps change them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -11,20 +11,21 @@ _NAMES = 3
 
 
 class OptimizerWatch:
-    """Takes the steps of an optimizer, and looks at each.
+    """A wrapper of an optimizer that takes its steps and checks each of them.
 
     Args:
-        stepper: the optimizer, or several.
+        stepper: the optimizer or optimizers, with their schedule.
         parameters: the module's parameters, by name.
-        first: their values before the first step.
+        first: the parameters' values before the first step.
 
     Attributes:
-        taken: how many steps were, and were looked at.
+        taken: number of steps that were taken and checked.
         rates: the learning rate of every weight in the last step.
-        alarms: each with its kind, the names of the weights that it is about, and what is wrong.
+        alarms: the faults, each with its kind, the names of its weights, and a text.
         notes: remarks, one line each.
-        rows: step (0 is the first), weight, quantity and value: rate (of its parameter group) and gradient (root mean
-            square entry), and of the first step damping (of Adam and its like: the mean of eps over root v + eps).
+        rows: step (0 is the first), weight, quantity and value. Quantities are rate (learning rate of the parameter
+            group), gradient (root mean square entry) and, for the first step only, damping (for Adam and similar
+            optimizers: the mean of eps/(sqrt(v) + eps)).
         steppers: the class of every weight's optimizer, by weight.
     """
 
@@ -45,7 +46,7 @@ class OptimizerWatch:
         self._hold()
 
     def step(self) -> None:
-        """Take a step along the gradients that parameters have.
+        """Take one optimizer step along the parameters' present gradients.
 
         Raises:
             ProbeError: the optimizer fails.
@@ -57,10 +58,10 @@ class OptimizerWatch:
         self._after()
 
     def look(self, moved: Collection[str]) -> None:
-        """See what the step before did not move, and what the first that moves anything moved the wrong way.
+        """Check the last step: which weights it did not change, and which ones the first step moved up the gradient.
 
         Args:
-            moved: weights that are not what they were before the first step.
+            moved: names of the weights that differ from their values before the first step.
         """
         self._waiting -= set(moved)
         self._still()
@@ -94,7 +95,7 @@ class OptimizerWatch:
                 self.notes.append(f"{what}: {shortened(names)}")
 
     def _left_out(self) -> None:
-        """Parameters with a gradient that no optimizer holds."""
+        """Warn of parameters that have a gradient but that no optimizer holds."""
         names = [name for name, weight in self._parameters if weight.grad is not None and name not in self.steppers]
         self._warn((name, "it has a gradient, but the optimizer does not hold it") for name in names)
 
@@ -106,7 +107,7 @@ class OptimizerWatch:
         self.alarms += [("optimizer", tuple(names), what) for what, names in alike.items()]
 
     def _before(self) -> None:
-        """Rates and gradients of the step that follows."""
+        """Record the learning rates and the gradients of the next step."""
         self.rates = {
             self._names_of[id(parameter)]: float(group.get("lr", float("nan")))
             for _, group in self._stepper.groups()
@@ -124,7 +125,7 @@ class OptimizerWatch:
         self.rows += [(self.taken, name, "gradient", size) for name, size in zip(gradients, sizes, strict=True)]
 
     def _after(self) -> None:
-        """How much epsilon held back the step, of optimizers that divide by the root of a mean square."""
+        """Record by how much epsilon reduced the step, for optimizers that divide by the root of a mean square."""
         held_back: dict[str, tuple[Tensor, float]] = {}
         for optimizer, group in self._stepper.groups():
             for parameter in group["params"]:
@@ -143,7 +144,7 @@ class OptimizerWatch:
                 self.rows.append((self.taken, name, "damping", share))
 
     def _still(self) -> None:
-        """Weights that a step should have moved, and that no step has."""
+        """Warn of weights that a step should have changed and that no step has changed."""
         wrong = []
         for name, parameter in self._parameters:
             if name not in self._waiting or not self.rates.get(name, 0.0) > 0:
@@ -155,7 +156,7 @@ class OptimizerWatch:
         self._warn(wrong)
 
     def _uphill(self) -> None:
-        """Parameters whose first step, without a decay, is along their gradient and not against it."""
+        """Warn of parameters whose first step, without weight decay, goes along their gradient, not against it."""
         along, sums = list[tuple[str, str, bool]](), list[Tensor]()
         for optimizer, group in self._stepper.groups():
             for parameter in group["params"]:
@@ -173,5 +174,5 @@ class OptimizerWatch:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """The first few of many names."""
+    """Join the first few of many names, and add their number if some are left out."""
     return ", ".join(names[:_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _NAMES else "")

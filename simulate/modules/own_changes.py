@@ -1,7 +1,7 @@
-"""Changes of a module's output by updates of its own weights, at the inputs that it was given at the start.
+"""Changes of a module's output by the updates of its own weights, at the inputs of the first pass.
 
-A module is run once more with its updated weights, and once for each weight alone that is updated. A bias that is
-added last needs no pass, and where one weight stands beside it neither does that.
+A module runs once more with its updated weights, and once for each updated weight alone. A bias that is added last
+needs no pass, and neither does a single weight next to such a bias.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ RandomState = tuple[Tensor, Tensor | None, int]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """How far updates moved a weight.
+    """The difference between a weight and its value before the first step.
 
     Attributes:
         difference: difference of a vector from its first value; empty for other tensors.
-        size: size of the difference.
+        size: norm and number of entries of the difference.
     """
 
     difference: Tensor
@@ -43,7 +43,7 @@ class Move:
 
 
 def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[str, Move]:
-    """Return the change of every tensor that has moved; the many vectors are subtracted together."""
+    """Return the change of every tensor that differs from its first value, by name."""
     moved = [name for name, first in firsts.items() if not torch.equal(now[name], first)]
     nothing = Move(Tensor(), Size(Tensor(), 0))
     moves = dict.fromkeys(moved, nothing)
@@ -60,13 +60,13 @@ def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[st
 
 
 def draws_nothing(part: nn.Module) -> bool:
-    """Whether its forward with other weights is all that a pass of it takes; nothing but two hooks are on it."""
+    """Return whether a module uses no random numbers, submodules or further hooks, so that `forward` is its pass."""
     return type(part) in _STEADY and _plain(part) and not part._modules
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The inputs and the output of a module before the first step.
+    """The inputs and the output of a module in the pass before the first step.
 
     Attributes:
         args: copies of the positional arguments.
@@ -85,20 +85,21 @@ def own_changes(
     part: nn.Module, owned: Sequence[str], firsts: Mapping[str, Tensor], moves: Mapping[str, Move], start: Start,
     y: Tensor,
 ) -> tuple[Size | None, dict[str, Size]]:  # fmt: skip
-    """Run a module with what it was given at the start; where no gradients are taken, as in torch.no_grad().
+    """Run a module with its first inputs and updated weights, and return the passed-on and own changes of its output.
 
     Args:
-        part: a module with hooks on it that let such a pass alone; one of the caller's own each way.
-        owned: names of the weights whose updates are its own.
-        firsts: the first values of all weights in it, those of modules in it too, by their names.
-        moves: what updates made so far of those of its own that have moved, by their names.
-        start: its inputs and output at the start.
-        y: its current output.
+        part: a module with one forward pre-hook and one forward hook of the caller, which ignore this pass.
+        owned: names of the weights that count as the module's own.
+        firsts: the values before the first step of all weights in the module and its submodules, by name.
+        moves: the changes of the own weights that have moved, by name.
+        start: the module's inputs and output before the first step.
+        y: the module's current output.
 
     Returns:
-        How far y is from the output of the first inputs with the module's own updates and the first values of all
-        else, None where that is no tensor of floats, or of another shape; and by weight of its own how far that one's
-        update alone takes the first output.
+        The size of the passed-on change: y minus the output for the first inputs with the own weights updated and all
+        other weights at their first values; None if that is not a tensor of floats of y's shape. Then, for each own
+        weight, the size of the change of the first output by its update alone. Call this without gradients, as in
+        torch.no_grad().
     """
     first_y = start.y
     # What has not moved makes nothing, and rounding would make something of it.
@@ -129,7 +130,7 @@ def own_changes(
 
 
 def _again(part: nn.Module, firsts: Mapping[str, Tensor], updated: Sequence[str], start: Start) -> Tensor | None:
-    """The output of the first inputs with first values of all weights but some."""
+    """Return a module's output for its first inputs, with the first values of all weights except the updated ones."""
     first = {name: value for name, value in firsts.items() if name not in updated}
     if start.state is None or draws_nothing(part):
         # What torch.func.functional_call does for a module that has no other in it, in less time.
@@ -147,7 +148,7 @@ def _again(part: nn.Module, firsts: Mapping[str, Tensor], updated: Sequence[str]
 
 
 def _plain(part: nn.Module) -> bool:
-    """Whether nothing but the caller's two hooks stands around the class's own forward."""
+    """Return whether a module has its class's own forward and no hooks except the caller's two."""
     return "forward" not in vars(part) and len(part._forward_hooks) == 1 and len(part._forward_pre_hooks) == 1
 
 

@@ -1,7 +1,7 @@
-"""Facts about a loss, from its gradient: whether it is a cross-entropy, its number of classes, and its labels.
+"""Facts about a loss, read from its gradient: whether it is a cross-entropy, its classes, and its labels.
 
-The derivative of a cross-entropy by the logits is softmax minus label, times the weight of a position: it adds up to 0
-over the classes, and is negative at the label alone. So labels are read from it, wherever they come from.
+The derivative of a cross-entropy with respect to the logits is softmax minus label, times the weight of a position. It
+sums to 0 over the classes and is negative only at the label. The labels can therefore be read from it.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _FAR, _CHANCE = 8, 1e-4
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """The logits among what a module gives: `.logits`, an entry "logits", or the first tensor."""
+    """Return the logits in a module's output: `.logits`, an entry "logits", or the first tensor; None without one."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     return logits if isinstance(logits, Tensor) else tensor_of(output)
 
@@ -32,15 +32,16 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     """Return facts about a loss if it is a cross-entropy of these logits, or else an empty dict.
 
     Returns:
-        "classes" (V, the last axis), "cross_entropy" (mean over positions), "positions" (the sum of their weights in
-        the loss: 1 of a mean), and of labels that are single classes: "label_entropy" (of their frequencies in the
-        batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_insight" (by how many
-        standard errors the loss is below the one for labels of these frequencies at random), "label_is_next",
-        "label_is_next_below" (along the first axis) and "label_is_own" (1 where every position's label is the next one
-        of an input, or its own; 0 where not), with next_words, the number of that input in `words_of`; else, where
-        each is the word so many places on in the first input, "label_distance". Of labels behind a sample's end:
-        "ends_in_next_sample", "ends_in_own_start" (1, where they are the first words of the next, or the same sample).
-        Where an input is called attention_mask, "labels_on_padding": how many labels are where it is 0.
+        "classes" (V, the last axis), "cross_entropy" (mean over positions) and "positions" (the sum of their weights in
+        the loss: 1 for a mean). If labels are single classes: "label_entropy" (entropy of their frequencies in the
+        batch, in nats: the loss of the best constant guess), "labels" (their number), "label_insight" (the number of
+        standard errors by which the loss is below the loss of random labels with these frequencies). "label_is_next",
+        "label_is_next_below" (along the first axis) and "label_is_own" are 1 if every position's label is the next
+        token id of an input, or its own, else 0; "next_words" is the index of that input in `words_of`. Otherwise
+        "label_distance" is the number of positions by which labels are shifted in the first input. For labels beyond a
+        sample's end, "ends_in_next_sample" and "ends_in_own_start" are 1 if they are the first token ids of the next or
+        of the same sample. If an input is named attention_mask, "labels_on_padding" is the number of labels where it is
+        0.
     """
     try:
         (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
@@ -112,7 +113,7 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
 
 
 def _label_places(labels: Tensor, words: Tensor) -> dict[str, float]:
-    """Where in an input the labels are, if they are a number of places on; an input may be longer."""
+    """Find the distance by which labels are shifted token ids of an input, which may be longer than the labels."""
     labels = nn.functional.pad(labels, (0, words.shape[1] - labels.shape[1]), value=-1)
     for distance in sorted(range(-_FAR, _FAR + 1), key=lambda places: abs(places - 1)):
         first, last = max(-distance, 0), labels.shape[1] - max(distance, 0)
@@ -128,7 +129,7 @@ def _label_places(labels: Tensor, words: Tensor) -> dict[str, float]:
 
 
 def _ends(labels: Tensor, words: Tensor, distance: int) -> dict[str, float]:
-    """Whether labels of the last positions, which have no such word in their sample, are the first of some sample."""
+    """Check whether the last positions' labels, which are beyond their sample's end, begin a sample."""
     facts = {}
     last, first, different = labels[:, -distance:], words[:, :distance], len(words.unique())
     for name, label, word in (
@@ -144,12 +145,12 @@ def _ends(labels: Tensor, words: Tensor, distance: int) -> dict[str, float]:
 
 
 def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
-    """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels.
+    """Return the token ids in a module's inputs at the positions of the logits, "input_ids" first, without labels.
 
     Args:
         inputs: a module's inputs.
-        logits: its output.
-        longer: how many more positions than the logits they may have.
+        logits: the module's output, (samples, positions, classes).
+        longer: the number of positions by which token ids may be longer than the logits.
     """
     if isinstance(inputs, Mapping):
         names = sorted((name for name in inputs if "label" not in str(name)), key=lambda name: name != "input_ids")
@@ -163,7 +164,7 @@ def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
 
 
 def document_starts(inputs: Any, logits: Tensor) -> list[int]:
-    """Places at which the first row of a batch begins a document, as position_ids or document ids of its inputs say."""
+    """Return the positions at which the first sample begins a document, from position or document ids in its inputs."""
     for name, ids in inputs.items() if isinstance(inputs, Mapping) else ():
         if not isinstance(ids, Tensor) or ids.shape != logits.shape[:-1] or ids.is_floating_point():
             continue

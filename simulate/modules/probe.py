@@ -1,7 +1,7 @@
-"""Any `torch.nn.Module` at initialization: what its layers and parameters carry forward and backward.
+"""Measurements of any `torch.nn.Module` at initialization: activations, gradients and weights of its layers.
 
-A factory makes a module of a width and a depth; it is made anew for every seed, run once forward and once backward, and
-measured by hooks on its layers.
+A factory makes a module of a width and a depth. The module is made anew for every seed, runs once forward and once
+backward, and is measured by hooks on its layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,50 +33,55 @@ _MOVED = 0.02
 # Entries this many times the median one are no draw; and how near gradients are that are the same.
 _GARBAGE, _LOOKED_AT, _EQUAL = 1e6, 65_536, 1e-3
 ROUNDED = 2.0**-23
-"""A gradient, times the size of what it is of, may be rounding below this part of the largest of its layer: the spacing
-of single precision. Of experts' gates that cannot learn it is 1e-8, and of the weakest that learn 1e-4."""
+"""The share of a layer's largest gradient, times weight, below which another may be rounding: single precision's
+spacing.
+
+Gates of experts that cannot learn have 1e-8, and the weakest gates that learn have 1e-4.
+"""
 
 COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
 
 ALONE = (0, 0)
-"""The width and the depth of one module in the table."""
+"""The width and the depth of a single module in the table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probed:
-    """Everything that was measured of one module, or of modules of several sizes.
+    """All measured numbers of one PyTorch module, or of modules of several widths and depths.
 
     Attributes:
-        frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the list that
-            the layer stands in), layer (1, 2, ...; 0 for what belongs to none), parameter (its name in the layer, or
-            ""), quantity, value. Of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d over i
-            ≠ j), energy_spread (the standard deviation of the tokens' energies over their mean: 0 behind a norm),
-            stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and output,
-            each without the mean of its coordinates, over all tokens) with coefficient_error (its standard deviation if
-            what the layer adds had a random direction), gradient_sq (squared norm of the loss's gradient; 0 where none
-            arrives), of the first layer input_energy and input_correlation (as both of an output, of its input),
-            input_tokens (how many, of all samples) and input_positions (of one sample), and of one seed scale_response
-            (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of a list: layers (how many). Of a module:
-            identity (1, where it is an nn.Identity). Of a parameter: gradient, weight (Frobenius norms), ratio of the
-            two, entries (how many), far_entry (the largest over the median one, where it is garbage), alike (1, where
-            entries along an axis are equal and have equal gradients), frozen (1, where it is), shared (1, where it has
-            two names), embedding (1, of an nn.Embedding's), idle (1, of an expert without tokens), and of one seed,
-            where the gradient is 0, gradient_later: what it is once all that begins at 0 and gets a gradient has moved;
-            and gradient_double, in double precision, where it may be rounding (`ROUNDED`).
-            Of the whole: loss.
-            One module has width and depth 0 (`ALONE`), and its matrices have shortest, the smaller of both lengths;
-            the layers of its first list have energy_smaller_ends (`simulate.modules.branch_ends.smaller_ends`).
-        notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
-        tests: exact ones of the first module, of the first width and depth.
-        unseen: the reason why no layer was measured, by the name of such a list; by "" of a module without lists.
-        dtype_change: how much the output of one module differs, in root mean square over its size, from the same
-            module's in single precision; 0 where that is what it has, and NaN where it was not compared.
-        dtype: type of one module's parameters, such as "bfloat16".
-        ends: names of the matrices that are smaller in energy_smaller_ends.
+        frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the name of
+            the layer's list), layer (1, 2, ...; 0 outside of layers), parameter (its name in the layer, or ""),
+            quantity, value. Quantities of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d
+            over i ≠ j), energy_spread (the standard deviation of the tokens' mean squares divided by their mean: 0
+            after a norm), stream_cosine (cosine between a token's input and output), stream_coefficient (<x, y>/<x, x>
+            of input and output over all tokens, each minus the mean of its coordinates) with coefficient_error (its
+            standard deviation if the layer added a random direction), and gradient_sq (squared norm of the loss
+            gradient; 0 if no gradient arrives). Quantities of the first layer: input_energy and input_correlation (mean
+            square and correlation of its input), input_tokens (number of tokens in all samples) and input_positions (in
+            one sample). For one seed only, scale_response (d ln |y|^2/d ln |x|^2: 0 after a norm, 1 for an empty
+            branch). Quantity of a list: layers (their number). Quantity of a submodule: identity (1 for an
+            nn.Identity). Quantities of a parameter: gradient and weight (Frobenius norms), ratio (gradient / weight),
+            entries (their number), far_entry (the largest entry divided by the median one, if that is implausibly
+            large), alike (1 if entries along an axis are equal and have equal gradients), frozen (1 if it is frozen),
+            shared (1 if it has two names), embedding (1 for an nn.Embedding's weight), idle (1 for an expert without
+            tokens). If the gradient is 0, for one seed only, gradient_later (the gradient after all parameters that are
+            0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`), gradient_double (in double
+            precision). Quantity of the whole module: loss. One module has width and depth 0 (`ALONE`), and its matrices
+            have shortest, the smaller of both lengths; the layers of its first list have energy_smaller_ends
+            (`simulate.modules.branch_ends.smaller_ends`).
+        notes: remarks on frozen, unused and shared parameters, and on layers that ran more than once, one line each.
+        tests: the exact tests of the first module, of the first width and depth.
+        unseen: the reason why no layer was measured, by the name of the list; by "" for a module without lists.
+        dtype_change: relative root mean square difference of one module's output from its output in single precision; 0
+            for a module in single precision, and NaN if it was not compared.
+        dtype: data type of one module's parameters, such as "bfloat16".
+        ends: names of the matrices that end branches, which are made smaller for energy_smaller_ends.
         names: names of one module's layers, by list and number.
-        config: the fields of one module's attribute `config`, as models of transformers have it; or empty.
-        words: how long the sequences of words in one module's inputs are; 0 without any.
-        stack: the network that one module's layers are, with inputs like theirs, where they are of `torch.nn`.
+        config: the fields of one module's attribute `config`, as in models of transformers; empty without one.
+        words: length of the sequences of token ids in one module's inputs; 0 without token ids.
+        stack: the Stack that describes one module's layers and inputs, if the layers are from `torch.nn`; otherwise
+            None.
     """
 
     frame: pd.DataFrame
@@ -110,19 +115,21 @@ def probe(
     alone: bool = False,
     on_module: Callable[[int, int], None] | None = None,
 ) -> Probed:
-    """Measure a module over widths, depths and seeds; one is in memory at a time.
+    """Measure the modules of a factory over widths, depths and seeds, one in memory at a time.
 
     Args:
-        factory: `factory(width, depth)` gives a module and a function `batch(seed)`, which gives its inputs (a tensor,
-            a tuple of arguments, or a dict of keyword arguments) and a function from its output to a scalar loss.
-        widths: any numbers that the factory takes.
-        depths: likewise.
-        seeds: how many modules per width and depth.
-        seed: root seed. torch's global generators are set from it, and are as before in the end.
-        layers: globs that name the layers, as "encoder.layers.*"; found by themselves if none is given.
+        factory: `factory(width, depth)` returns a module and a function `batch(seed)`, which returns the module's
+            inputs (a tensor, a tuple of arguments, or a dict of keyword arguments) and a function from its output to a
+            scalar loss.
+        widths: widths of the modules, passed to the factory.
+        depths: depths of the modules, passed to the factory.
+        seeds: number of modules per width and depth.
+        seed: root seed; torch's global generators are set from it, and restored at the end.
+        layers: glob patterns of the layers' names, such as "encoder.layers.*"; layers are found automatically if left
+            out.
         device: the device of module and batch.
         alone: whether the factory's modules have no width and depth, and may be without a list of layers.
-        on_module: called with how many modules are done, and of how many, after each.
+        on_module: progress callback, called as on_module(done, total) after each module.
 
     Raises:
         ValueError: an argument is outside its range; the factory, its module or its loss fails, or gives no gradient;
@@ -163,7 +170,7 @@ def _one(
 
 
 def found_layers(module: nn.Module, globs: Sequence[str], depth: int, *, needed: bool) -> list[LayerList]:
-    """Lists of layers; none of a module without, unless there must be one.
+    """Return a module's lists of layers; empty if there are none and none is required.
 
     Raises:
         ValueError: as `layer_lists`, if globs are given or a list is needed.
@@ -177,12 +184,12 @@ def found_layers(module: nn.Module, globs: Sequence[str], depth: int, *, needed:
 
 
 def measured(built: Made, lists: Sequence[LayerList], *, asked: bool) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """One module: rows of `Probed.frame` from part on, and notes.
+    """Measure one module: the rows of `Probed.frame` from the column `part` on, and notes.
 
     Args:
-        built: module and batch; its gradients are there after.
-        lists: its layers.
-        asked: whether layers are asked for their response, and parameters for what learns later.
+        built: module and batch; the parameters have gradients afterwards.
+        lists: the module's lists of layers.
+        asked: whether scale_response and gradient_later are measured too.
 
     Raises:
         ProbeError: module or loss fails.
@@ -217,7 +224,7 @@ def measured(built: Made, lists: Sequence[LayerList], *, asked: bool) -> tuple[l
 
 
 def _broken(built: Made, lists: Sequence[LayerList]) -> list[tuple[str, int, str, str, float]]:
-    """The module in which numbers stop being finite, 1 of what was given such numbers and 0 of what was not."""
+    """Return the place where numbers stop being finite: value 1 if a submodule's input was not finite, else 0."""
     where = first_not_finite(built.module, lambda: built.fresh().forward())
     if where is None:
         return []
@@ -230,7 +237,7 @@ def _broken(built: Made, lists: Sequence[LayerList]) -> list[tuple[str, int, str
 def _parameters(
     module: nn.Module, lists: Sequence[LayerList], idle: Mapping[nn.Parameter, tuple[str, int, str]]
 ) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """Norms of every parameter and of its gradient, and notes."""
+    """Return the norms of every parameter and of its gradient, with further marks, and notes on unusual parameters."""
     of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
     places: dict[int, list[tuple[str, int, str]]] = {}
     parameters: dict[int, nn.Parameter] = {}
@@ -276,9 +283,10 @@ def _parameters(
 def _in_double(
     built: Made, lists: Sequence[LayerList], norms: Mapping[Any, float], gradients: Mapping[Any, float]
 ) -> list[tuple[Any, ...]]:
-    """Gradients in double precision of parameters of layers whose own may be rounding; none where that is not possible.
+    """Recompute in double precision the gradients of layers' parameters that may be rounding errors.
 
-    What a gradient makes of the loss, times the weight, is compared with the largest of its layer.
+    A gradient may be rounding if its norm times the weight's norm is far below the largest such product in its layer.
+    The result is empty if the module cannot run in double precision.
     """
     effects = {at: gradient * norms[at] for at, gradient in gradients.items() if at[1]}
     largest: dict[Any, float] = {}
@@ -300,10 +308,11 @@ def _in_double(
 
 
 def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
-    """Gradients of parameters of layers that get 0, once all that begins at 0 and gets a gradient has moved.
+    """Return the gradients of layers' parameters with gradient 0, after parameters that begin at 0 have moved.
 
-    What stands before a matrix of 0 learns as soon as that does, and before two such factors in a row never. Moved is
-    so often as this sets others free; in the end they are 0 again.
+    A weight before a matrix of 0 gets a gradient as soon as that matrix moves; a weight before two such factors in a
+    row
+    never does. Parameters are moved repeatedly, as long as others get a gradient from it; at the end they are 0 again.
     """
     parameters = dict(built.module.named_parameters())
     of_layers = tuple(f"{name}." for part in lists for name in part.names)
@@ -330,7 +339,7 @@ def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
 
 
 def _stay_equal(weight: Tensor, gradient: Tensor | None) -> bool:
-    """Whether entries along an axis are equal and get equal gradients, so that no step tells them apart."""
+    """Return whether entries along an axis are equal and get equal gradients, so that no step separates them."""
     for axis in range(weight.ndim if gradient is not None and not gradient.is_sparse else 0):
         # Most weights differ between their first two entries already.
         several = weight.shape[axis] > 1 and torch.equal(weight.select(axis, 0), weight.select(axis, 1))
@@ -342,7 +351,7 @@ def _stay_equal(weight: Tensor, gradient: Tensor | None) -> bool:
 
 
 def _far_entry(weight: Tensor) -> float:
-    """The largest entry over the median one of those that are not 0, of as many as are looked at."""
+    """Return the largest entry of a weight divided by the median of its nonzero entries (from a sample of entries)."""
     if not weight.numel():
         return 0.0
     largest = max(abs(float(end)) for end in weight.aminmax())
@@ -352,12 +361,12 @@ def _far_entry(weight: Tensor) -> float:
 
 
 def _any(values: Tensor | None) -> bool:
-    """Whether there is a number that is not 0."""
+    """Return whether a tensor has a nonzero entry."""
     return values is not None and bool(values.any())
 
 
 def _norm(values: Tensor) -> Tensor:
-    """In single precision, summed in no less than that."""
+    """Return the norm of a tensor in single precision, summed in single precision or better."""
     dtype = torch.promote_types(values.dtype, torch.float32)
     values = values.coalesce().values() if values.is_sparse else values
     norm = torch.linalg.vector_norm(values.detach(), dtype=dtype).float()
@@ -366,7 +375,7 @@ def _norm(values: Tensor) -> Tensor:
 
 
 def _run(numbers: Sequence[int]) -> str:
-    """Layers by their numbers, shorter where they follow one another."""
+    """Describe layer numbers in words, consecutive ones as a range."""
     if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
         return f"s {numbers[0]} to {numbers[-1]}"
     return f"{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

@@ -1,4 +1,4 @@
-"""Effect of layers with the same numbers: a comparison with the same module with independent weights in its layers."""
+"""A test of layers that are copies of one another: a comparison with independent weights in their place."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -16,12 +16,15 @@ _DRAWS = 4
 
 
 def beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
-    """Return the rows of `redrawn` for lists whose layers contain copies of a layer's weights in other layers.
+    """Compare lists of layers that contain copies of each other's weights with independent weights.
 
     Args:
         built: module and batch; both are left unchanged.
         lists: the module's lists of layers.
         seed: random seed of the module.
+
+    Returns:
+        The numbers of `redrawn` as rows of list, layer 0, "", quantity and value; empty without copies.
     """
     rows, groups = list[Row](), copies(built.module)
     for part in lists if groups else ():
@@ -35,21 +38,22 @@ def beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row
 
 
 def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Growth of the stream over a list's layers as it is and redrawn, and the gradient's square redrawn over as it is.
+    """Measure the growth of a list's activations with copied and with independent weights, and the gradients' ratio.
 
-    A copy W becomes W P S, with a permutation P and signs S of columns of its own: entries of one symmetric law stay
-    one. Numbers are means over four such draws.
+    Each copy W is replaced by W P S with its own permutation P and signs S of columns, which leaves the law of
+    independent symmetric entries unchanged. Numbers are means over four such draws.
 
-    Weights are changed, and gradients are there after: it belongs into `kept_state`.
+    The module's weights and gradients are changed; call this within `kept_state`.
 
     Args:
         made: module and batch.
-        part: the layers.
-        copies: names in the module of matrices that hold the same numbers, a sequence a content.
+        part: the list of layers.
+        copies: groups of names of matrices with equal entries.
 
     Returns:
-        copied_growth and redrawn_growth, mean squares of the last layer's output over the first one's; and
-        redrawn_gradient, of the loss's gradient by all these matrices, squared.
+        copied_growth and redrawn_growth (mean square of the last layer's output divided by the first layer's), and
+        redrawn_gradient (squared norm of the gradient of all these matrices with independent weights, divided by the
+        one with copies).
     """
     parameters = dict(made.module.named_parameters())
     first = {name: parameters[name].detach().clone() for names in copies for name in names}

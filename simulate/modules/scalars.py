@@ -1,4 +1,4 @@
-"""Scalars in a forward pass, exactly: what outputs of modules are multiplied by, and what q·k is before softmax."""
+"""Scalars in a forward pass, measured exactly: multipliers of modules' outputs, and the factor of q·k in attention."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -22,22 +22,22 @@ _ROUNDING = 1e-3
 
 Factor = tuple[Tensor, float, tuple[Hashable, ...]]
 Place = Any
-"""Whatever says where something runs."""
+"""Any object that identifies where an operation runs."""
 
 
 def unwatched() -> AbstractContextManager[Any]:
-    """For what is no part of a module that is watched; it takes less time there."""
+    """Return a context manager that hides operations outside of the watched module from a `ScalarWatcher`."""
     return torch._C.DisableTorchFunction()
 
 
 class ScalarWatcher(TorchFunctionMode):
-    """A watcher of multiplications by scalars while a module runs; `place` names the running module.
+    """A watcher of a forward pass that records multiplications by scalars; `place` names the running module.
 
     Attributes:
         place: the place of the running module; None if logits are not examined.
         multipliers: the product of all scalars that directly follow a marked output, by its key.
-        logits: place, scale and size: softmax's input is scale times q·k, the sum over size products, plus a mask or
-            what is the same of all samples, such as ALiBi's bias.
+        logits: place, scale and size: softmax's input is scale times q·k, a sum of size products, plus a mask or a term
+            that is equal in all samples, such as ALiBi's bias.
         unseen: places of logits with the shape of a matrix product that are not a multiple of one.
     """
 
@@ -55,7 +55,7 @@ class ScalarWatcher(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call it, and look at what it was given and gave."""
+        """Run a torch function and examine its inputs and its output."""
         kwargs = kwargs or {}
         # What is computed in place of its input is looked at before.
         first = args[0] if args else kwargs.get("input")
@@ -78,7 +78,7 @@ class ScalarWatcher(TorchFunctionMode):
         return factor, keys
 
     def release(self, keys: Iterable[Hashable]) -> None:
-        """Multipliers of these outputs belong to what they go into."""
+        """Drop the multipliers of these outputs, because they belong to the module that receives the outputs."""
         for key in keys:
             self.multipliers.pop(key, None)
 
@@ -168,7 +168,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _contracted_size(args: tuple[Any, ...], operands: list[Tensor]) -> int | None:
-    """How many products a sum of a matrix product of two tensors has."""
+    """Return the number of products in each sum of a matrix product; None if it is not known."""
     if len(operands) != 2:
         return None
     if not isinstance(args[0], str):

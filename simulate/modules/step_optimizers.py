@@ -1,4 +1,4 @@
-"""Optimizers of steps from a module: by name, or what a user's function makes of the module."""
+"""Optimizers for steps of a module, given by name or by a user's function."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,12 @@ from simulate.modules.factories import ProbeError, name_of, stage
 
 StepOptimizer = Literal["sgd", "adam", "adamw", "muon"]
 STEP_OPTIMIZERS: tuple[StepOptimizer, ...] = get_args(StepOptimizer)
-"""As torch.optim has them; "muon" steps matrices that are no embeddings by Muon, and what is left by AdamW."""
+"""Names of optimizers from torch.optim; "muon" updates matrices except embeddings by Muon, and the rest by AdamW."""
 
 OptimizerFactory = Callable[..., Any]
 
 RATE = 1e-3
-"""The learning rate of an optimizer by name where none is given: torch's own default."""
+"""The default learning rate of an optimizer given by name, which is torch's own default."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,10 +35,10 @@ class Stepper:
     schedule: Any
 
     def step(self) -> None:
-        """One step of each, then of the schedule.
+        """Take one step of each optimizer, then of the schedule.
 
         Raises:
-            ProbeError: one fails.
+            ProbeError: an optimizer or the schedule fails.
         """
         with stage("optimizer"):
             for optimizer in self.optimizers:
@@ -47,22 +47,22 @@ class Stepper:
                 self.schedule.step()
 
     def groups(self) -> list[tuple[Optimizer, dict[str, Any]]]:
-        """Parameter groups, each with its optimizer."""
+        """Return all parameter groups, each with its optimizer."""
         return [(optimizer, group) for optimizer in self.optimizers for group in optimizer.param_groups]
 
 
 def optimizer_factory(
     optimizer: str | OptimizerFactory | Any, learning_rate: float | None, *, made: bool = False
 ) -> tuple[str, OptimizerFactory]:
-    """The name and the function of an optimizer, which takes a module, and `width` and `depth` if it has such names.
+    """Return an optimizer's name and the function that makes it for a module, from a name or a user's function.
 
     Args:
         optimizer: one of `STEP_OPTIMIZERS`, MODULE:FUNCTION or FILE.py:FUNCTION, or a function.
         learning_rate: learning rate of an optimizer given by name; the default is `RATE`.
-        made: whether it may also be what a function makes: an optimizer, several, or (optimizer, schedule).
+        made: whether `optimizer` may also be an existing optimizer, several, or (optimizer, schedule).
 
     Raises:
-        ValueError: there is no such optimizer, or a learning rate stands with a function, or is not above 0.
+        ValueError: the optimizer is unknown, a learning rate is combined with a function, or it is not above 0.
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise ValueError(f"learning_rate must be a number above 0, got {learning_rate!r}.")
@@ -92,7 +92,7 @@ def optimizer_factory(
 
 
 def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: Mapping[str, int]) -> Stepper:
-    """Call a user's function and return its optimizer, several optimizers, or (optimizer, schedule), as a `Stepper`.
+    """Call a user's function of a module and return its optimizers and schedule as a `Stepper`.
 
     Args:
         name: the function's name.
@@ -101,7 +101,8 @@ def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: M
         sizes: width and depth, for a function with parameters of these names; empty for one module.
 
     Raises:
-        ProbeError: it fails, or returns something else.
+        ProbeError: the function fails, or returns something other than an optimizer, several of them, or (optimizer,
+            schedule).
     """
     with stage(f"optimizer {name!r}"):
         result = factory(module, **_asked(factory, sizes))
@@ -121,7 +122,7 @@ def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: M
 
 
 def _asked(factory: OptimizerFactory, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes that a function has parameters for."""
+    """Return those sizes for which a function has parameters."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):

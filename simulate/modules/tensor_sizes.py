@@ -1,4 +1,4 @@
-"""Sizes of tensors in single precision; of many tensors the numbers leave their device at once."""
+"""Norms of tensors in single precision, with one transfer from the device for many tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a tensor.
+    """The norm of a tensor with its number of entries.
 
     Attributes:
         norm: square root of the sum of squares.
@@ -21,26 +21,26 @@ class Size:
 
 
 def size_of_difference(y: Tensor, z: Tensor) -> Size:
-    """Return the size of the difference of two outputs."""
+    """Return the norm of the difference of two outputs, as a `Size`."""
     return Size(torch.dist(y.float(), z.float()), y.numel())
 
 
 def root_mean_squares(tensors: Sequence[Tensor]) -> list[float]:
-    """Return the root mean square entry of every tensor; sparse gradients count with their zeros."""
+    """Return the root mean square entry of every tensor; zeros of sparse gradients count as entries."""
     dense = [(x.to_dense() if x.is_sparse else x.detach()).float() for x in tensors]
     norms = numbers_of(torch._foreach_norm(dense)) if dense else []
     return [norm / x.numel() ** 0.5 for norm, x in zip(norms, dense, strict=True)]
 
 
 def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float | None]:
-    """How much epsilon holds back steps that are divided by the root of a mean square plus epsilon.
+    """Return by which share epsilon reduces steps that are divided by sqrt(mean square) + epsilon, per tensor.
 
     Args:
-        squares: means of squares of gradients, as Adam keeps them.
+        squares: running means of squared gradients from Adam's state.
         epsilons: the epsilon of each tensor's optimizer.
 
     Returns:
-        The mean of epsilon over the root and epsilon, of entries above 0; None where none is.
+        The mean of epsilon/(sqrt(square) + epsilon) over entries above 0; None for a tensor without such entries.
     """
     counts = numbers_of([square.count_nonzero() for square in squares])
     sums = numbers_of([
@@ -55,7 +55,7 @@ def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float 
 
 
 def numbers_of(tensors: Sequence[Tensor]) -> list[float]:
-    """Return the numbers in one-element tensors, on any devices."""
+    """Return the numbers in one-element tensors on any devices, as a list of floats."""
     if not tensors:
         return []
     if len({(x.dtype, x.device) for x in tensors}) > 1:

@@ -1,4 +1,4 @@
-"""Tensors that a loss depends on and that are no parameters of the module: no optimizer of its parameters sees them."""
+"""Tensors on which a loss depends that are not parameters of the module, so that no optimizer updates them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -6,23 +6,24 @@ from typing import Any
 from torch import Tensor, nn
 
 Unregistered = tuple[str, tuple[int, ...]]
-"""Path of attributes from the module, "" where none is known, and the shape."""
+"""The attribute path of a tensor from the module ("" if unknown), and the tensor's shape."""
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
 def unregistered(module: nn.Module, output: Tensor | None, loss: Tensor, asked: Iterable[Tensor]) -> list[Unregistered]:
-    """Leaves of the graph that require a gradient, and that the module's parameters are not.
+    """Find tensors that require a gradient and affect the loss but are not parameters of the module.
 
     Args:
         module: the module.
-        output: its output, with the autograd graph.
+        output: the module's output, with the autograd graph.
         loss: the loss of the output.
-        asked: tensors that were asked for a gradient from outside.
+        asked: tensors that require a gradient for the measurement itself, which are left out.
 
     Returns:
-        A tensor that an attribute holds, in their order; then parameters that the output depends on and no attribute
-        holds. What `forward` makes itself, and parameters of the loss alone, are none.
+        Attribute path and shape of each tensor: first tensors that an attribute holds, in the order of attributes;
+            then, with path "", parameters on which the output depends and that no attribute holds. Tensors that
+            `forward` makes itself, and parameters of the loss only, are left out.
     """
     known = {id(tensor) for tensor in (*module.parameters(), *asked)}
     leaves = {id(leaf): leaf for leaf in _leaves([loss]) if id(leaf) not in known}
@@ -34,7 +35,7 @@ def unregistered(module: nn.Module, output: Tensor | None, loss: Tensor, asked: 
 
 
 def held_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors with a gradient that plain attributes hold, in modules and lists that are none of torch's too."""
+    """Yield path and tensor for tensors with a gradient that a module holds in plain attributes."""
     known = {id(parameter) for parameter in module.parameters()}
     for name, part in module.named_modules():
         for attribute, value in vars(part).items():
@@ -46,7 +47,7 @@ def held_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _tensors(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """In a tensor, in a module, and in a list, tuple or dict of these."""
+    """Yield path and tensor for the tensors in a tensor, a module, or a list, tuple or dict of these."""
     if isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, str)):
         entries = value.items() if isinstance(value, Mapping) else enumerate(value)
         inside = [(f"{path}[{key!r}]", entry) for key, entry in entries]
@@ -60,7 +61,7 @@ def _tensors(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _leaves(roots: Iterable[Tensor]) -> list[Tensor]:
-    """Tensors that require a gradient and were not computed."""
+    """Return the tensors in an autograd graph that require a gradient and were not computed."""
     leaves: dict[int, Tensor] = {}
     nodes = []
     for root in roots:

@@ -1,4 +1,4 @@
-"""Where the weights of a module are used, in which order its modules run, and what scalars stand between them."""
+"""The use of a module's weights in a forward pass: submodules, their order, and the scalars between them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,21 +10,22 @@ from simulate.modules.layers import tensor_of
 from simulate.modules.scalars import ScalarWatcher, unwatched
 
 ROOT = "(output)"
-"""The name of the whole module among places."""
+"""The name of the whole module among the submodules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A weight where it is used.
+    """The use of a weight in a submodule of a module.
 
     Attributes:
-        place: name of the innermost module that holds it and runs.
-        parameter: its name in that module.
-        weight: the first name in the whole module; weights that are tied have one.
+        place: name of the innermost submodule that holds the weight and runs.
+        parameter: the weight's name in that submodule.
+        weight: the weight's first name in the whole module; tied weights share one.
         shape: the weight's shape.
-        output: the last length of the module's output.
-        inputs: of its input; 0 where that is no tensor of floats.
-        vectors: how many of that length it is given in a pass; of a module that runs several times, the last time.
+        output: the last length of the submodule's output.
+        inputs: the last length of its input; 0 if that is not a tensor of floats.
+        vectors: number of input vectors of that length in a pass; for a submodule that runs several times, in the last
+            run.
     """
 
     place: str
@@ -41,10 +42,10 @@ class WeightPlaces:
     """The uses of weights in one pass through a module.
 
     Attributes:
-        owners: weights where they are used, in the order of the forward pass.
-        order: the modules in the order in which they begin, with the last length of their output.
-        scalars: place, quantity and value: multiplier and input_multiplier (scalars that a module's output, and its
-            input, are multiplied by), logit_scale and key_size (of attention).
+        owners: the uses of weights, in the order of the forward pass.
+        order: the submodules in the order in which they begin, with the last length of their output.
+        scalars: place, quantity and value: multiplier and input_multiplier (scalars that multiply a submodule's output
+            and its input), logit_scale and key_size (of attention).
     """
 
     owners: tuple[Owner, ...]
@@ -52,7 +53,7 @@ class WeightPlaces:
     scalars: tuple[tuple[str, str, float], ...]
 
     def by_place(self) -> dict[str, list[Owner]]:
-        """Weights of every module that uses some."""
+        """Return the uses of weights by the submodule that uses them."""
         owners: dict[str, list[Owner]] = {}
         for owner in self.owners:
             owners.setdefault(owner.place, []).append(owner)
@@ -60,12 +61,12 @@ class WeightPlaces:
 
 
 def named_places(module: nn.Module) -> dict[nn.Module, str]:
-    """Names of modules; those that make a weight of others are part of who uses it."""
+    """Return the names of a module's submodules; parametrizations count as parts of the modules that use them."""
     return {part: name or ROOT for name, part in module.named_modules() if "parametrizations" not in name}
 
 
 class PlaceWatcher:
-    """Looks at a module while it runs once, inside `with`; `places` is what it saw."""
+    """A context manager that observes one forward pass of a module; `places` then returns the uses of weights."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._names = module, named_places(module)
@@ -110,7 +111,7 @@ class PlaceWatcher:
                 self._watcher.mark(name, y)
 
     def places(self) -> WeightPlaces:
-        """Return the uses of weights in this pass."""
+        """Return the uses of weights in the observed pass."""
         scalars = [(str(name), "multiplier", value) for name, value in self._watcher.multipliers.items()]
         scalars += [(name, "input_multiplier", value) for name, value in self._before.items()]
         for where, scale, size in self._watcher.logits:

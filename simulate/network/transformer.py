@@ -21,6 +21,7 @@ from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, norm, norm_of_sums, record_energies, record_last_norm
 from simulate.network.tied_words import Words
 from theory.stack import Stack
+from theory.stack.depth_mixing import mixing_matrix
 from theory.stack.plan import Kind, Step, plan
 from theory.stack.weights import gain, law, rows_met, transform_gain, weight_shapes
 
@@ -77,6 +78,15 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
     else:
         total = residual(_scaled(x, step.residual), added, in_place=ours and stack.normalization != "tanh")
     return (normalize(stack, total) if placement.stream_norm else total), total, added
+
+
+def mixed(outputs: Sequence[Stream], weights: Sequence[float]) -> Stream:
+    """The sum of outputs, each times its weight; outputs of weight 0 are left out."""
+    terms = [(output, weight) for output, weight in zip(outputs, weights, strict=False) if weight]
+    total = _scaled(*terms[0])
+    for output, weight in terms[1:]:
+        total = torch.add(total, output, alpha=weight)
+    return total
 
 
 def _scaled(x: Stream, factor: float) -> Stream:
@@ -223,6 +233,9 @@ def layers(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Sour
     """
     composition = stack.composition
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
+    matrix = mixing_matrix(stack)
+    outputs = [x]
+    x = x if matrix is None else mixed(outputs, matrix[0].tolist())
     total = second = x
     norms: list[Tensor] = []
     sums: list[Tensor] = []
@@ -232,11 +245,14 @@ def layers(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Sour
         branches: list[Branch] = [partial(rules[kind], step.stack, engine, record) for kind in step.kinds]
         x, total, added = sublayer(step, engine, x, branches)
         second = second + added if composition.second_stream else second
+        if matrix is not None:
+            outputs.append(total)
+            x = total = mixed(outputs, matrix[len(outputs) - 1].tolist())
         norms.append(norm(total))
         if step.ends_layer:
             record.keep(total)
             if not composition.second_stream:
-                record.watch_gradient(x)
+                record.watch_gradient(x if matrix is None else outputs[-1])
             sums.append(norm_of_sums(total, stack.sequences))
     record.settle()
     record_energies(stack, record, norms, sums)

@@ -1,1 +1,1 @@
-"""Sampling of many random networks: configurations, blocks of draws, and the run folder that stores them."""
+"""Sampling of many random networks: configurations, blocks of draws, sweeps, and the run folders that store them."""

@@ -100,6 +100,7 @@ def _streams(part: Stack) -> int:
     # Two sub-layers before and after each norm, but that attention is given a mean; and the sums.
     count = max(3, 2 + 2 * norms) + scaled + 3 * composition.second_stream
     means = all(rows == part.sequences for role, rows in rows_met(part).items() if role == "WV")
+    count += 0 if part.depth_mixing == "none" else 2  # the outputs of both branches
     return count + (0 if means else 1) + (2 if part.query_key_scale else 0) + (3 if part.source_tokens else 0)
 
 

@@ -203,13 +203,13 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     """Numbers that show whether alarms are true, by the alarm's kind, in double precision where the class can.
 
     Returns:
-        "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
-        divided by the largest of the module, 1 if it names none; "norm": the least number of times that the output of a norm that the alarm
-        names is as large without its epsilon; "leak": by how much outputs move with what they must not see
+        "loss": itself; "no gradient", "detached": the largest entry of the gradients of the parameters that the alarm
+        names, divided by the largest of the module, 1 if it names none; "norm": how many times larger a named norm's
+        output is without its epsilon, at least; "leak": by how much outputs move with what they must not see
         (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
         ids, each at its own position.
     """
-    kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak", "norm"}
+    kinds = {one.kind for one in alarms} & {"loss", "non-finite", "no gradient", "detached", "leak", "norm"}
     if not kinds:
         return {}
     with suppress(RuntimeError):  # of a kernel that takes single precision alone
@@ -236,13 +236,13 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
     value.backward()
     if "norm" in kinds:
         found["norm"] = min(times, default=1.0)
-    if "loss" in kinds:
+    if {"loss", "non-finite"} & kinds:
         found["loss"] = float(value.detach())
-    if "no gradient" in kinds:
-        named = [one for _, one in named_by(alarms, "no gradient", module.named_parameters())]
+    for kind in {"no gradient", "detached"} & kinds:
+        named = [one for _, one in named_by(alarms, kind, module.named_parameters())]
         largest, all_of = (max((float(one.grad.abs().max()) for one in of if one.grad is not None), default=0.0)
                            for of in (named, module.parameters()))  # fmt: skip
-        found["no gradient"] = largest / all_of if named else 1.0
+        found[kind] = largest / all_of if named else 1.0
     if any(OWN in one.what for one in alarms):
         logits = logits_of(output).detach()
         own = nn.functional.cross_entropy(logits.flatten(0, -2), inputs["input_ids"].flatten())
@@ -258,9 +258,11 @@ def named_by(alarms: list[Any], kind: str, members: Iterable[tuple[str, Any]]) -
     members = list(members)
     for alarm in (one for one in alarms if one.kind == kind):
         said = alarm.what.partition("; also ")[0]
+        whole = kind == "detached" or "no parameter of its layers" in said
         words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in said.split()}
         number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
-        pattern = re.compile(rf"{re.escape(alarm.part)}\.{number}\.(?:{'|'.join(words)})")
+        layer = rf"{re.escape(alarm.part)}\.{number}\." if alarm.part else ""
+        pattern = re.compile(rf"{layer}(?:{'.*' if whole else '|'.join(words)})")
         yield from ((name, one) for name, one in members if pattern.fullmatch(name))
 
 
@@ -274,7 +276,10 @@ def without_epsilon(times: list[float], epsilon: str, part: nn.Module, args: tup
 
 def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
     """Return how far logits before the last token move with it, over their size; 0 unless a decoder takes token ids."""
-    if isinstance(inputs, dict) and "input_ids" in inputs and not module.config.is_encoder_decoder:
+    one_way = (
+        isinstance(inputs, dict) and not module.config.is_encoder_decoder and "Masked" not in type(module).__name__
+    )
+    if one_way and "input_ids" in inputs:
         return first_positions_move(module, inputs)
     if isinstance(inputs, Tensor) and not inputs.is_floating_point():
         other = inputs.clone()
@@ -366,7 +371,9 @@ def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[
 def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
     """Return whether an alarm on a module as it is drawn is true, and the number that shows it."""
     kind, harm_of = alarm.partition(":")[0], found["harm"]
-    if kind == "no gradient":
+    if kind == "non-finite":
+        return not math.isfinite(harm_of["loss"]), f"loss in double precision {harm_of['loss']:g}"
+    if kind in ("no gradient", "detached"):
         share = harm_of[kind]
         return share < ROUNDING, f"these gradients in double precision are {share:.2g} of the module's largest"
     if OWN in alarm:

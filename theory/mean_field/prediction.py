@@ -325,10 +325,8 @@ def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
     """Return every quantity for every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    size = chunk(stack)
-    if isinstance(tokens, GroupLayout):
-        coarse = isinstance(tokens, TextLayout) and tokens.coarse
-        size = grouped_chunk(stack, text=isinstance(tokens, TextLayout), coarse=coarse)
+    of_text, coarse = isinstance(tokens, TextLayout), getattr(tokens, "coarse", False)
+    size = grouped_chunk(stack, text=of_text, coarse=coarse) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}

@@ -7,6 +7,7 @@ k_j·k_l/d_k, which vary with the logits.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,11 @@ def _positions(stack: Stack) -> NDArray[np.int64]:
 
 def frequencies(stack: Stack) -> Array:
     """Return the rotary frequencies, in radians per position, of the rotated pairs of a head's coordinates."""
-    return np.asarray(stack.rotary_base ** (-np.arange(0, stack.rotary_width, 2) / stack.rotary_width))
+    return _frequencies(stack.rotary_base, stack.rotary_width)
+
+
+def _frequencies(base: float, width: int) -> Array:
+    return np.asarray(base ** (-np.arange(0, width, 2) / width))
 
 
 def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
@@ -207,16 +212,24 @@ def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) 
 
     Source: Su et al. (2021), section 3.4.2.
     """
-    angles = places[:, None] * frequencies(stack)
-    half = angles.shape[1]
-    cos, sin = np.cos(angles), sense * np.sin(angles)
-    result = rows.copy()
-    first, second = result[..., :half], result[..., half : 2 * half]
-    first *= cos
-    first -= rows[..., half : 2 * half] * sin
-    second *= cos
-    second += rows[..., :half] * sin
+    cos, sin = _turning(stack.rotary_base, stack.rotary_width, places.tobytes(), places.dtype.str)
+    half, sin = cos.shape[1], sense * sin
+    first, second = rows[..., :half], rows[..., half : 2 * half]
+    result = np.empty_like(rows)
+    np.multiply(first, cos, out=result[..., :half])
+    np.multiply(second, cos, out=result[..., half : 2 * half])
+    crossed = second * sin
+    result[..., :half] -= crossed
+    result[..., half : 2 * half] += np.multiply(first, sin, out=crossed)
+    result[..., 2 * half :] = rows[..., 2 * half :]
     return result
+
+
+@lru_cache(maxsize=32)  # every layer and step turns the same places
+def _turning(base: float, width: int, places: bytes, kind: str) -> tuple[Array, Array]:
+    """Return cosines and sines of the angles at given positions, as the bytes of an array."""
+    angles = np.frombuffer(places, kind)[:, None] * _frequencies(base, width)
+    return np.cos(angles), np.sin(angles)
 
 
 def _turns(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
