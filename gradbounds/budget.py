@@ -55,7 +55,7 @@ _by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
 
 @contextmanager
 def by_estimates() -> Iterator[None]:
-    """Compare estimated times with budgets, so that a page makes the same choices on every machine."""
+    """Compare only estimated times with budgets within this context, and time nothing."""
     before = _by_estimates.set(True)
     try:
         yield
@@ -110,7 +110,7 @@ class Budget:
         return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:
-        """Return the largest ratio of a cost to its limit."""
+        """Return cost / limit for time or memory, whichever ratio is larger."""
         return max(cost.seconds / self.seconds, cost.bytes / self.bytes)
 
     def exceeded(self, cost: Cost) -> str:
@@ -123,7 +123,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The method of a prediction: its network, its settings and its cost.
+    """A method of predicting a network: with all or grouped tokens, and a number of attention samples; and its cost.
 
     Attributes:
         stack: the network.
@@ -176,7 +176,7 @@ def by_clock(clock: Callable[[], float], estimate: float) -> float:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """Choose a method for a network within the budget: exact, by groups of tokens, or with fewer attention samples.
+    """Choose a prediction method within the budget: as requested, by groups of tokens, or with fewer attention samples.
 
     Args:
         stack: the network.
@@ -185,7 +185,7 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
     Raises:
         NoRuleError: there is no rule, or logits are larger than its quadratures reach.
-        OverBudgetError: that way is not within the budget.
+        OverBudgetError: the chosen method is not within the budget.
     """
     chosen = chosen_way(stack, patterns, budget)
     check(chosen, budget, chosen.pace if budget.is_clocked and budget.has_room(chosen.cost) else 1.0)
@@ -196,7 +196,7 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
     """Choose the method by estimates alone: the best within the budget, or the cheapest that exists.
 
     Raises:
-        NoRuleError: as `way`.
+        NoRuleError: theory has no rule for the network, or its logits are too large; see `way`.
     """
     require(stack, "prediction")
     if stack.output_scale > LARGEST_SCALE:  # at any cost, which an estimate would hide

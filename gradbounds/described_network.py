@@ -15,7 +15,7 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """The description of a network, without the flags of single fields.
+    """A network's configuration and the rule that initializes its weights, without flags of single fields.
 
     Attributes:
         config: a configuration file, or its content.
@@ -58,7 +58,7 @@ class Description:
         return self.config is not None or self.like is not None
 
     def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:
-        """Return the grid of networks with these values for the given fields.
+        """Return a grid of networks around a configuration, with the given values of some fields.
 
         Without a configuration, the grid consists of the given fields. At every width and depth the weights are
         initialized by the model's rule for that size: fields that the rule changes move together with the sizes.
@@ -68,7 +68,7 @@ class Description:
             zipped: whether widths and depths move together, and do not make a product.
 
         Raises:
-            ValueError: as `read`.
+            ValueError: the configuration cannot be read; see `read`.
         """
         if not self.is_model:
             self.read({})  # which refuses what only a model takes

@@ -20,7 +20,7 @@ def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
 
     Args:
         content: the object's members.
-        indent: of lines; None for one line, which takes much less to write.
+        indent: indentation of lines; None gives a single line, which is much faster to write.
     """
     return json.dumps(_plain({"schema": SCHEMA, **content}), indent=indent, allow_nan=False)
 

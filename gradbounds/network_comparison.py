@@ -72,7 +72,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """Print a network's first-to-last ratios and last norms at several lengths, with errors above 1%.
+    """Print one network at several sequence lengths: norms of first / last layer, and of the last layer.
 
     Args:
         tables: theory's `layer_table` of the network at each number of tokens.
@@ -88,13 +88,13 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
 
 
 def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """Return a table of sampled and predicted quantities in the first and last layer of one network.
+    """Print a table of sampled and predicted quantities in the first and the last layer of one network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.
 
     Args:
         stack: the network.
-        rows: its rows of `checks.comparison`; those without theory are left out, unless all are.
+        rows: the network's rows of `checks.comparison`; rows without theory are omitted, unless none has theory.
     """
     if rows["predicted"].notna().any():
         rows = rows[rows["predicted"].notna()]

@@ -53,10 +53,10 @@ def network_lines(
 
     Args:
         stack: the network.
-        table: its `layer_table`.
+        table: `layer_table` of the network.
         reason: why theory has no rule; "" if it has one.
         every_layer: whether every layer is printed, or those that double, and the last.
-        evidence: what is known of theory for such networks; "" for what `checks.trust` knows.
+        evidence: measured agreement of theory for such networks, as text; "" for the rules of `checks.trust`.
     """
     has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
     table = with_cosines(table)
@@ -87,7 +87,7 @@ def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> l
 
     Args:
         stack: the network.
-        table: as a `layer_table`, with quantity, layer, and norms in "predicted" with errors in "predicted_sem".
+        table: table like a `layer_table`, with quantity, layer, norms in "predicted" and errors in "predicted_sem".
         every_layer: whether every layer is printed.
     """
     shown = None if every_layer else set(_doubled(stack.depth))
@@ -215,10 +215,10 @@ def _block(
 
     Args:
         table: a `layer_table` with cosines.
-        value: its column of numbers.
-        error: that of their errors.
-        layers: those that are shown; None for all.
-        least: relative error from which on it is shown.
+        value: name of the column of numbers.
+        error: name of the column of their errors.
+        layers: layers that are shown; None for all.
+        least: relative error above which errors are shown.
     """
     lines = []
     present = table[table[value].notna()]
@@ -274,7 +274,7 @@ def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, f
 
     Args:
         table: a `layer_table`, with cosines or not.
-        name: of the quantity.
+        name: name of the quantity.
         value: "predicted" or "mean".
     """
     # By arrays: of tables as small as these pandas takes longer to ask than to compute.

@@ -1,4 +1,4 @@
-"""Safe text for the terminal: no control characters of others, and no endless messages."""
+"""Print untrusted text safely on a terminal: control characters are spelled out, and long messages are cut."""
 
 import contextlib
 import io
@@ -86,7 +86,7 @@ def write_no_more(stream: IO[str]) -> None:
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Write a table as lines: the first column is left-aligned, the others are right-aligned.
+    """Format a table as lines: text in the first column is aligned left, and everything else is aligned right.
 
     >>> print(*table_lines(["layer", "norm"], [["1", "0.25"], ["12", "3"]]), sep=chr(10))
       layer  norm

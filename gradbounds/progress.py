@@ -139,14 +139,14 @@ def quietly() -> Iterator[None]:
 
 
 def shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Name a running task on a terminal, and print its duration if it takes long."""
+    """Show a running task on a terminal, and print its expected duration anywhere if that is long."""
     if _silent.get():
         return nullcontext()
     return estimated(what, seconds) if seconds > LONG else working(what)
 
 
 def words(now: "Progress") -> str:
-    """Write the finished cells, the draws per second and the remaining time."""
+    """Return a sweep's progress as text: finished cells and blocks, draws per second, and remaining time."""
     elapsed = max(now.seconds, 1e-9)
     line = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "

@@ -94,14 +94,14 @@ def deliver(
     """Print a result as text or as one JSON object, and write its tables and figures into a folder.
 
     Args:
-        result: what was found.
-        command: whose it is, for the object.
-        out: folder; None writes nothing.
-        as_json: whether one object is printed in place of words.
-        strict: whether differences and alarms are an error.
+        result: result to print and save.
+        command: name of the command, for the JSON object.
+        out: folder for tables and figures; None writes nothing.
+        as_json: whether one JSON object is printed instead of text.
+        strict: whether differences and alarms count as an error.
 
     Returns:
-        Exit code: 1 where something differs and that is an error, or numbers are not finite, else 0.
+        Exit code: 1 if there are differences or alarms and `strict` is set, or numbers are not finite; else 0.
 
     Raises:
         ValueError: the folder cannot be written.

@@ -58,12 +58,12 @@ def _is_program(origin: str) -> bool:
 
 
 def allow_names_of_programs() -> None:
-    """Accept a program whose file has the name of one of this project's packages."""
+    """Import gradbounds' packages correctly even if the running program has the name of one of them."""
     sys.meta_path.insert(0, _OwnPackages())
 
 
 def load_own(*names: str) -> None:
-    """Load this project's packages first, in a process that has run no other code."""
+    """Import gradbounds' packages even if other modules have their names, in a process that has run no other code."""
     finder = _OwnPackages(names)
     sys.meta_path.insert(0, finder)
     try:
@@ -77,7 +77,7 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
     """Check that Python finds this project's packages: those up to `last`, or all if it is left out.
 
     Raises:
-        ShadowedError: it finds another module first, or has loaded it already.
+        ShadowedError: Python finds another module first, or has loaded one already.
     """
     for name in _PACKAGES[: _PACKAGES.index(last) + 1] if last in _PACKAGES else _PACKAGES:
         origin = _found(name)

@@ -71,7 +71,7 @@ _NOT_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A network, a batch and a text, with words for the values that the user did not give.
+    """A network and a text whose batch is predicted, with the source of values that the user did not give.
 
     Attributes:
         given: fields of the network.
@@ -90,7 +90,7 @@ def resolve_batch(
     given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
-    """Choose the network and text of a batch: the model's context, or the largest half of it within the budget.
+    """Choose network and text of a batch; a model's default is its context, or the half, quarter, ... within budget.
 
     Raises:
         ValueError: the configuration or a law cannot be read.
@@ -246,7 +246,7 @@ def law_of(stack: Stack, text: str | None) -> TextLaw | None:
     """Return the token law that a word or a file names, or None for `DISTINCT`: all tokens differ.
 
     Raises:
-        ValueError: as `TextLaw.read`.
+        ValueError: the text or the law cannot be read; see `TextLaw.read`.
     """
     if text in (None, DISTINCT):
         return None
@@ -281,7 +281,7 @@ def said_line(line: FirstLine) -> str:
 
 
 def said_deviations(line: FirstLine) -> list[str]:
-    """Say in words what the printed standard deviations include."""
+    """Return two lines of text that explain the printed standard deviations (+-)."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
         f"+-: standard deviation of one run{most} over random weights and texts. For the norm, it includes theory's",
@@ -309,7 +309,7 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's error for W^K above the first layer when tokens repeat: its square is up to 4 kappa too small."""
+    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 4 kappa of its squared norm."""
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
     return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]

@@ -180,7 +180,7 @@ def _derived(claim: str, *, everything: bool) -> list[str]:
 
 
 def _more(left: int, what: str, claim: str) -> list[str]:
-    """What says that something is not shown, if anything is."""
+    """Return a line on the number of omitted steps or rows; empty if none is omitted."""
     return [f"... and {left} {what} more: gradbounds claims {claim} --all"] if left else []
 
 
@@ -189,7 +189,7 @@ def _committed() -> list[Verdict]:
 
 
 def _shown(result: object) -> str:
-    """A result of a derivation on a line: tuples and lists by comma."""
+    """Format a result of a derivation on one line; tuples and lists are separated by commas."""
     if isinstance(result, list | tuple):
         return ",  ".join(map(_shown, result))
     if isinstance(result, float):
@@ -200,7 +200,7 @@ def _shown(result: object) -> str:
 
 
 def _folded(paragraphs: Iterable[str]) -> list[str]:
-    """Paragraphs as lines that fit, of which all but the first stand in."""
+    """Wrap paragraphs to the printed width, with all lines after the first indented."""
     lines = [line for paragraph in paragraphs for line in paragraph.splitlines()]
     how: Any = {"initial_indent": "  ", "subsequent_indent": "    ", "break_long_words": False}
     return [part for line in lines for part in textwrap.wrap(line, prose_width(), **how) or [""]]

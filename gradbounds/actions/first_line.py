@@ -80,8 +80,7 @@ def first_line(
 def spread_of_texts(text: str | None, vocab: int) -> float:
     """Return the standard deviation of ln kappa over texts of one kind; kappa is the probability of equal tokens.
 
-    kappa is the probability that two tokens are equal. The result is 0 for any other law, which describes one known
-    text.
+    The result is 0 for any other law, which describes one known text.
     """
     if text not in KINDS:
         return 0.0
@@ -154,14 +153,14 @@ def scale_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
     coarse: bool = False,
 ) -> NoiseScale:  # fmt: skip
-    """Return the moments of a batch's gradient, from which its norm follows, within limits of time and memory.
+    """Predict the gradients of batches of any size (a `NoiseScale`), within limits of time and memory.
 
     `pace` is the measured time divided by the estimate, if it is known; then nothing is timed. `coarse` has the same
     meaning as in `noise_scale`.
 
     Raises:
-        ValueError: as `noise_scale`.
-        NoRuleError: likewise.
+        ValueError: an argument is outside its range; see `noise_scale`.
+        NoRuleError: theory has no rule for the network.
         OverBudgetError: theory would take more than it may.
     """
     cost, grouped = cost_of_batch(stack, law, patterns, coarse=coarse)
@@ -215,7 +214,7 @@ def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
-    """Return the largest standard deviation of the loss: every position of a label has the same logit."""
+    """Return an upper bound on the loss's standard deviation: its value if a label had one logit at all positions."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels
     return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

@@ -49,7 +49,7 @@ def first_steps(
     patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
     every_power: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Compute learning rates of step 1 for each network and optimizer, in theory and in sampled networks.
+    """Predict the critical learning rate of step 1 by network and optimizer; measure it in sampled networks on request.
 
     Args:
         stacks: the networks.
@@ -59,9 +59,9 @@ def first_steps(
         seed: seed of the first sampled network.
         patterns: number of attention samples if attention is random; 4 to 16 if None.
         notes: notes on the first network's configuration.
-        max_time: what theory of all of them may take, such as "90s", as a least batch that is clocked has it; a minute
-            by the estimate, if None.
-        memory: what it may hold by the estimate, such as "4GB", which it may if None.
+        max_time: limit on theory's time for all networks, such as "90s", compared with a timed small batch; if None,
+            one minute by the estimate.
+        memory: limit on theory's estimated memory, such as "4GB", the value for None.
         every_power: whether to predict the rates at twice every size too, as far as all fit into the limits.
         plan: whether to only estimate time and memory.
 

@@ -43,10 +43,10 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
 def cost_within(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
 ) -> tuple[Cost, float]:
-    """Return the estimated cost of theory for all networks, and this machine's slowdown relative to the estimate.
+    """Return theory's estimated cost for all networks, and measured / estimated time on this machine.
 
     Raises:
-        OverBudgetError: it is more than the budget; the error says how much, and how many tokens fit.
+        OverBudgetError: the cost exceeds the budget; the error states by how much, and how many tokens fit.
     """
 
     def costs(tokens: int) -> Cost:

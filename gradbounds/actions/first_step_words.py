@@ -106,7 +106,7 @@ def _families(notes: Sequence[Note]) -> list[str]:
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
-    """Say how first steps of the model family's own class compare with theory."""
+    """State how theory's first steps compare with measured steps of the model family's own class."""
     sentences = [
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]

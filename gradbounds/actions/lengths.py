@@ -28,7 +28,7 @@ def predict_lengths(
     given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """Predict the ratio of first to last layer's gradients at several sequence lengths.
+    """Predict gradient norms of the first layer / last layer at several sequence lengths, for every matrix.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or a length is beyond the time or

@@ -114,7 +114,7 @@ def norms(names: Iterable[str]) -> list[str]:
 
 
 def step_of(record: Mapping[str, float], *, has_loss: bool) -> float | None:
-    """Return the step of a record as a whole number, or NaN if the record does not know its step.
+    """Return the step that a record belongs to: an integer, NaN if it is marked as unknown, None if none is stated.
 
     >>> step_of({"_step": 0, "train/global_step": 10, "train/loss": 9.9}, has_loss=True)
     10

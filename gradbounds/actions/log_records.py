@@ -49,7 +49,7 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
             the name; or a folder of the last two.
 
     Raises:
-        ValueError: it cannot be read or is no text, or a table has one name in two columns.
+        ValueError: the log cannot be read or is not text, or a table has one name in two columns.
     """
     path = Path(path)
     is_folder = os.path.isdir(path)  # of a name that is too long as well
@@ -68,7 +68,7 @@ def _beginning(path: Path) -> str:
     """Return the complete lines at the beginning of a file.
 
     Raises:
-        ValueError: it cannot be read, is empty or no text.
+        ValueError: the file cannot be read, is empty or is not text.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -105,7 +105,7 @@ def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
     """Yield step, tag and value from CSV files that TensorBoard's page downloads: run-NAME-tag-TAG.csv.
 
     Raises:
-        ValueError: there is none, or one has other columns.
+        ValueError: there is no such file, or one has other columns.
     """
     files = sorted(path.glob("*.csv"))[:_MOST_FILES] if path.is_dir() else [path]
     if not files:

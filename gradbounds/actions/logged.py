@@ -81,14 +81,14 @@ class Cause:
     tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Return the logged deviations from a prediction: of the loss, and of the log of the norm; 0 if not logged."""
+        """Return how far a logged loss and logarithm of the norm are from this cause's, in standard deviations."""
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Return whether this cause brings both logged numbers within their intervals."""
+        """Whether the logged loss and norm are both within 2.58 standard deviations of this cause's prediction."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
@@ -119,7 +119,7 @@ class _Theory:
         """Predict loss and norm of a network under a token law.
 
         Raises:
-            ValueError: it is over the budget.
+            ValueError: the prediction exceeds the budget.
             NoRuleError: there is no rule for it.
         """
         for subject in ("prediction", "noise_scale"):

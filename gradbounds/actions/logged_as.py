@@ -24,7 +24,7 @@ AS = "|".join((*_WORDS, f"{_CLIPPED}C"))
 
 @dataclass(frozen=True, slots=True)
 class LoggedAs:
-    """The user's statements about a log's numbers; None leaves a meaning to names or to what is usual.
+    """The user's statements on how a log's numbers were computed; None for each part that names or defaults decide.
 
     Attributes:
         is_sum: whether the loss, and so its gradient, is a sum over the tokens of the batch.
@@ -39,7 +39,7 @@ class LoggedAs:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> "LoggedAs":
-        """Read the meaning of a log's numbers from words.
+        """Parse the words of `--logged-as`, such as "sum" or "clipped:1".
 
         Raises:
             ValueError: there is no such word, or two contradict each other.
@@ -170,7 +170,7 @@ def _not_clipped(of: LoggedAs, why: str) -> str:
 
 
 def has_line(numbers: Mapping[str, float | None]) -> str:
-    """Return whether any of the numbers is known.
+    """Format numbers by name as one line of text, with "no NAME" for a number that is None.
 
     >>> has_line({"loss": 6.25, "gradient norm": None})
     'loss 6.25, no gradient norm'

@@ -173,7 +173,7 @@ def furthest(table: pd.DataFrame) -> tuple[int, float]:
 
 
 def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
-    """Report a matrix that is off by more than `FAR` times although loss and total norm agree with theory.
+    """Report a matrix whose ratio is not within a factor `FAR` of the median, although loss and total norm agree.
 
     Args:
         table: table of `beside_theory`.
@@ -198,7 +198,7 @@ def _called(role: str) -> str:
 
 
 def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory") -> list[str]:
-    """Report the matrix that is furthest off, and logged norms over theory by role with their extreme layers.
+    """Report the matrix whose ratio logged / predicted is furthest from the median, and each role's range of ratios.
 
     Each role's line ends with the names that were read as this role.
 

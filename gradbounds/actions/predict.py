@@ -186,7 +186,7 @@ def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> floa
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
-    """Return the comparison of theory with a published model's own code, for these fields; "" if there is none."""
+    """Describe how theory compares with a published model's own code if these fields were changed; "" if unmeasured."""
     return compared(model_type(notes), stack, frozenset(given)) if drawn_by(notes) == HUGGING_FACE else ""
 
 

@@ -1,4 +1,4 @@
-"""The single change of a field that makes gradients most alike in all layers, by theory."""
+"""The single change of a field that best evens out a network's gradients over the layers, by theory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

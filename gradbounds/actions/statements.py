@@ -95,7 +95,7 @@ def verify_claims(
 
 
 def about_verdict(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
-    """For a failing statement, return the step that its derivation leaves out and the corrected statement."""
+    """Return remarks on a claim; if it fails, also the part that its derivation leaves out, and the correction."""
     fails = any(v.claim == claim.id and v.verdict == "fails" for v in verdicts)
     lines = [f"{claim.id} leaves out: {claim.left_out}"] if fails and claim.left_out else []
     lines += [f"{claim.id} corrected: {claim.corrected}"] if fails and claim.corrected else []
@@ -164,10 +164,10 @@ def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
 
 
 def verify_source(name: str, out: Path | None, *, workers: int = 1, max_time: str | None = None) -> Result:
-    """Judge the statements of one source that comes with gradbounds, or of all sources.
+    """Judge the claims of one source that ships with gradbounds, or of all sources.
 
     Raises:
-        ValueError: there is no such source, or as `verify_claims`.
+        ValueError: there is no such source, or as in `verify_claims`.
     """
     known = sources()
     if name not in (*known, "all"):

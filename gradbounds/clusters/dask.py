@@ -69,8 +69,8 @@ def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
     The blocks of workers that die are sampled again by others. Workers may join and leave.
 
     Args:
-        address: of the scheduler.
-        gpu: whether every task takes one of the resource "GPU", of which a worker is started with as many as it has.
+        address: address of the scheduler.
+        gpu: whether every task takes one of the resource "GPU"; a worker is started with as many as its machine has.
 
     Raises:
         ValueError: dask is not installed, no scheduler answers, it has no workers, their versions are others, or it
@@ -138,7 +138,7 @@ def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, i
     Args:
         name: a key of `QUEUES`.
         jobs: largest number of jobs; Dask starts as many as the work needs, and cancels them at the end.
-        gpu: as in `dask_pool`.
+        gpu: whether every task takes one of the workers' resource "GPU".
 
     Raises:
         ValueError: Dask is not installed, the options do not suffice, a job cannot be submitted, or as `dask_pool`.
@@ -218,7 +218,7 @@ def versions() -> dict[str, str]:
     """Return this process's package versions, which all workers must have.
 
     Raises:
-        ImportError: where this process was started, somebody else's module stands before a package of ours.
+        ImportError: another module shadows a package of gradbounds where this process was started.
     """
     check_own_packages()
     return {"gradbounds": version("gradbounds"), "torch": torch.__version__}

@@ -62,11 +62,12 @@ class NobodyWaitsError(Exception):
 
 @by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Answer a question of the page.
+    """Return the answer to a question of the page as a dict.
 
     Args:
-        kind: what is asked: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
-        asked: `Question.read` reads it; of "compare" an object with `networks`, several of it, and their `names`.
+        kind: kind of the question: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
+        asked: decoded JSON for `Question.read`; for "compare", an object with several of them as `networks` and their
+            `names`.
         is_wanted: whether somebody still waits for it.
 
     Raises:
@@ -310,7 +311,7 @@ def _ways(question: Question, stack: Stack, name: str) -> tuple[dict[int, Way], 
     """Return the ways to predict networks of several sizes within the time, smallest first, and the omitted sizes.
 
     Raises:
-        NoRuleError: there is none.
+        NoRuleError: theory has no rule for the network.
         OverBudgetError: not one of them is within the time.
     """
     patterns = max(2, quick_patterns(stack) // _FEWER) if is_fluctuating(stack) or holds_words(stack) else None
@@ -362,7 +363,7 @@ def _around(stack: Stack, name: str) -> list[int]:
 
 
 def _comparison(asked: Any, is_wanted: Callable[[], bool]) -> dict[str, Any]:
-    """What the first of several networks is beside each of the others, in the words of `predict --compare`.
+    """Compare the first of several networks with each of the others, in the words of `predict --compare`.
 
     Raises:
         ValueError: the question cannot be read, or a network not predicted.

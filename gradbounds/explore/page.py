@@ -41,9 +41,9 @@ def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None
     """Return the HTML of the page.
 
     Args:
-        answers: what a page without a server knows; None for one that asks, and has what ships with the package.
-        run: what `RunSamples` says of a run folder; None without one.
-        links: whether it lies in the site, beside the pages that it leads to.
+        answers: answers of a page without a server; None for a served page, which contains the shipped answers.
+        run: description of a run folder, `RunSamples.about`; None without one.
+        links: whether the page is part of the documentation site and links to its pages.
     """
     known = prepared() if answers is None else answers
     data = {

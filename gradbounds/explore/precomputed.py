@@ -58,14 +58,14 @@ def answers(
     models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
     placements: Sequence[str] = tuple(COMPOSITIONS), *, gated: Sequence[str] = GATED, choices: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compute answers by the page's names of questions, with a description of the networks that they cover.
+    """Compute the answers of a page without a server, by the page's names of questions.
 
     Args:
         models: published ones.
-        depths: of the networks of every placement.
-        widths: likewise.
-        placements: of these.
-        gated: those of which there are networks with gated units too, of every depth and the paper's width.
+        depths: depths of the networks of every placement.
+        widths: widths of the networks of every placement.
+        placements: placements of these networks.
+        gated: placements with additional gated networks of every depth and the paper's width.
         choices: whether every choice of a field is changed, one at a time, for the paper's two placements, and the
             controls of the first screen for the model with which the page opens.
     """

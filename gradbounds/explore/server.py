@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
     """A server that answers the questions of one page, one at a time, for this machine only.
 
     Attributes:
-        page: what is served.
+        page: the served page, UTF-8.
         run: a run folder's samples; None without one.
     """
 
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Return one answer.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the question has no answer.
             NobodyWaitsError: nobody waits for it.
         """
         if kind == "cell":
