@@ -19,10 +19,10 @@ from theory.mean_field.gaussian import LARGEST_SCALE
 from theory.mean_field.prediction import predicted_seconds
 
 _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
-"""The most seconds and bytes of a prediction by the estimate, where no limit is given."""
+"""The default limits of a prediction's estimated seconds and bytes."""
 
 SOON = 10.0
-"""Seconds that a prediction takes unasked by the estimate, where there is a cheaper way."""
+"""The estimated seconds above which a cheaper method is chosen automatically."""
 
 BY_CLOCK = "The time is extrapolated from the smallest batch, which was predicted."
 
@@ -184,7 +184,7 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
         budget: limits of time and memory. Without a requested number, a cheaper way is chosen above 10 seconds.
 
     Raises:
-        NoRuleError: there is no rule, or logits are larger than its quadratures reach.
+        NoRuleError: theory has no rule for the network, or its logits are too large for the quadratures.
         OverBudgetError: the chosen method is not within the budget.
     """
     chosen = chosen_way(stack, patterns, budget)

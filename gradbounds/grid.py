@@ -23,7 +23,7 @@ TIED: dict[str, Mapping[str, Any]] = {
 """Words for values that follow the width, by field."""
 
 OWN_WORD = "own"
-"""What leaves a field of `OWN`, such as `branch_scale`, to the placement or the initialization, as None does."""
+"""The word, equal to None, for the placement's or initialization's own value of a field such as `branch_scale`."""
 
 MOST_CELLS = 1_000_000
 _RANGE = re.compile(r"([^:]+):([^:]+):([x+])([^:]+)")

@@ -20,7 +20,7 @@ from theory.stack import TITLES
 from theory.stack.weights import copies, gain, weight_shapes
 
 STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
-"""What a table of layers has of the stream."""
+"""The columns of a layer table for the residual stream, by quantity."""
 
 _MATRICES = {
     ("WQ", "WK", "WV", "WO"): "of attention",
@@ -31,19 +31,19 @@ _MATRICES = {
     ("S1", "S2", "SG"): "of the shared expert",
     ("SR",): "of the shared expert's gate",
 }
-"""Whose each matrix is."""
+"""The part of the layer to which each matrix belongs."""
 
 # First layer over last, up to so much in the logarithm.
 _FLAT = 0.05
 
 UNEVEN = 1.5
-"""First layer over last, from where it is said to stand out."""
+"""The ratio first / last layer above which layers count as uneven."""
 
 # Longest value of a field that a title has whole.
 _LONG = 40
 
 SEEN = 0.01
-"""Relative error of what theory samples from where on it is printed."""
+"""The relative error of theory's own sampling above which it is printed."""
 
 
 def network_lines(
@@ -477,10 +477,7 @@ def code_flags(notes: Sequence[Note]) -> list[str]:
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:
-    """List the fields of a configuration that are not predicted, the defaults that were used, and the neutral fields.
-
-    And what it does not have, and is as the class of the model has it by default.
-    """
+    """List a configuration's fields that are not predicted, the defaults that were used, and the neutral fields."""
     lines = [f"- {note}" for note in notes if note.what == "left out"]
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))

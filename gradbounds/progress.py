@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from simulate.runs.sweep import Progress
 
 _LINES, _SILENCE = 10, 30.0
-"""Lines of what is counted, and the seconds after which one comes all the same."""
+"""The number of progress lines of a counted task, and the seconds after which a line is printed in any case."""
 
 LONG = 2.0
-"""Seconds beyond which it is said beforehand how long a step takes."""
+"""The seconds above which the expected duration of a step is printed before it starts."""
 
 # The share of the work from which on it is said how long the rest takes.
 _FIRST_ESTIMATE = 0.05

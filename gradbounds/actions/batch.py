@@ -40,7 +40,7 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
 
 DISTINCT = "distinct"
-"""The name of no law: words that all differ."""
+"""The name for a text without a law: all tokens differ."""
 
 _NAMES = {
     "Wemb": "output matrix",
@@ -56,10 +56,10 @@ _NAMES = {
 _SECONDS_OF_BYTE = 1.7e-7
 
 _LOOKED_AT, _FREQUENT = 4096, 0.2
-"""Characters of a text that tell words from token ids; the share of one token from which a text is warned of."""
+"""The number of characters that distinguish words from token ids; the share of one token that causes a warning."""
 
 _SHOWN_ERROR = 0.01
-"""The least relative error of a norm that is stated."""
+"""The smallest relative error of a norm that is printed."""
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 

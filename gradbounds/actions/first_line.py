@@ -18,7 +18,7 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 ZIPF = "zipf:1"
-"""The law of a model's text where no English law is known."""
+"""The default text law of a model if no English law is known for its vocabulary."""
 
 # Relative deviations of a norm from theory, as sampled networks have them (docs/report.md): times sqrt(L/d), and
 # over the root of the number of tokens.

@@ -23,9 +23,9 @@ from theory.stack.optimizers import Optimizer
 INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
-"""Where the quadratic ends: by what logits move by, and by the largest relative update of a matrix.
+"""The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix.
 
-Up to the first it holds, and beyond the second it does not: a softmax and a network of products are quadratic only in
+It holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
 small changes of logits and weights.
 """
 

@@ -9,12 +9,12 @@ from gradbounds.actions.log_names import PARAMETER, bare, losses, norms, plain, 
 from gradbounds.actions.log_records import log_records
 
 _SKIPPED = ("overflow", "skipped iterations", "number of skipped iterations", "skipped")
-"""Steps that an overflow skipped: of a line each, of the last lines together, and, last, of the whole run."""
+"""Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run."""
 _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
 _OF_RUN = "train_runtime"
-"""In Trainer's last record, whose loss is a mean over the run."""
+"""A name in Trainer's last record, whose loss is a mean over the run."""
 _NEAR = 0.005
-"""Of the logarithm of a perplexity, as a log rounds it."""
+"""The allowed rounding error of the logarithm of a logged perplexity."""
 
 
 @dataclass(frozen=True, slots=True)

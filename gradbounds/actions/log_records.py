@@ -20,24 +20,24 @@ _PAIR = re.compile(
     r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
     rf"(\s*[:=]\s*(?:['\"]|(?:array|tensor)\()?|[ \t]+)({_NUMBER})", re.IGNORECASE,
 )  # fmt: skip
-"""A name and its number, from the beginning of a word: a search from all its letters takes its length squared."""
+"""A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search."""
 _SEVERAL = {"loss", "norm", "step", "steps", "iteration", "iter", "it", "s"}
-"""Last words of names that mean something else behind another word, such as of a `weight norm`."""
+"""Last words of names whose meaning depends on the words before, as in `weight norm`."""
 _PROGRESS = re.compile(
     r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
     r"|(?<!\d)(\d+)/(\d+) \[\d+:|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
-"""Done and to do: `[batch=1/4800]`, a bar's `1/2000 [00:01<`, or `1.00it/10.0kit`."""
+"""The finished and the total steps: `[batch=1/4800]`, a bar's `1/2000 [00:01<`, or `1.00it/10.0kit`."""
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
-"""Up to the first record of a JSON list of records, or of the one that Trainer's state has."""
+"""The text before the first record of a JSON list of records, or of the list in Trainer's state."""
 _BETWEEN = re.compile(r"[\s,]*")
 _CODE = re.compile(r"\A\s*(?:import \w|from [\w.]+ import ).*?^={20,}$", re.DOTALL | re.MULTILINE)
-"""The script itself, which some write at the head of their log."""
+"""A training script at the beginning of its own log."""
 _OVERFLOW = re.compile(r"overflow.{0,100}(?:skipp|ignor)", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TAGS = ("tag", "metric", "key")
 _RANGE = ("__MIN", "__MAX")
-"""Ends of columns that a panel of W&B adds."""
+"""Ends of the names of columns that a W&B panel adds."""
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:

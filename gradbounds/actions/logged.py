@@ -40,27 +40,27 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 _BEYOND = 2.58
-"""Deviations from where on a number is not as it should be: of 1% of the runs, for each of the two."""
+"""The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each."""
 
 USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
-"""From so many words on, the least and the largest chance that two words of a usual text are the same.
+"""Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
 
 Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
 """
 _MOST_TEXTS = 6
-"""Texts that are tried at most."""
+"""The largest number of texts that are tried."""
 _CLOSE = 0.02
-"""The largest logarithm of a ratio of norms at which the search for a text ends."""
+"""The logarithm of a ratio of norms below which the search for a text ends."""
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_CAUSES = 3
-"""Causes that are printed."""
+"""The largest number of printed causes."""
 
 _ROUND = 1e-3
-"""Of a threshold: as a log rounds a norm that was clipped."""
+"""The relative rounding of a logged norm that was clipped to a threshold."""
 TRAINED = 0.5
-"""Share of ln V below which a loss is that of trained weights: the loss of fresh ones is ln V or more."""
+"""The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE = ["Step 1 is as predicted."]
 _ALONE = ["The log has neither the loss nor the norm of step 1: only its matrices are compared with theory."]

@@ -11,7 +11,7 @@ from gradbounds.actions.log_names import is_clipped, is_squared
 from gradbounds.actions.logged_layers import names_line
 
 _NEAR = 0.01
-"""Of a threshold: as far from it as half precision or a log's rounding may put a norm that was clipped to it."""
+"""The relative error of a norm that was clipped to a threshold, from half precision or a log's rounding."""
 _UNCLIPPED = "unclipped"
 _WORDS: dict[str, tuple[str, bool | float]] = {
     "mean": ("is_sum", False), "sum": ("is_sum", True), "norm": ("is_square", False), "square": ("is_square", True),
@@ -19,7 +19,7 @@ _WORDS: dict[str, tuple[str, bool | float]] = {
 }  # fmt: skip
 _CLIPPED = "clipped:"
 AS = "|".join((*_WORDS, f"{_CLIPPED}C"))
-"""The words, as help has them."""
+"""The allowed words, as the help prints them."""
 
 
 @dataclass(frozen=True, slots=True)

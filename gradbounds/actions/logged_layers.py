@@ -23,20 +23,20 @@ _ROLES = {
 }  # fmt: skip
 _FUSED = ("c_attn", "qkv_proj", "query_key_value", "linear_qkv", "wqkv", "att_proj", "qkv")
 _FUSED_UNITS = ("linear_fc1", "ff_proj")
-"""Of gated units gate and first matrix in one."""
+"""Modules that contain the gate and the first matrix of a gated MLP together."""
 ROLES: dict[str, tuple[str, ...]] = {
     name: (role,)
     for names, roles in _ROLES.items()
     for name, role in zip(names.split(), roles.split(), strict=True)
 } | {name: ("WQ", "WK", "WV") for name in _FUSED} | {"gate_up_proj": ("WG", "W1")}  # fmt: skip
-"""Matrices by the last part of their module's name in transformers, torchtitan, Megatron-LM, OLMo and Composer."""
+"""Roles by the last part of a module's name in transformers, torchtitan, Megatron-LM, OLMo and Composer."""
 
 _NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$")
-"""What loggers write behind the name of a parameter."""
+"""The suffixes that loggers append to the name of a parameter."""
 _LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
 _NUMBER_OF_LAYER = re.compile(r"((?:^|[./_])(?:layers?|blocks?|h)_?)\d+(?=[./_])|(?<=[./])\d+(?=[./])", re.IGNORECASE)
 FAR = 2.0
-"""Times that a matrix's ratio over theory may be the median's; those of a run that its tests read are within 1.25."""
+"""The factor by which a matrix's ratio logged / predicted may differ from the median; in the tested run it is 1.25."""
 _SHOWN = 8
 
 

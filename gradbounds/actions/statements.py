@@ -29,9 +29,9 @@ from theory import Claim
 from theory.paper.claims import read_claims, sources
 
 MOST_SECONDS = "20m"
-"""What sampling may take by its estimate, unless more is given."""
+"""The default limit on the estimated time of sampling."""
 CLAIMS_RUN = "verify claims"
-"""How the manifest of a run folder names it."""
+"""The command's name in the manifest of a run folder."""
 
 
 def verify_claims(

@@ -20,7 +20,7 @@ def executing(
         ours: the execution without Dask; its workers are the largest number of jobs of a queue.
         device: device of the cells.
         dask: address of a running scheduler, or the name of a batch queue.
-        task_seconds: work sent to a worker at once; as much as hides what a scheduler costs if it is None.
+        task_seconds: seconds of work sent to a worker at once; if None, enough to hide the scheduler's overhead.
 
     Raises:
         ValueError: Dask is not installed, nothing answers at the address, or the queue takes no jobs.

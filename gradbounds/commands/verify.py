@@ -17,7 +17,7 @@ _OF_STATEMENTS = {
     "source": (("draws", "seed", "text", "claims"), _BY_CLAIM),
     "claims": (("draws", "seed", "text"), _BY_CLAIM),
 }
-"""Which flags of `verify` do not go together."""
+"""The flags of `verify` that cannot be combined, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Verify(WithJson):
 
 
 _EXCLUDES = {"against": (("csv", "layers"), ", which are about one run.")}
-"""Which flags of `check` do not go together."""
+"""The flags of `check` that cannot be combined, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ class Check(WithJson):
     """Compare a run with theory and print every verdict that it can give; or compare two runs with each other.
 
     Two runs are compared in every quantity and layer of the networks that both have, in standard errors. Fields that
-    have one value in each run, and not the same one, are left out of the match. Of two folders or files that
-    `probe --out` wrote it is said where the second module is not like the first.
+    have one value in each run, but different ones, are left out of the match. For two folders or files that
+    `probe --out` wrote, the differences of the second module from the first are printed.
     """
 
     folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a saved probe")]

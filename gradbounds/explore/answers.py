@@ -29,7 +29,7 @@ from theory.stack import TITLES
 from theory.stack.optimizers import Optimizer
 
 SECONDS, STEP_SECONDS = 10.0, 30.0
-"""What theory of an answer may take on one core, by the estimate of `predict`; and of a first step."""
+"""The limits on theory's estimated time on one core, for an answer and for a first step."""
 
 _STEPPED: tuple[Optimizer, ...] = ("sgd", "adam")
 
@@ -38,10 +38,10 @@ _MEMORY = "2GB"
 _LEAST_WIDTH, _MOST_WIDTH = 16, 2**20
 
 SIZES = ("depth", "width")
-"""What it asks of several, by the field in which they differ."""
+"""The questions about several networks, by the field in which the networks differ."""
 
 MOST_COMPARED = 4
-"""Networks that are compared at once."""
+"""The largest number of networks that are compared at once."""
 
 # Of the reason why a size cannot be.
 _LONGEST = 200
@@ -349,7 +349,7 @@ def _listed(sizes: Iterable[int]) -> str:
 
 
 def _around(stack: Stack, name: str) -> list[int]:
-    """The network's own size, and others around it, the smallest first.
+    """Return the network's own size and nearby sizes, the smallest first.
 
     Depths are powers of two; widths are halves and doubles of the network's, which its heads divide too.
     """
@@ -407,4 +407,4 @@ def _keep(stack: Stack, table: pd.DataFrame) -> None:
 ANSWERS: Mapping[str, Callable[[Question], dict[str, Any]]] = {
     "predict": _prediction, "batch": _batch, "first_step": _first_step, "lines": partial(_prediction, further=True),
 }  # fmt: skip
-"""What the page asks of one network, by name."""
+"""The functions that answer the page's questions about one network, by the question's kind."""

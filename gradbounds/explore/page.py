@@ -34,7 +34,7 @@ START = "llama-3-8b"
 """Model that the page opens with."""
 
 _OF_A_TABLE = "NAME"
-"""What choices of a field end with where users may register more."""
+"""The last choice of a field for which users can register more names."""
 
 
 def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None = None, links: bool = False) -> str:

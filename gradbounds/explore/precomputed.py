@@ -27,14 +27,14 @@ from theory.stack import TITLES
 from theory.stack.placements import COMPOSITIONS
 
 BATCH = "512"
-"""Sequences of the batch of every network."""
+"""The number of sequences in the batch of every network."""
 
 _DIGITS = 5
 
 _PAPER = ("post", "pre")
 
 GATED = (*_PAPER, "peri")
-"""Placements whose networks are there with gated units too, which grow where others are flat."""
+"""Placements with additional gated networks, whose gradients grow over layers where others are flat."""
 
 _GATES = ("relu", "silu")
 # What the controls of the first screen change of the model with which the page opens.
@@ -51,7 +51,7 @@ _NAMED = 3
 _EACH = 0.05
 
 DEPTHS, WIDTHS = (2, 6, 12, 24), (128, 512, 2048)
-"""Of the networks around the paper's."""
+"""The depths and widths of the networks near the paper's."""
 
 
 def answers(

@@ -16,7 +16,7 @@ from theory.mean_field.token_laws import KINDS
 from theory.stack.registry import nearest
 
 MOST_LAYERS = 512
-"""Of a network that the page shows."""
+"""The largest depth of a network that the page shows."""
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "fields": dict, "like": (str, type(None)), "config": (dict, type(None)), "drawn_by": str, "batch": str,
@@ -24,7 +24,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 MOST_SECONDS = 600.0
-"""That an answer may be asked to take."""
+"""The largest limit of time that a question may request for its answer."""
 
 _LEAST = {"batch": 1, "draws": 2, "seed": 0}  # one draw has no error
 

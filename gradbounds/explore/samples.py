@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 SECONDS, BYTES = 60.0, 2e9
-"""What the samples of an answer may take on one core, by the estimate of `predict --draws`."""
+"""The limits of an answer's sampling on one core, by the estimate of `predict --draws`."""
 
 
 def drawn(question: Question) -> Iterator[dict[str, Any]]:

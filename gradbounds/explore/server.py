@@ -19,7 +19,7 @@ from gradbounds.plain_text import one_line
 from theory.stack.documents import parsed
 
 MOST_BYTES = 2**20
-"""Of a question."""
+"""The largest size of a question in bytes."""
 
 _LONGEST_MESSAGE = 600
 
