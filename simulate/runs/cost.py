@@ -1,4 +1,4 @@
-"""Count the work of sampling a block, and estimate its memory."""
+"""The cost of a block of draws: its counted work and its memory."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -11,7 +11,7 @@ from theory.stack.weights import copies, rows_met, weight_shapes
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The counted work of one block.
+    """The counted work of sampling one block: steps, random numbers, flops and elementwise operations.
 
     Attributes:
         steps: layers, each with a fixed overhead.
@@ -27,12 +27,12 @@ class Work:
 
     @property
     def cost(self) -> float:
-        """The estimated seconds on a CPU core with usual speeds, for progress bars."""
+        """The work as one number for a progress bar: seconds at typical speeds of a CPU core."""
         return 5e-4 * self.steps + 6e-9 * self.normals + 3e-11 * self.flops + 1e-8 * self.elements
 
 
 def block_work(cell: Cell) -> Work:
-    """Count the work of sampling one block of a configuration."""
+    """Count the work of sampling one block of a cell."""
     s, draws = cell.stack, cell.draws_per_block
     normals, flops = {"dense": _dense, "conditioned": _conditioned, "gram": _gram}[cell.engine](s)
     return Work(
@@ -44,12 +44,12 @@ def block_work(cell: Cell) -> Work:
 
 
 def _kept(s: Stack, streams: int) -> int:
-    """Return the entries of this many residual-stream copies, and of twice the hidden units, over all layers."""
+    """Count the entries of so many streams, and twice the hidden units, in all layers."""
     return sum(part.rows * part.depth * (streams * part.width + 2 * _units(part)) for part in s.parts)
 
 
 def _units(part: Stack) -> int:
-    """Return the number of hidden units of a layer, over all its experts."""
+    """Count the hidden units of a layer, including all its experts."""
     return part.ffn_width * max(1, part.experts) + part.shared_width
 
 
@@ -68,7 +68,7 @@ def _maps(s: Stack) -> list[tuple[int, int, int]]:
 
 
 def _dense(s: Stack) -> tuple[float, float]:
-    """Count random numbers and flops of one dense draw: matrices, forward and backward, Gram matrices, and ‖W_emb‖₂."""
+    """Count random numbers and flops of one draw of the dense engine: matrices, products, and ‖W_emb‖₂."""
     maps, (smaller, larger) = _maps(s), sorted((s.vocab, s.width))
     products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * p.width * p.depth for p in s.parts)
     head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
@@ -76,23 +76,20 @@ def _dense(s: Stack) -> tuple[float, float]:
 
 
 def _conditioned(s: Stack) -> tuple[float, float]:
-    """Count random numbers and flops of one conditioned draw: n rows of either width per map, and seven products.
-
-    The products are of n x n with n x d matrices.
-    """
+    """Count random numbers and flops of one draw of the conditioned engine: n rows and seven products per map."""
     maps = [*_maps(s), (s.rows, s.width, s.vocab)]
     normals = sum(rows * (a + b + rows) for rows, a, b in maps)
     return normals, sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
 
 
 def _gram(s: Stack) -> tuple[float, float]:
-    """Count random numbers and flops of one draw: hidden rows in both passes, and seven products with n x n factors."""
+    """Count random numbers and flops of one draw of the Gram engine: hidden rows, and seven products with n x n."""
     drawn = drawn_rows(s)
     return 2 * sum(rows * width for rows, width in drawn), sum(14 * rows**2 * width for rows, width in drawn)
 
 
 def _streams(part: Stack) -> int:
-    """Streams of a layer that are kept, and what of them stays in holes that nothing fits into."""
+    """Count the streams of a layer that are kept for the backward pass, including unusable gaps in memory."""
     composition, depth = part.composition, part.depth
     norms = composition.input_norm + composition.stream_norm + composition.output_norm
     scales = composition.residual(depth), composition.input_scale(depth), part.branch_scale or composition.branch(depth)
@@ -105,20 +102,17 @@ def _streams(part: Stack) -> int:
 
 
 def _copies_of_units(part: Stack) -> int:
-    """Return how many copies of hidden units are kept: before and after the activation, and times their gate.
-
-    ReLU overwrites its input.
-    """
+    """Return how often hidden units are kept: before and after the activation, and times their gate."""
     if part.ffn == "gated":
         return 4
     return 1 if part.activation == "relu" else 2
 
 
 def block_bytes(cell: Cell) -> float:
-    """Estimate the peak memory of sampling one block in bytes.
+    """Estimate the peak memory in bytes of sampling one block of a cell.
 
-    It consists of everything that is kept for the backward pass, and of the largest temporary tensors. It is 1.1 to 1.6
-    times the measured peak of the conditioned engine in 20 stacks of 200 layers, each of which differs from the paper's
+    It is the memory that is kept for the backward pass, plus the largest transient memory. The estimate is 1.1 to 1.6
+    times the measured peak of the conditioned engine in 20 networks of 200 layers. Each differs from the paper's
     setting in one or two fields (`python -m bench memory`).
     """
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8

@@ -41,6 +41,33 @@ PACKAGES = ("transformers", "timm", "vit-pytorch", "x-transformers")
 ROUNDING = 1e-12
 """The share of the module's largest gradient below which one in double precision is rounding."""
 OWN = "label of every position is its own input"
+READ = {
+    **dict.fromkeys("marian pegasus blenderbot blenderbot-small bigbird_pegasus plbart trocr whisper".split(),
+                    "the decoder's loss compares logits and labels of one position; it asks for shifted labels"),
+    "cpmant": "the loss flattens logits and labels, and shifts neither",
+    "xlnet": "seg_embed and r_s_bias enter only where token types are given",
+    "prophetnet": "cross-attention runs only where an encoder's output is given",
+    **dict.fromkeys(("longformer", "led"), "key_global and its like run only for positions of global attention"),
+    "swiftformer": "the softmax over the last axis of queries @ w_g, which has one entry, is 1 whatever w_g is",
+    "efficientvim_m1": "A is added to all positions of a state, and the softmax over positions cancels it",
+    "qwen3_vl_vision": "mergers run after the layers of deepstack_visual_indexes, which four layers do not have",
+    "vjepa2": "the classifier calls the backbone with skip_predictor=True",
+    "bert-generation": "is_decoder is False by default, and attention is causal only if it is True",
+    "deepseek_v32": "the indexer runs under no_grad and returns indices",
+    "sam_vision_model": "initializer_range is 1e-10",
+    "attn_orthog_projected_values": "orthog_project flattens positions with the width and projects on all of them",
+}  # fmt: skip
+"""By module with an alarm, what its source does, as somebody read it who had not written the rule."""
+FIRST_RUN = {
+    "rules of commit": "03aafbf2", "modules": 155, "with an alarm": 28,
+    "with a false alarm": [
+        "edgenext_small_rw", "gcvit_xtiny", "post, epsilon", "post, gelu", "post, no bias", "post, relu",
+        "qwen3_vl_moe_vision", "sew", "vjepa2", "wav2vec2", "levit.LeViT", "wwt.WWT", "RWKV",
+        "attn_data_dependent_alibi+weight_tie_layers",
+    ],
+}  # fmt: skip
+"""What the first run on the modules kept aside found. Later numbers are not held out: the rule on copies and the
+numbers that show an alarm's truth were changed after it."""
 _FEWEST, _SHORTEST = 3, 8
 """Layers that are compared, and a matrix's shorter side."""
 
@@ -177,7 +204,8 @@ def without_residual(single: Single, choice: random.Random) -> Planted:
 def of_the_other_tie(single: Single, _: random.Random) -> Planted:
     module, *_ = single
     planted = hasattr(module, "get_output_embeddings") and is_read(module) and other_tie(module)
-    return ("both ends", says("tie_word_embeddings")) if planted else None
+    named: Named = lambda alarms: any("tie_word_embeddings" in str(one) for one in alarms)  # noqa: E731
+    return ("both ends", named) if planted else None
 
 
 def is_read(module: nn.Module) -> bool:
@@ -186,10 +214,6 @@ def is_read(module: nn.Module) -> bool:
         stack_from_config(module.config.to_dict(), tokens=small_classes.TOKENS)
         return True
     return False
-
-
-def says(words: str) -> Named:
-    return lambda alarms: any(words in str(one) for one in alarms)
 
 
 FAULTS: dict[str, tuple[int, Callable[[Single, random.Random], Planted]]] = {
@@ -400,7 +424,7 @@ def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[st
             "layers": one["layers"],
             "alarms": [{"said": said, **dict(zip(("true", "shown by"), is_true(one, said), strict=True))}
                        for said in one["alarms"]],
-            "as drawn": one["as drawn"],
+            "as drawn": one["as drawn"], "read": READ.get(key[1], ""),
             "planted": {fault: {"where": of[key]["planted"], "named": of[key]["named"]}
                         for fault, of in faults.items() if key in of},
         } for key, one in sorted(built.items())
@@ -426,6 +450,8 @@ def test_classes(kept_folder):
     keys = sorted(key for key, one in healthy.items() if "alarms" in one)
     random.Random(SEED).shuffle(keys)
     found = summary(healthy, {fault: planted_cases(kept_folder, fault, keys) for fault in FAULTS})
+    aside = {key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}
+    found["held out"] = {"first run": FIRST_RUN, "later": summary(aside, {})}
     record("probe-classes", rounded(found), short=True)
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]
     assert all(of["named"] >= NAMED * of["planted"] for of in found["faults"].values())

@@ -237,7 +237,6 @@ def decoder(layer: Callable[[], nn.Module], *, positions: float = 1.0, norm: Any
 
 
 def translated(first: bool) -> Single:
-    """`torch.nn.Transformer` with scaled embeddings, drawn by Xavier's law, as in PyTorch's translation tutorial."""
     mask, target = nn.Transformer.generate_square_subsequent_mask(TOKENS), words()
     module = Written(
         lambda m, one, other: m.head(m.body(m.source(one) * WIDTH**0.5, m.target(other) * WIDTH**0.5, tgt_mask=mask)),
@@ -249,7 +248,6 @@ def translated(first: bool) -> Single:
 
 
 def classified(norm: nn.Module | None = None, **options: Any) -> Single:
-    """Layers of `torch.nn`, each drawn by itself, over words and learned positions; their mean, and classes."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 192, 0.0, batch_first=True, **options)
     module = Written(
         lambda m, ids: m.head(m.layers(m.embed(ids) * WIDTH**0.5 + m.places).mean(1)), head=nn.Linear(WIDTH, 4),
@@ -300,7 +298,6 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
-    """Every one, by package and name."""
     made: dict[str, tuple[Any, Callable[[Any], Single]]] = {
         "timm": (TIMM.split(), small_modules.of_timm), "x-transformers": (PAIRS.split(), of_pair),
         "transformers": (FAMILIES.split(), of_family), "vit-pytorch": (VISION, of_vision),
