@@ -107,11 +107,11 @@ else:
     _RENAMED = {"ModuleReport": "ProbeReport", "OneReport": "ProbeReport"}
 
     def __getattr__(name):
-        """A public name, loaded now and kept.
+        """Return a public name, which is loaded at its first use and then kept.
 
         Raises:
             AttributeError: there is none.
-            ImportError: somebody else's module stands before a package of ours.
+            ImportError: another module shadows a package of gradbounds.
         """
         if name not in _HOMES:
             if name in _RENAMED:

@@ -10,9 +10,8 @@ from gradbounds.shadowing import ShadowedError, check_own_packages, stranger
 def main() -> int:
     """Run the command line. Ctrl-C during the imports ends with one line, too.
 
-    So is a module that shadows ours, or a library's.
-
-    SIGTERM, which Slurm and Kubernetes send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
+    A shadowed module is somebody's module with the name of a package of ours or of a library. SIGTERM, which Slurm and
+    Kubernetes send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
     """
     if unhandled := signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
@@ -40,7 +39,7 @@ def main() -> int:
 def program() -> None:
     """Run the command line as a process and end the process with its exit code.
 
-    A signal that comes when the work is done changes nothing: Python and torch take some tenths of a second to leave.
+    A signal after the work is done is ignored: Python and torch take some tenths of a second to end.
     """
     signal.signal(signal.SIGTERM, _terminated)
     code = main()
@@ -50,7 +49,7 @@ def program() -> None:
 
 
 def _terminated(number: int, _: FrameType | None) -> None:
-    """Interrupt; a second SIGTERM does not disturb what the first one lets land.
+    """Interrupt; a second SIGTERM does not disturb the saving after the first one.
 
     Raises:
         KeyboardInterrupt: with the signal's number.

@@ -19,10 +19,10 @@ from theory.mean_field.gaussian import LARGEST_SCALE
 from theory.mean_field.prediction import predicted_seconds
 
 _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
-"""The most seconds and bytes of a prediction by the estimate, where no limit is given."""
+"""The default limits of a prediction's estimated seconds and bytes."""
 
 SOON = 10.0
-"""Seconds that a prediction takes unasked by the estimate, where there is a cheaper way."""
+"""The estimated seconds above which a cheaper method is chosen automatically."""
 
 BY_CLOCK = "The time is extrapolated from the smallest batch, which was predicted."
 
@@ -55,7 +55,7 @@ _by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
 
 @contextmanager
 def by_estimates() -> Iterator[None]:
-    """Compare estimated times with budgets, so that a page makes the same choices on every machine."""
+    """Compare only estimated times with budgets within this context, and time nothing."""
     before = _by_estimates.set(True)
     try:
         yield
@@ -79,10 +79,10 @@ class Budget:
     """The limits of time and memory for one prediction.
 
     Attributes:
-        seconds: on one core.
-        bytes: of memory.
-        is_clocked: whether a least batch is clocked and held against the seconds, in place of the estimate.
-        free: bytes that the machine has left, where nobody gave the memory.
+        seconds: limit of time on one core.
+        bytes: limit of memory.
+        is_clocked: whether the time is measured with a small batch instead of estimated.
+        free: free memory of the machine in bytes, if no limit of memory was given.
     """
 
     seconds: float
@@ -110,7 +110,7 @@ class Budget:
         return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:
-        """Return the largest ratio of a cost to its limit."""
+        """Return cost / limit for time or memory, whichever ratio is larger."""
         return max(cost.seconds / self.seconds, cost.bytes / self.bytes)
 
     def exceeded(self, cost: Cost) -> str:
@@ -123,13 +123,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The method of a prediction: its network, its settings and its cost.
+    """A method of predicting a network: with all or grouped tokens, and a number of attention samples; and its cost.
 
     Attributes:
         stack: the network.
-        arguments: of `theory.predict`.
-        cost: the estimate of what that takes, the same on every machine.
-        said: what is cheaper about it than was asked for; "" if nothing is.
+        arguments: arguments of `theory.predict`.
+        cost: estimated cost, the same on every machine.
+        said: how this way is cheaper than requested, as text; "" if it is not.
     """
 
     stack: Stack
@@ -168,7 +168,7 @@ _clocked = lru_cache(maxsize=32)(predicted_seconds)
 
 
 def by_clock(clock: Callable[[], float], estimate: float) -> float:
-    """Return the time measured with one thread, or the estimate within `by_estimates`."""
+    """Return the time that `clock` measures with one thread, or the estimate within `by_estimates`."""
     if _by_estimates.get():
         return estimate
     with one_numpy_thread():
@@ -176,16 +176,16 @@ def by_clock(clock: Callable[[], float], estimate: float) -> float:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """Choose a method for a network within the budget: exact, by groups of tokens, or with fewer attention samples.
+    """Choose a prediction method within the budget: as requested, by groups of tokens, or with fewer attention samples.
 
     Args:
         stack: the network.
-        patterns: that were asked for; None for as many as take some seconds.
-        budget: what it may take. What is cheaper is taken where an unasked number takes longer than `SOON`.
+        patterns: requested number of attention samples; None for as many as take some seconds.
+        budget: limits of time and memory. Without a requested number, a cheaper way is chosen above 10 seconds.
 
     Raises:
-        NoRuleError: there is no rule, or logits are larger than its quadratures reach.
-        OverBudgetError: that way is not within the budget.
+        NoRuleError: theory has no rule for the network, or its logits are too large for the quadratures.
+        OverBudgetError: the chosen method is not within the budget.
     """
     chosen = chosen_way(stack, patterns, budget)
     check(chosen, budget, chosen.pace if budget.is_clocked and budget.has_room(chosen.cost) else 1.0)
@@ -196,7 +196,7 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
     """Choose the method by estimates alone: the best within the budget, or the cheapest that exists.
 
     Raises:
-        NoRuleError: as `way`.
+        NoRuleError: theory has no rule for the network, or its logits are too large; see `way`.
     """
     require(stack, "prediction")
     if stack.output_scale > LARGEST_SCALE:  # at any cost, which an estimate would hide
@@ -213,7 +213,7 @@ def check(chosen: Way, budget: Budget, pace: float) -> None:
     """Refuse a prediction that exceeds the budget once its estimate is multiplied by the measured slowdown.
 
     Raises:
-        OverBudgetError: so it is.
+        OverBudgetError: the cost exceeds the budget.
     """
     cost = replace(chosen.cost, seconds=pace * chosen.cost.seconds)
     if cost.seconds > budget.seconds or not budget.has_room(cost):
@@ -221,7 +221,10 @@ def check(chosen: Way, budget: Budget, pace: float) -> None:
 
 
 def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
-    """All ways, the best first; by groups of tokens with as many patterns as the budget holds."""
+    """Return all ways to predict a network, the best first.
+
+    With groups of tokens, there are as many attention samples as the budget allows.
+    """
 
     def by(words: str, **arguments: Any) -> Way:
         return Way(stack, arguments, prediction_cost(stack, **arguments), words)
@@ -245,7 +248,7 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
 
 
 def _halves(count: int) -> list[int]:
-    """So many, half as many, and so on."""
+    """Return a count, half of it, a quarter, and so on."""
     counts = [count]
     while counts[-1] > _FEWEST:
         counts.append(max(_FEWEST, counts[-1] // 2))

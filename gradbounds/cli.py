@@ -58,9 +58,9 @@ def main(arguments: Sequence[str] | None = None, *, commands: Any = Command, pro
     """Run one command; bad input ends with one line on stderr and exit code 2.
 
     Args:
-        arguments: as typed; those of the process if none are given.
+        arguments: arguments as typed; None means those of this process.
         commands: the union of dataclasses that the first word chooses from.
-        program: what is typed before them.
+        program: name of the program, as typed before the arguments.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     _print_what_can_be_encoded()

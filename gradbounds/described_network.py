@@ -15,13 +15,13 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """The description of a network, without the flags of single fields.
+    """A network's configuration and the rule that initializes its weights, without flags of single fields.
 
     Attributes:
-        config: a file, or what is in it.
-        like: a published model's name.
+        config: a configuration file, or its content.
+        like: name of a published model.
         ignore: keys of the file to leave out.
-        drawn_by: the code whose rule gives the deviations of weights; "hf" is the model's own class.
+        drawn_by: name of the code whose rule initializes the weights; "hf" is the model's own class.
     """
 
     config: Path | Mapping[str, Any] | None = None
@@ -58,17 +58,17 @@ class Description:
         return self.config is not None or self.like is not None
 
     def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:
-        """Return the grid of networks with these values for the given fields.
+        """Return a grid of networks around a configuration, with the given values of some fields.
 
-        At every width and depth the weights are drawn by the model's rule for that size: fields that it changes move
-        together with the sizes.
+        Without a configuration, the grid consists of the given fields. At every width and depth the weights are
+        initialized by the model's rule for that size: fields that the rule changes move together with the sizes.
 
         Args:
-            given: values of fields of the Stack, as `gradbounds.grid.stacks` takes them.
+            given: values by field of the Stack, as in `gradbounds.grid.stacks`.
             zipped: whether widths and depths move together, and do not make a product.
 
         Raises:
-            ValueError: as `read`.
+            ValueError: the configuration cannot be read; see `read`.
         """
         if not self.is_model:
             self.read({})  # which refuses what only a model takes
@@ -90,13 +90,13 @@ class Description:
     def _following(
         self, stack: Stack, given: Mapping[str, Any], names: Sequence[str], sizes: Iterable[tuple[Any, ...]]
     ) -> dict[str, list[Any]]:
-        """The fields that the model's rule sets otherwise at some of these sizes, by name, with a value for each size.
+        """Return the fields that the model's rule changes at some of these sizes, with one value for each size.
 
         Args:
-            stack: the network of the model's own size.
+            stack: network at the model's own sizes.
             given: fields that keep their values.
-            names: of the sizes.
-            sizes: their values.
+            names: names of the size fields.
+            sizes: values of these fields, one tuple for each network.
         """
         each = [self.read(dict(zip(names, pair, strict=True)))[0] for pair in sizes]
         values = {name: [getattr(network, name) for network in each] for name in FIELDS if name not in {*given, *names}}

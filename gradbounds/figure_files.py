@@ -14,13 +14,13 @@ from simulate.runs.files import write_whole
 def save(
     figure: Figure, folder: Path, name: str, *, drawn_from: str = "", suffixes: Sequence[str] = ("svg", "png")
 ) -> list[Path]:
-    """Write a figure as a file of each kind; equal figures are equal files.
+    """Write a figure to one file of each kind; equal figures give equal files.
 
     Args:
         figure: the figure.
-        folder: where its files go.
-        name: their name without suffix.
-        drawn_from: which networks it is of, which the files' metadata then say as their description.
+        folder: folder of the files.
+        name: file name without suffix.
+        drawn_from: description of the networks in the figure, which is saved in the files' metadata.
         suffixes: kinds of file, among svg, png and pdf.
 
     Raises:
@@ -43,7 +43,7 @@ def save(
 
 
 def _lay_out(figure: Figure) -> None:
-    """Find where things are, once for all files and as in an SVG; to save would draw everything once more for that."""
+    """Compute the figure's layout once for all files, as in an SVG; saving would draw everything again for it."""
     engine, dpi = figure.get_layout_engine(), figure.dpi
     if engine is None:
         return

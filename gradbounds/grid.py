@@ -23,14 +23,14 @@ TIED: dict[str, Mapping[str, Any]] = {
 """Words for values that follow the width, by field."""
 
 OWN_WORD = "own"
-"""What leaves a field of `OWN`, such as `branch_scale`, to the placement or the initialization, as None does."""
+"""The word, equal to None, for the placement's or initialization's own value of a field such as `branch_scale`."""
 
 MOST_CELLS = 1_000_000
 _RANGE = re.compile(r"([^:]+):([^:]+):([x+])([^:]+)")
 
 
 def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
-    """Return every Stack of a grid: the product of its fields' values; fields under `zip` vary together.
+    """Yield every network (Stack) of a grid: the product of its fields' values; fields under `zip` vary together.
 
     A field that is not given has its default, the paper's value, and `placement` has both.
 
@@ -66,7 +66,7 @@ def field_name(given: str) -> str:
 
 
 def field_value(name: str, word: str) -> Any:
-    """Return one value of a field from the text of a flag; 1e6 is a whole number, too.
+    """Parse one value of a field from the text of a flag; an integer may be written as 1e6.
 
     Raises:
         ValueError: the field has numbers, and it is none.
@@ -85,17 +85,17 @@ def field_value(name: str, word: str) -> Any:
 
 
 def said(name: str, value: Any) -> Any:
-    """Write a field's value as flags and files take it."""
+    """Return a field's value as flags and files write it: "own" for a placement's own value."""
     return OWN_WORD if name in OWN and (value is None or value != value) else value
 
 
 def with_words(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Return a table for printing, in which a field without a value says "own"."""
+    """Return a table for printing, in which "own" marks a field with the placement's own value."""
     return table.assign(**{name: [said(name, value) for value in table[name]] for name in OWN if name in table})
 
 
 def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:
-    """The fields that have values, those of a zip together.
+    """Return the fields that have values, in groups that move together.
 
     Raises:
         ValueError: a zip names a field twice or without values, or its lists differ in length.

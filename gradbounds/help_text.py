@@ -66,9 +66,9 @@ def folded(text: str, *, indent: str = "", width: int | None = None) -> str:
     """Fold long lines of prose if stdout is a terminal or COLUMNS gives its width.
 
     Args:
-        text: lines, of which those that fit are left as they are.
-        indent: of what follows a fold, beside the line's own.
-        width: letters of a line, of the terminal if it is None.
+        text: the lines; those that fit are unchanged.
+        indent: additional indentation after a fold.
+        width: number of characters in a line; None means the terminal's width.
     """
     width = width or shutil.get_terminal_size((_ENDLESS, 0)).columns
     lines = []

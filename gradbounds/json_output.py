@@ -1,7 +1,7 @@
-"""The output of `--json`: one object with the tables and numbers of a command instead of text.
+"""Print the result of a command as one JSON object with its tables and numbers (`--json`).
 
-Every object has `schema`, the version of this page of agreements, and `command`; docs/runs.md says what else. What is
-added does not raise the version; a change of what is there does. A number that there is not is null.
+Every object has `schema`, the version of the format, and `command`; docs/runs.md lists the other keys. Adding a key
+does not raise the version; changing a key does. A missing number is null.
 """
 
 import json
@@ -20,7 +20,7 @@ def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
 
     Args:
         content: the object's members.
-        indent: of lines; None for one line, which takes much less to write.
+        indent: indentation of lines; None gives a single line, which is much faster to write.
     """
     return json.dumps(_plain({"schema": SCHEMA, **content}), indent=indent, allow_nan=False)
 

@@ -25,13 +25,13 @@ from theory.stack.quantities import QUANTITIES
 def comparison_lines(
     changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
 ) -> list[str]:
-    """Compare a network with changed fields: ratios of first to last layer, and norms in the last layer.
+    """Compare a network with changed fields in a table: norms of first / last layer, and norms in the last layer.
 
     Args:
-        changes: FIELD=VALUE.
-        tokens: of both.
-        table: the `layer_table` of the network.
-        other: that of the network with the changes.
+        changes: changed fields, each as FIELD=VALUE.
+        tokens: numbers of tokens of both networks.
+        table: `layer_table` of the network.
+        other: `layer_table` of the network with the changes.
     """
     value = "predicted" if table["predicted"].notna().any() else "mean"
     at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens, compared with {tokens[0]}"
@@ -48,9 +48,9 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
     """Compare a network's gradients with another's in one sentence.
 
     Args:
-        name: of the network.
-        table: the `layer_table` of the one that it stands beside.
-        other: its own.
+        name: name of the other network.
+        table: `layer_table` of the network that it is compared with.
+        other: `layer_table` of the other network.
     """
     pairs = {}
     for of in matrices(table):
@@ -72,10 +72,10 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """Print a network's first-to-last ratios and last norms at several lengths, with errors above 1%.
+    """Print one network at several sequence lengths: norms of first / last layer, and of the last layer.
 
     Args:
-        tables: its `layer_table` by theory at each number of tokens.
+        tables: theory's `layer_table` of the network at each number of tokens.
     """
     tables = {tokens: with_cosines(table) for tokens, table in tables.items()}
     names = dict.fromkeys(name for table in tables.values() for name in [*matrices(table), *STREAM])
@@ -88,13 +88,13 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
 
 
 def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """Return a table of sampled and predicted quantities in the first and last layer of one network.
+    """Print a table of sampled and predicted quantities in the first and the last layer of one network.
 
-    Gradients are root mean squares of norms; what is judged is the mean square, whose word stands at the end.
+    Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.
 
     Args:
         stack: the network.
-        rows: its rows of `checks.comparison`; those without theory are left out, unless all are.
+        rows: the network's rows of `checks.comparison`; rows without theory are omitted, unless none has theory.
     """
     if rows["predicted"].notna().any():
         rows = rows[rows["predicted"].notna()]
@@ -113,7 +113,7 @@ def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
 
 
 def _end_texts(ends: Sequence[tuple[float, float, float, float] | None], *, ratio: bool) -> list[str]:
-    """Ratios of first to last layer, or the last layer's values, a dash where there is none."""
+    """Format the ratios of first / last layer, or the last layer's values; a dash marks a missing number."""
     return [
         "-" if end is None else ratio_text(*end[:2]) if ratio else number_text(*end[2:], least=SEEN) for end in ends
     ]

@@ -1,4 +1,4 @@
-"""One network as text: theory's norms layer by layer, samples over theory, and what differs between layers."""
+"""Print one network: theory's norms layer by layer, samples / theory, and the differences between layers."""
 
 import math
 import re
@@ -20,7 +20,7 @@ from theory.stack import TITLES
 from theory.stack.weights import copies, gain, weight_shapes
 
 STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
-"""What a table of layers has of the stream."""
+"""The columns of a layer table for the residual stream, by quantity."""
 
 _MATRICES = {
     ("WQ", "WK", "WV", "WO"): "of attention",
@@ -31,32 +31,32 @@ _MATRICES = {
     ("S1", "S2", "SG"): "of the shared expert",
     ("SR",): "of the shared expert's gate",
 }
-"""Whose each matrix is."""
+"""The part of the layer to which each matrix belongs."""
 
 # First layer over last, up to so much in the logarithm.
 _FLAT = 0.05
 
 UNEVEN = 1.5
-"""First layer over last, from where it is said to stand out."""
+"""The ratio first / last layer above which layers count as uneven."""
 
 # Longest value of a field that a title has whole.
 _LONG = 40
 
 SEEN = 0.01
-"""Relative error of what theory samples from where on it is printed."""
+"""The relative error of theory's own sampling above which it is printed."""
 
 
 def network_lines(
     stack: Stack, table: pd.DataFrame, reason: str, *, every_layer: bool = True, evidence: str = ""
 ) -> list[str]:
-    """What theory and samples have of one network.
+    """Print theory's norms and the sampled norms of one network, layer by layer.
 
     Args:
         stack: the network.
-        table: its `layer_table`.
+        table: `layer_table` of the network.
         reason: why theory has no rule; "" if it has one.
         every_layer: whether every layer is printed, or those that double, and the last.
-        evidence: what is known of theory for such networks; "" for what `checks.trust` knows.
+        evidence: measured agreement of theory for such networks, as text; "" for the rules of `checks.trust`.
     """
     has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
     table = with_cosines(table)
@@ -83,11 +83,11 @@ def network_lines(
 
 
 def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> list[str]:
-    """Norms of gradients alone, of every layer or those that double and the last.
+    """Print gradient norms by layer and matrix, of every layer or only of layers 1, 2, 4, ... and the last.
 
     Args:
         stack: the network.
-        table: as a `layer_table`, with quantity, layer, and norms in "predicted" with errors in "predicted_sem".
+        table: table like a `layer_table`, with quantity, layer, norms in "predicted" and errors in "predicted_sem".
         every_layer: whether every layer is printed.
     """
     shown = None if every_layer else set(_doubled(stack.depth))
@@ -96,10 +96,10 @@ def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> l
 
 
 def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
-    """A `layer_table` with rows of the cosine between two tokens: their mean product over their mean square.
+    """Add rows to a `layer_table` with the cosine similarity of two tokens: mean inner product / mean square.
 
-    Errors of both are taken as independent, which they are not: that of the cosine is at most the sum of both. A table
-    that has them stays as it is.
+    The errors of both are combined as if independent, which they are not: the cosine's error is at most their sum. A
+    table that has these rows is unchanged.
     """
     names = table["quantity"].to_numpy()
     if "cosine" in names:
@@ -130,7 +130,7 @@ def _tokens(stack: Stack) -> str:
 
 
 def _doubled(depth: int) -> list[int]:
-    """Layers 1, 2, 4, 8, ... and the last.
+    """Return the layers 1, 2, 4, 8, ... and the last.
 
     >>> _doubled(12)
     [1, 2, 4, 8, 12]
@@ -158,7 +158,7 @@ def _legend(table: pd.DataFrame) -> list[str]:
 
 
 def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """What theory samples, and how well it then knows its numbers; nothing where it samples nothing."""
+    """State which parts of theory are sampled, and the largest standard error; nothing if nothing is sampled."""
     errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
     printed = table["quantity"].isin([*matrices(table), *STREAM])
     if not (worst := errors[printed].max()) > 0:
@@ -178,7 +178,7 @@ def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
 
 
 def trust_lines(stack: Stack, evidence: str) -> list[str]:
-    """How far theory can be trusted for a network, where it is not judged."""
+    """State how far theory can be trusted for a network that is not tested; nothing for a tested one."""
     why = Trust.of(stack).why
     unknown = why.removeprefix("no coefficient: ")
     lines = [evidence] if evidence else []
@@ -193,7 +193,9 @@ def trust_lines(stack: Stack, evidence: str) -> list[str]:
 
 
 def title(stack: Stack, tokens: str = "") -> str:
-    """A network in a line: its placement, its sizes, with words for its numbers of tokens, and what is not the paper's.
+    """Describe a network in one line: its placement, its sizes, and the fields that differ from the paper's.
+
+    `tokens` is printed instead of the network's number of tokens.
 
     >>> title(Stack(depth=2), "4, 8")
     'Post-LN: width 512, depth 2, tokens 4, 8, vocab 512'
@@ -209,14 +211,14 @@ def title(stack: Stack, tokens: str = "") -> str:
 def _block(
     table: pd.DataFrame, value: str, error: str, layers: set[int] | None = None, *, least: float = 0.0
 ) -> list[str]:
-    """A line per layer and a column per stream statistic and matrix; of an encoder first, if there is one.
+    """Return a line for each layer with a column for each stream statistic and matrix; an encoder comes first.
 
     Args:
         table: a `layer_table` with cosines.
-        value: its column of numbers.
-        error: that of their errors.
-        layers: those that are shown; None for all.
-        least: relative error from which on it is shown.
+        value: name of the column of numbers.
+        error: name of the column of their errors.
+        layers: layers that are shown; None for all.
+        least: relative error above which errors are shown.
     """
     lines = []
     present = table[table[value].notna()]
@@ -236,13 +238,13 @@ def _block(
 
 
 def matrix_name(name: str) -> str:
-    """A quantity of a `layer_table` as a column's head."""
+    """Return the column heading of a quantity in a `layer_table`, such as "dL/dW2" for "grad_W2"."""
     plain = name.removeprefix("encoder_")
     return STREAM.get(plain, plain.replace("grad_", "dL/d"))
 
 
 def number_text(value: float, error: float, least: float = 0.0) -> str:
-    """With an error, if that is beyond a share of the value, as many decimals as its two leading digits have."""
+    """Format a number, with its error if error / value is above `least`, to the second digit of the error."""
     if not error > least * abs(value):
         return f"{value:.4g}"
     decimals = max(0, 1 - math.floor(math.log10(error)))
@@ -252,7 +254,7 @@ def number_text(value: float, error: float, least: float = 0.0) -> str:
 
 
 def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
-    """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
+    """State the gradient norms of first / last layer by matrix, and which are equal; an encoder has its own line."""
     by_part: dict[str, list[str]] = {}
     for name in matrices(table):
         ends = ends_of_layers(table, name, value)
@@ -266,11 +268,13 @@ def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
 
 
 def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, float, float, float] | None:
-    """First layer over last with its standard error, and the last layer's value with its own; None where that is 0.
+    """Return the ratio first / last layer with its standard error, and the last layer's value with its error.
+
+    The result is None if the last layer's value is 0 or missing.
 
     Args:
         table: a `layer_table`, with cosines or not.
-        name: of the quantity.
+        name: name of the quantity.
         value: "predicted" or "mean".
     """
     # By arrays: of tables as small as these pandas takes longer to ask than to compute.
@@ -287,12 +291,12 @@ def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, f
 
 
 def ratio_text(ratio: float, error: float) -> str:
-    """A ratio to three digits, or with its error where that is seen."""
+    """Format a ratio with three digits, or with its error if that is above 1%."""
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
 def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = None, of: str = "") -> list[str]:
-    """Summarize how layers differ: gradients by matrix, the stream, and what steps of optimizers do to the weights.
+    """Summarize how layers differ: gradients by matrix, the residual stream, and relative updates of the weights.
 
     Args:
         stack: The network. With one layer, there are no lines.
@@ -331,17 +335,17 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
 
 
 def card_row(label: str, value: str) -> str:
-    """A label and a value, as a card's lines have them."""
+    """Format a label and a value as one line of a model's card."""
     return f"  {label:<16} {value}"
 
 
 def role(name: str) -> str:
-    """A matrix by the name of its gradient: "grad_W1" is W1."""
+    """Return the matrix's name from the name of its gradient: "W1" from "grad_W1"."""
     return name.replace("grad_", "")
 
 
 def _whole_profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
-    """Gradients of every matrix of several layers that is known in all of them, without an encoder's."""
+    """Return the gradients of every matrix that is known in all of several layers, without an encoder's matrices."""
     counts = table[table["layer"] > 0]["quantity"].value_counts()
     return {
         name: norms
@@ -351,7 +355,7 @@ def _whole_profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.flo
 
 
 def _by_ratio(ratios: dict[str, float]) -> str:
-    """Matrices with their ratios: "WQ and WK 100x, WV 7.1x"."""
+    """Format matrices with their ratios: "WQ and WK 100x, WV 7.1x"."""
     texts: dict[str, list[str]] = {}
     for name, ratio in ratios.items():
         texts.setdefault(f"{float(f'{ratio:.2g}'):g}x", []).append(role(name))
@@ -386,17 +390,17 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
 
 
 def _times(ratio: float) -> str:
-    """A factor to three digits, without a power of ten below a million."""
+    """Format a factor with three digits, without a power of ten below a million."""
     return f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
 
 
 def relative_updates(
     stack: Stack, gradients: dict[str, NDArray[np.float64]]
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
-    """Relative updates |u|/|W| at learning rate 1, by matrix and layer: of SGD, and of Adam as its epsilon goes to 0.
+    """Return relative updates |u|/|W| at learning rate 1 by matrix and layer, for SGD and for Adam with epsilon -> 0.
 
-    Adam steps every entry by 1. Muon's update is a matrix of a size of its own, by its shape: where layers have one
-    shape, both move layers apart only as |W| does.
+    Adam changes every entry by 1. Muon's update has a norm that depends only on the matrix's shape. If all layers have
+    the same shapes, updates of both differ between layers only through |W|.
     """
     sgd, adam = {}, {}
     for name, norms in gradients.items():
@@ -409,7 +413,9 @@ def relative_updates(
 
 
 def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, float]:
-    """Norms of the first layer over the last's, of every matrix with a gradient in all layers, an encoder's left out.
+    """Return the gradient norm of first / last layer for every matrix with a gradient in all layers.
+
+    An encoder's matrices are left out.
 
     Args:
         table: a `layer_table`.
@@ -433,14 +439,14 @@ def profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
 
 
 def _size(stack: Stack, name: str, layer: int) -> float:
-    """The root mean square of a matrix's Frobenius norm, of experts of all together, by the name of its gradient's."""
+    """Return the root mean square of a matrix's Frobenius norm; for experts, of all experts together."""
     role = name.removeprefix("grad_")
     like = stack.of_layer(layer)
     return float((gain(like, role) * weight_shapes(like)[role][1] * copies(like, role)) ** 0.5)
 
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:
-    """The sizes that a configuration lacks, who draws its weights, and who else draws them otherwise."""
+    """State a configuration's missing sizes, the code that initializes its weights, and codes that differ from it."""
     sizes = {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
     lacking = ", ".join(
         f"{note.field} = {note.value}" for note in notes if note.what == "default" and note.field in sizes
@@ -456,7 +462,7 @@ def drawn_lines(notes: Sequence[Note]) -> list[str]:
 
 
 def _other_codes(notes: Sequence[Note]) -> list[str]:
-    """Training codes that draw the weights of such models otherwise."""
+    """Return the training frameworks that initialize the weights of such models differently."""
     return [
         name
         for name, code in TRAINING_CODES.items()
@@ -465,16 +471,13 @@ def _other_codes(notes: Sequence[Note]) -> list[str]:
 
 
 def code_flags(notes: Sequence[Note]) -> list[str]:
-    """The flags of those who draw the weights of such models otherwise."""
+    """Return the flags for the training frameworks that initialize the weights of such models differently."""
     older = any(note.what == "older" for note in notes)
     return ["--depth-scaling none"] * older + [f"--drawn-by {name}" for name in _other_codes(notes)]
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:
-    """List the parts of a configuration that the network lacks, one line each, and the neutral ones in one line.
-
-    And what it does not have, and is as the class of the model has it by default.
-    """
+    """List a configuration's fields that are not predicted, the defaults that were used, and the neutral fields."""
     lines = [f"- {note}" for note in notes if note.what == "left out"]
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))

@@ -1,4 +1,4 @@
-"""Safe text for the terminal: no control characters of others, and no endless messages."""
+"""Print untrusted text safely on a terminal: control characters are spelled out, and long messages are cut."""
 
 import contextlib
 import io
@@ -44,7 +44,7 @@ class PlainText:
         self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write text."""
+        """Write text with its control characters spelled out."""
         self._stream.write(plain(text))
         return len(text)
 
@@ -63,7 +63,7 @@ class Unfailing:
         self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write text, if that can be."""
+        """Write text; ignore an error of the stream."""
         with contextlib.suppress(OSError, ValueError):  # of a stream that was closed
             self._stream.write(text)
         return len(text)
@@ -86,7 +86,7 @@ def write_no_more(stream: IO[str]) -> None:
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Write a table as lines: the first column is left-aligned, the others are right-aligned.
+    """Format a table as lines: text in the first column is aligned left, and everything else is aligned right.
 
     >>> print(*table_lines(["layer", "norm"], [["1", "0.25"], ["12", "3"]]), sep=chr(10))
       layer  norm

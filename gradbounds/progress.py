@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from simulate.runs.sweep import Progress
 
 _LINES, _SILENCE = 10, 30.0
-"""Lines of what is counted, and the seconds after which one comes all the same."""
+"""The number of progress lines of a counted task, and the seconds after which a line is printed in any case."""
 
 LONG = 2.0
-"""Seconds beyond which it is said beforehand how long a step takes."""
+"""The seconds above which the expected duration of a step is printed before it starts."""
 
 # The share of the work from which on it is said how long the rest takes.
 _FIRST_ESTIMATE = 0.05
@@ -53,7 +53,7 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
     """Show the progress of a counted task: a bar on a terminal, elsewhere nothing or lines.
 
-    Where things take unlike times, it is called with the share of the work that is done, too.
+    If steps take different times, the function is also called with the share of the work that is done.
 
     Args:
         what: is done.
@@ -84,7 +84,7 @@ def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
 
 
 def _left(elapsed: float, share: float) -> str:
-    """How long the rest takes; "" where too little is done to say so, or all."""
+    """Return the remaining time as text; "" if too little is done for an estimate, or everything."""
     known = _FIRST_ESTIMATE <= share < 1 - 1e-9
     return f", {duration(elapsed * (1 - share) / share)} left" if known else ""
 
@@ -93,7 +93,7 @@ def _left(elapsed: float, share: float) -> str:
 def estimated(what: str, seconds: float) -> Iterator[None]:
     """Show the progress of a task with an estimated time: a bar on a terminal, elsewhere one line.
 
-    The bar is full after that time, and says how long it has taken since.
+    The bar is full after the expected time, and then shows the elapsed time.
     """
     console, about = Console(stderr=True), f"{what}, about {duration(seconds)}"
     if not console.is_terminal:
@@ -106,7 +106,7 @@ def estimated(what: str, seconds: float) -> Iterator[None]:
 
 
 class _Clock(BarColumn):
-    """A bar of the time that has passed."""
+    """A progress bar of the elapsed time."""
 
     def render(self, task: "Task") -> "ProgressBar":
         """Draw the bar."""
@@ -139,14 +139,14 @@ def quietly() -> Iterator[None]:
 
 
 def shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Name a running task on a terminal, and print its duration if it takes long."""
+    """Show a running task on a terminal, and print its expected duration anywhere if that is long."""
     if _silent.get():
         return nullcontext()
     return estimated(what, seconds) if seconds > LONG else working(what)
 
 
 def words(now: "Progress") -> str:
-    """Write the finished cells, the draws per second and the remaining time."""
+    """Return a sweep's progress as text: finished cells and blocks, draws per second, and remaining time."""
     elapsed = max(now.seconds, 1e-9)
     line = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "

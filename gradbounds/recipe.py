@@ -26,11 +26,11 @@ class Recipe:
 
     Attributes:
         grid: one grid or several, whose cells are taken together; see `gradbounds.grid.stacks`.
-        draws: least number of networks per cell.
+        draws: smallest number of random networks per cell.
         seed: root seed.
         engine: how weights are sampled.
         device: "cpu", "cuda" or "cuda:N".
-        dtype: of weights and tokens.
+        dtype: data type of weights and tokens.
         text: text file for inputs and labels, or the name of one that comes along; "" for Gaussian tokens.
     """
 
@@ -90,10 +90,11 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
-    """The recipe of a sweep from Python, whose manifest has a table for every network.
+    """Return the recipe of a sweep that was started from Python, whose manifest has a table for every network.
 
     Raises:
-        ValueError: there is none, since the networks are sampled in several ways, or on a text, or it was changed.
+        ValueError: no recipe describes the networks, which are sampled in several ways or on a text, or the manifest
+            was changed.
     """
     asked: dict[str, Any] = {"request": None, "draws": None} | dict(manifest)
     tables, request, draws = asked["networks"], asked["request"], asked["draws"]
@@ -114,7 +115,7 @@ def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
     """Read the recipe of a run's manifest; in old manifests without "own", 0 means "own" in fields like branch_scale.
 
     Raises:
-        ValueError: as `recipe_of`.
+        ValueError: the recipe has unknown keys or values of a wrong type; see `recipe_of`.
     """
     recipe = recipe_of(manifest["recipe"])
     if "own" in manifest:
@@ -139,7 +140,7 @@ def recipe_of(content: Mapping[str, Any]) -> Recipe:
     """Return the recipe that a mapping describes.
 
     Raises:
-        ValueError: it has keys that a recipe has not, or values of the wrong kind.
+        ValueError: the mapping has unknown keys, or values of a wrong type.
     """
     known = [f.name for f in fields(Recipe)]
     unknown = set(content) - set(known)

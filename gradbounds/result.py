@@ -20,7 +20,7 @@ _INDENT = " " * 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """The result of a command or function, the same from Python as on the command line.
+    """The result of a command or function, the same in Python and on the command line.
 
     Attributes:
         about: the subject, in one line.
@@ -84,7 +84,7 @@ def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def _verdict_lines(verdicts: "Sequence[Verdict]") -> list[str]:
-    """Verdicts as lines, some for each, of which all but the first stand in."""
+    """Return the verdicts as indented lines."""
     return [line if k == 0 else _INDENT + line for v in verdicts for k, line in enumerate(v.lines())]
 
 
@@ -94,14 +94,14 @@ def deliver(
     """Print a result as text or as one JSON object, and write its tables and figures into a folder.
 
     Args:
-        result: what was found.
-        command: whose it is, for the object.
-        out: folder; None writes nothing.
-        as_json: whether one object is printed in place of words.
-        strict: whether differences and alarms are an error.
+        result: result to print and save.
+        command: name of the command, for the JSON object.
+        out: folder for tables and figures; None writes nothing.
+        as_json: whether one JSON object is printed instead of text.
+        strict: whether differences and alarms count as an error.
 
     Returns:
-        Exit code: 1 where something differs and that is an error, or numbers are not finite, else 0.
+        Exit code: 1 if there are differences or alarms and `strict` is set, or numbers are not finite; else 0.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -120,7 +120,7 @@ def deliver(
 
 
 def _written(result: Result, out: Path) -> list[str]:
-    """Tables, verdicts and figures as files; a line for each."""
+    """Write tables, verdicts and figures as files, and return a line for each."""
     lines = []
     for name, table in result.tables.items():
         write_whole(out / f"{name}.csv", table.to_csv(index=False).encode())

@@ -31,7 +31,7 @@ class ShadowedError(ImportError):
 
 
 class _OwnPackages(MetaPathFinder):
-    """Finds our packages where Python would take the program that runs for one of them, or in any case.
+    """An import finder for gradbounds' packages where Python would import the running program instead, or always.
 
     Args:
         always: names that mean our packages whatever Python would find.
@@ -58,12 +58,12 @@ def _is_program(origin: str) -> bool:
 
 
 def allow_names_of_programs() -> None:
-    """Accept a program whose file has the name of one of this project's packages."""
+    """Import gradbounds' packages correctly even if the running program has the name of one of them."""
     sys.meta_path.insert(0, _OwnPackages())
 
 
 def load_own(*names: str) -> None:
-    """Load this project's packages first, in a process that has run no other code."""
+    """Import gradbounds' packages even if other modules have their names, in a process that has run no other code."""
     finder = _OwnPackages(names)
     sys.meta_path.insert(0, finder)
     try:
@@ -77,7 +77,7 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
     """Check that Python finds this project's packages: those up to `last`, or all if it is left out.
 
     Raises:
-        ShadowedError: it finds another module first, or has loaded it already.
+        ShadowedError: Python finds another module first, or has loaded one already.
     """
     for name in _PACKAGES[: _PACKAGES.index(last) + 1] if last in _PACKAGES else _PACKAGES:
         origin = _found(name)
@@ -108,7 +108,7 @@ def stranger() -> str:
 
 
 def _show_in_one_line() -> None:
-    """Let a program that this error ends show its message alone; every other error is shown as before."""
+    """Let an uncaught ShadowedError print only its message; other errors are printed as before."""
     before = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -121,7 +121,7 @@ def _show_in_one_line() -> None:
 
 
 def _found(name: str) -> str | None:
-    """The file of a top-level module, loaded or not; None where there is none to name."""
+    """Return the file of a top-level module, loaded or not; None if there is none."""
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None)
     spec = find_spec(name)

@@ -18,10 +18,10 @@ def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.D
 
     Args:
         out: the folder.
-        key: what the table is of. Of a network the fields that differ from its defaults, as in keys of cells: a field
-            that is added later makes no table another one.
-        version: another one where the same key has come to mean other numbers.
-        make: the table, where the folder has none.
+        key: identification of the table. For a network, only the fields that differ from their defaults, so that
+            adding a field later keeps stored tables valid.
+        version: version number, which must increase when the same key means other numbers.
+        make: function that computes the table.
 
     Raises:
         ValueError: the folder's table is damaged.
@@ -68,6 +68,6 @@ def _digest(frame: pd.DataFrame) -> str:
 
 
 def file_of(out: Path, key: dict[str, Any], version: int) -> Path:
-    """Return the file of a key's table, if the folder has it."""
+    """Return the path at which a folder stores the table of a key."""
     name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
     return out / "models" / f"{name}.parquet"

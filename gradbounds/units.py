@@ -1,4 +1,4 @@
-"""Durations and sizes with units: reading and writing."""
+"""Durations and sizes of memory: parsed from a user's text, and formatted with a suitable unit."""
 
 import math
 import re
@@ -13,7 +13,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(seconds: float) -> str:
-    """Write a duration with a suitable unit.
+    """Format a duration in seconds with a suitable unit.
 
     >>> duration(0.4), duration(61), duration(86400)
     ('0.4 s', '1.0 min', '24.0 h')
@@ -38,10 +38,10 @@ def format_bytes(count: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Read a duration, in seconds.
+    """Parse a duration such as "90s" or "1.5h" into seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a positive duration.
 
     >>> seconds_of("90"), seconds_of("1.5h")
     (90.0, 5400.0)
@@ -53,10 +53,10 @@ def seconds_of(text: str) -> float:
 
 
 def byte_count(text: str) -> float:
-    """Read a size in bytes: kB, MB, GB, TB are powers of 1000, and KiB, MiB, GiB, TiB powers of 1024.
+    """Parse a size such as "4GB" into bytes: kB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB of 1024.
 
     Raises:
-        ValueError: it is no size above 0.
+        ValueError: the text is not a size above 0 with a unit.
 
     >>> byte_count("500MB"), byte_count("1.5 GiB")
     (500000000.0, 1610612736.0)

@@ -1,6 +1,6 @@
 """The imports of the process from which workers are forked, safe from modules with our packages' names.
 
-It looks into the folder where it is started first, and so would take somebody's `simulate.py` there for ours.
+Python looks first in the folder where the process is started, and would import somebody's `simulate.py` from there.
 """
 
 from gradbounds.shadowing import load_own

@@ -1,1 +1,1 @@
-"""The actions of the commands, one module for each command or view."""
+"""Actions of the commands: each module computes and prints the result of one command or view."""

@@ -40,7 +40,7 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
 
 DISTINCT = "distinct"
-"""The name of no law: words that all differ."""
+"""The name for a text without a law: all tokens differ."""
 
 _NAMES = {
     "Wemb": "output matrix",
@@ -56,10 +56,10 @@ _NAMES = {
 _SECONDS_OF_BYTE = 1.7e-7
 
 _LOOKED_AT, _FREQUENT = 4096, 0.2
-"""Characters of a text that tell words from token ids; the share of one token from which a text is warned of."""
+"""The number of characters that distinguish words from token ids; the share of one token that causes a warning."""
 
 _SHOWN_ERROR = 0.01
-"""The least relative error of a norm that is stated."""
+"""The smallest relative error of a norm that is printed."""
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
@@ -71,13 +71,13 @@ _NOT_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A network, a batch and a text, with words for the values that the user did not give.
+    """A network and a text whose batch is predicted, with the source of values that the user did not give.
 
     Attributes:
         given: fields of the network.
-        text: as `law_of` takes it.
-        of_tokens: whose number of tokens that is; "" where it was given, or is the default of every network.
-        is_default: whether the text is a model's default, because none was given.
+        text: name or file of a text law, as in `law_of`; None if all tokens differ.
+        of_tokens: source of the number of tokens, as text; "" if it was given or is the default of every network.
+        is_default: whether the text is a model's default because none was given.
     """
 
     given: Mapping[str, Any]
@@ -90,7 +90,7 @@ def resolve_batch(
     given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
-    """Choose the network and text of a batch: the model's context, or the largest half of it within the budget.
+    """Choose network and text of a batch; a model's default is its context, or the half, quarter, ... within budget.
 
     Raises:
         ValueError: the configuration or a law cannot be read.
@@ -110,7 +110,10 @@ def resolve_batch(
 
 
 def _law(stack: Stack, text: str | None) -> str | None:
-    """The law that was given, or a model's default where theory has a rule for text: English, if its law is known."""
+    """Return the given text law, or a model's default: English if its law is known, else Zipf's, else None.
+
+    The default is None if theory has no rule for text in this network.
+    """
     refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
     if text is not None or refused:
         return text
@@ -120,7 +123,7 @@ def _law(stack: Stack, text: str | None) -> str | None:
 def _within(
     longest: int, given: Mapping[str, Any], of: Description, text: str | None, patterns: int | None, budget: Budget
 ) -> int | None:
-    """The most tokens, by halves, whose batch is within the budget; None if there are none."""
+    """Return the largest number of tokens, found by halving, whose batch is within the budget; None if none is."""
     tokens = longest
     while tokens > 1:
         try:
@@ -139,8 +142,8 @@ def predict_batch(
 ) -> Result:  # fmt: skip
     """Predict loss and gradient norm of a batch of sequences, with the share of each kind of parameter.
 
-    Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
-    `coarse` is as in `noise_scale`.
+    Token ids are independent. They all differ, or follow the law of a text: a file or name that `TextLaw.read` reads,
+    or a law that ships with gradbounds. `coarse` has the same meaning as in `noise_scale`.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -204,7 +207,7 @@ def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None)
 
 
 def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
-    """The share of every kind of parameter in the squared norm."""
+    """Return each kind of parameter's share of the squared gradient norm."""
     names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
     table = pd.DataFrame({"parameter": list(squares), "name": names, "grad_sq": list(squares.values())})
     whole = sum(squares.values())
@@ -212,7 +215,7 @@ def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
 
 
 def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
-    """The noise scale, or what it means that there is none."""
+    """State the noise scale in sequences, or explain why it is infinite."""
     if math.isfinite(sequences):
         return f"Noise scale of the matrices: {sequences:.4g} sequences."
     of_text = "; repeated tokens of a text change this, see --text" if law is None else ""
@@ -223,9 +226,9 @@ def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
 
 
 def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.DataFrame:
-    """Norms of matrices with errors, layer by layer, by the names of a `layer_table`; layer 0 is of the whole network.
+    """Return the gradient norm of every matrix by layer, with errors, as rows of a `layer_table`.
 
-    A square that is below its error says nothing, and its norm is NaN.
+    Layer 0 is the whole network. If a squared norm is below its error, the norm is NaN.
     """
     rows = []
     for role, square in squares.items():
@@ -242,7 +245,7 @@ def law_of(stack: Stack, text: str | None) -> TextLaw | None:
     """Return the token law that a word or a file names, or None for `DISTINCT`: all tokens differ.
 
     Raises:
-        ValueError: as `TextLaw.read`.
+        ValueError: the text or the law cannot be read; see `TextLaw.read`.
     """
     if text in (None, DISTINCT):
         return None
@@ -253,7 +256,7 @@ def law_of(stack: Stack, text: str | None) -> TextLaw | None:
 
 @cache
 def _say_how_long(file: str) -> None:
-    """Say once how long a text takes to be counted, if it takes long; of what is no file nothing."""
+    """Print once how long it takes to count the tokens of a text file, if it takes long."""
     size = (
         Path(file).stat().st_size if not file.startswith(("zipf:", "counts:", "law:")) and Path(file).is_file() else 0
     )
@@ -277,7 +280,7 @@ def said_line(line: FirstLine) -> str:
 
 
 def said_deviations(line: FirstLine) -> list[str]:
-    """Say in words what the printed standard deviations include."""
+    """Return two lines of text that explain the printed standard deviations (+-)."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
         f"+-: standard deviation of one run{most} over random weights and texts. For the norm, it includes theory's",
@@ -286,12 +289,12 @@ def said_deviations(line: FirstLine) -> list[str]:
 
 
 def _text_lines(stack: Stack, asked: Asked, line: FirstLine | None = None) -> list[str]:
-    """The text of a kind, or of a model's default."""
+    """Describe the text, if it is a named kind or a model's default."""
     return text_lines(stack, asked.text, line) if asked.is_default or asked.text in KINDS else []
 
 
 def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
-    """Say where a text's words are no token ids, and where one token makes more than a fifth of it."""
+    """Warn if a text file contains words instead of token ids, or if one token makes up more than a fifth of it."""
     if law is None or text in KINDS:
         return []
     lines = []
@@ -305,14 +308,14 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's error of W^K above the first layer, 4 kappa of its square, where words repeat."""
+    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 4 kappa of its squared norm."""
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
     return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
 
 
 def _of_law(law: TextLaw) -> list[str]:
-    """How often words and labels repeat."""
+    """State how often tokens and labels repeat."""
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
         return [f"Probability of equal tokens at two positions: {law.across:.3g}; of equal labels: the same."]
@@ -323,7 +326,7 @@ def _of_law(law: TextLaw) -> list[str]:
 
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:
-    """Tied embeddings feel words that two sequences share, which theory has none of."""
+    """State the assumption of distinct tokens for tied embeddings: theory omits tokens that two sequences share."""
     if stack.embeddings != "tied":
         return []
     return [
@@ -333,13 +336,13 @@ def _words_that_differ(stack: Stack, batch: int) -> list[str]:
 
 
 def _name(name: str) -> str:
-    """A bias, or an encoder's matrix, in words."""
+    """Return the display name of a bias or of an encoder's matrix."""
     kind, _, role = name.partition("_")
     return f"bias of {role}" if kind == "bias" else f"{role}, encoder" if kind == "encoder" else name
 
 
 def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:
-    """Which parameters the norm is of."""
+    """State which parameters the gradient norm includes."""
     tied = " which is also the embedding table," if embeddings == "tied" else ""
     if family is None:
         return f"Included: the matrices and the output matrix,{tied} but no biases, gains or embedding tables."

@@ -18,7 +18,7 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
     """Compute Theorem 1 for a network of the paper's setting: the bound, the prediction and their ratio.
 
     Raises:
-        ValueError: the network leaves it.
+        ValueError: the network is outside the paper's setting.
     """
     if not stack.in_paper:
         relaxed = [f"{name} = {value}" for name, value in stack.relaxed.items()]
@@ -41,7 +41,7 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
 
 
 def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: float) -> list[str]:
-    """The bound with its constants, the prediction, and their ratio."""
+    """Return the printed lines: the bound with its constants, the prediction, and bound / prediction."""
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) for large L"
     lines = [
         f"Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}",
@@ -68,7 +68,7 @@ def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: flo
 
 
 def _latex(stack: Stack, numbers: Bound, norm: float, ratio: float) -> list[str]:
-    """The bound as a LaTeX formula with its numbers, theory's norm and the ratio, one line of `aligned` each."""
+    """Return the bound as LaTeX with its numbers, theory's norm and the ratio, one line of `aligned` each."""
     gradient = r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F"
     sizes = {"L": stack.depth, "d": stack.width, "V": stack.vocab, r"\sigma_e": stack.output_scale}
     given = {"B": float(numbers.loss_gradient), "t": numbers.output_margin} | sizes
@@ -86,7 +86,7 @@ def _latex(stack: Stack, numbers: Bound, norm: float, ratio: float) -> list[str]
 
 
 def _tex(number: float) -> str:
-    r"""A number to four digits, as LaTeX has it.
+    r"""Format a number in LaTeX with four significant digits.
 
     >>> print(_tex(32750.0), _tex(1.51))
     3.275 \times 10^{4} 1.51

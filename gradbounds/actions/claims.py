@@ -43,19 +43,19 @@ def list_claims() -> Result:
 
 
 def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """A claim in words, and how many rows have each verdict."""
+    """Return a claim's text and the number of its committed rows with each verdict."""
     about = {name: getattr(claim, name) for name in ("id", "source", "kind", "statement")}
     return about | {"verdicts": dict(Counter(v.verdict for v in verdicts))}
 
 
 def _of_source(name: str) -> list[Verdict]:
-    """The committed verdicts on the statements of a source."""
+    """Return the committed verdicts on the claims of a source."""
     results = field_results().get(name)
     return [] if results is None else results.verdicts
 
 
 def _by_setting(verdicts: Sequence[Verdict]) -> str:
-    """The verdict in the source's own setting, and in others where it is another."""
+    """State the verdict in the source's own setting, and the other settings in which the verdict differs."""
     if not verdicts:
         return "not tested here"
     first, *others = verdicts
@@ -64,7 +64,7 @@ def _by_setting(verdicts: Sequence[Verdict]) -> str:
 
 
 def _explained(name: str, claim: Claim) -> Result:
-    """A statement of another paper: its setting, its rule, and what was measured."""
+    """Explain a claim of another paper: its setting, its decision rule, and its measurements."""
     from checks.stacks.statements import claimed_words, subject_words  # late: a list of the claims needs none of it
 
     rows = [v for v in _of_source(name) if v.claim == claim.id]
@@ -95,13 +95,13 @@ def _explained(name: str, claim: Claim) -> Result:
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
-    """How many rows have each verdict: "holds (3); undecided (1)"."""
+    """Count the rows with each verdict, as in "holds (3); undecided (1)"."""
     counts = Counter(v.verdict + at_size(v) for v in verdicts)
     return "; ".join(f"{word} ({count})" for word, count in counts.most_common()) or "not tested here"
 
 
 def _apart(verdicts: Sequence[Verdict]) -> str:
-    """How many rows have each verdict, those on the paper before those without one of its assumptions."""
+    """Count the rows with each verdict, in the paper's setting first and then with dropped assumptions."""
     of_paper, relaxed = [v for v in verdicts if not v.relaxed], [v for v in verdicts if v.relaxed]
     parts = [_counted(of_paper)] * bool(of_paper or not relaxed)
     beside = [f"{'With' if of_paper else 'with'} relaxations: {_counted(relaxed)}"] * bool(relaxed)
@@ -112,8 +112,8 @@ def explain(name: str, *, everything: bool = False) -> Result:
     """Explain one claim: statement, assumptions, derivation, where it is tight, and its measurements.
 
     Args:
-        name: of the claim.
-        everything: every step of the derivation and every row that was measured, not a screen of them.
+        name: id of the claim, or its place in the paper, such as "Theorem 1".
+        everything: whether to show every step of the derivation and every measured row, instead of the first ones.
 
     Raises:
         ValueError: there is no such claim.
@@ -150,10 +150,10 @@ def explain(name: str, *, everything: bool = False) -> Result:
 
 
 def _claim(name: str) -> Claim:
-    """A claim by its id.
+    """Return the claim with this id.
 
     Raises:
-        ValueError: there is none; of a placement the error names the page on it.
+        ValueError: there is no such claim; for a placement's name, the error names the page about it.
     """
     try:
         return CLAIMS[name]
@@ -165,12 +165,12 @@ def _claim(name: str) -> Claim:
 
 
 def _place(claim: Claim) -> str:
-    """Where the paper has it, as it is cited: "theorem 1" of "Theorem 1, App. E"."""
+    """Return the claim's place in the paper, as it is cited: "theorem 1" for "Theorem 1, App. E"."""
     return claim.source.replace(" (", ",").partition(",")[0].lower()
 
 
 def _derived(claim: str, *, everything: bool) -> list[str]:
-    """The steps of a claim's derivation, carried out, or a screen of them."""
+    """Carry out the steps of a claim's derivation, or the first few, and return them as text."""
     from theory.paper.derivations import DERIVATIONS  # late: sympy and scipy take a second or two
 
     steps = DERIVATIONS.get(claim, ())
@@ -180,7 +180,7 @@ def _derived(claim: str, *, everything: bool) -> list[str]:
 
 
 def _more(left: int, what: str, claim: str) -> list[str]:
-    """What says that something is not shown, if anything is."""
+    """Return a line on the number of omitted steps or rows; empty if none is omitted."""
     return [f"... and {left} {what} more: gradbounds claims {claim} --all"] if left else []
 
 
@@ -189,7 +189,7 @@ def _committed() -> list[Verdict]:
 
 
 def _shown(result: object) -> str:
-    """A result of a derivation on a line: tuples and lists by comma."""
+    """Format a result of a derivation on one line; tuples and lists are separated by commas."""
     if isinstance(result, list | tuple):
         return ",  ".join(map(_shown, result))
     if isinstance(result, float):
@@ -200,7 +200,7 @@ def _shown(result: object) -> str:
 
 
 def _folded(paragraphs: Iterable[str]) -> list[str]:
-    """Paragraphs as lines that fit, of which all but the first stand in."""
+    """Wrap paragraphs to the printed width, with all lines after the first indented."""
     lines = [line for paragraph in paragraphs for line in paragraph.splitlines()]
     how: Any = {"initial_indent": "  ", "subsequent_indent": "    ", "break_long_words": False}
     return [part for line in lines for part in textwrap.wrap(line, prose_width(), **how) or [""]]

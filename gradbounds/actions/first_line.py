@@ -18,7 +18,7 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 ZIPF = "zipf:1"
-"""The law of a model's text where no English law is known."""
+"""The default text law of a model if no English law is known for its vocabulary."""
 
 # Relative deviations of a norm from theory, as sampled networks have them (docs/report.md): times sqrt(L/d), and
 # over the root of the number of tokens.
@@ -39,12 +39,12 @@ class FirstLine:
     """Predicted loss and gradient norm of step 1, each with the standard deviation of one run.
 
     Attributes:
-        loss: its mean.
-        loss_deviation: over networks, labels and texts.
-        norm: root mean square over networks.
-        norm_deviation: of one run from that, with theory's own error.
-        shared: what two sequences have in common, of the squared norm of the matrices.
-        is_bound: whether the deviation of the loss is only what it is at most.
+        loss: mean loss in nats per token.
+        loss_deviation: standard deviation of the loss over networks, labels and texts.
+        norm: root mean square of the total gradient norm over networks.
+        norm_deviation: standard deviation of one run's norm from `norm`, including theory's own error.
+        shared: share of the matrices' squared gradient norm that is common to two sequences.
+        is_bound: whether `loss_deviation` is only an upper bound.
     """
 
     loss: float
@@ -60,7 +60,8 @@ def first_line(
 ) -> FirstLine:
     """Predict loss and gradient norm of step 1 for a batch size, a network and a token law.
 
-    The spread is the standard deviation of ln kappa over texts of the law's kind; 0 for one known text.
+    `vectors` names the biases, gains and tables that are learned. `spread` is the standard deviation of ln kappa over
+    texts of the law's kind; 0 for one known text.
     """
     norm, error = scale.norm(batch, vectors)
     bound = scale.loss_moments is None
@@ -79,7 +80,7 @@ def first_line(
 def spread_of_texts(text: str | None, vocab: int) -> float:
     """Return the standard deviation of ln kappa over texts of one kind; kappa is the probability of equal tokens.
 
-    0 for any other law, which is one known text.
+    The result is 0 for any other law, which describes one known text.
     """
     if text not in KINDS:
         return 0.0
@@ -92,8 +93,8 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
 
     Args:
         stack: the network.
-        text: the name of a law.
-        line: the first line by this law; None where nothing is predicted.
+        text: name of a text law, or None.
+        line: predicted first line for this law; None if nothing is predicted.
     """
     if text == ZIPF:
         return [
@@ -128,7 +129,7 @@ def norms_of_texts(stack: Stack, text: str | None, line: FirstLine) -> tuple[flo
 
 
 def _power(stack: Stack) -> int:
-    """The power of kappa that the squared norm goes like, in what sequences share."""
+    """Return the power of kappa to which the part of the squared norm shared by two sequences is proportional."""
     return _GATED_POWER if stack.ffn == "gated" else 1
 
 
@@ -152,14 +153,14 @@ def scale_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
     coarse: bool = False,
 ) -> NoiseScale:  # fmt: skip
-    """Return the moments of a batch's gradient, from which its norm follows, within limits of time and memory.
+    """Predict the gradients of batches of any size (a `NoiseScale`), within limits of time and memory.
 
-    Who knows how many times its estimate the like of it takes here gives that as `pace`, and no clock is asked.
-    `coarse` is as in `noise_scale`.
+    `pace` is the measured time divided by the estimate, if it is known; then nothing is timed. `coarse` has the same
+    meaning as in `noise_scale`.
 
     Raises:
-        ValueError: as `noise_scale`.
-        NoRuleError: likewise.
+        ValueError: an argument is outside its range; see `noise_scale`.
+        NoRuleError: theory has no rule for the network.
         OverBudgetError: theory would take more than it may.
     """
     cost, grouped = cost_of_batch(stack, law, patterns, coarse=coarse)
@@ -193,27 +194,27 @@ def _tokens(scale: NoiseScale, batch: int) -> int:
 
 
 def _shared(scale: NoiseScale, batch: int) -> float:
-    """What two sequences share of the squared norm of a batch's matrices."""
+    """Return the share of a batch's squared matrix gradients that is common to two sequences."""
     shared = sum(float(np.sum(part)) for part in scale.product.values())
     whole = sum(float(np.sum(part)) for part in scale.grad_sq(batch).values())
     return min(1.0, shared / whole) if whole else 0.0
 
 
 def _of_width(stack: Stack) -> float:
-    """By how much the root of what sequences share varies over networks, times sqrt(d)."""
+    """Return sqrt(d) times the relative standard deviation over networks of the norm that two sequences share."""
     if stack.embeddings != "tied":
         return _OF_LABELS
     return _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
 
 
 def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
-    """Of the root of how often two of so many independent words agree, relative to its mean."""
+    """Return the relative standard deviation of the square root of the frequency of equal pairs among random tokens."""
     agree, three = float(np.square(law.frequencies).sum()), float((law.frequencies**3).sum())
     return max(three - agree**2, 0.0) ** 0.5 / (agree * tokens**0.5)
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
-    """Return the largest standard deviation of the loss: every position of a label has the same logit."""
+    """Return an upper bound on the loss's standard deviation: its value if a label had one logit at all positions."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels
     return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

@@ -49,21 +49,21 @@ def first_steps(
     patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
     every_power: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Compute learning rates of step 1 for each network and optimizer, in theory and in sampled networks.
+    """Predict the critical learning rate of step 1 by network and optimizer; measure it in sampled networks on request.
 
     Args:
         stacks: the networks.
-        optimizers: that step.
+        optimizers: optimizers whose first step is predicted.
         draws: networks to sample for each that has at most 2e8 parameters. If None, none where theory has a rule, and
             elsewhere as many as take `max_time`, 2 to 16.
-        seed: of these.
-        patterns: of attention, where it is random; 4 to 16, if None.
-        notes: on the first one's configuration.
-        max_time: what theory of all of them may take, such as "90s", as a least batch that is clocked has it; a minute
-            by the estimate, if None.
-        memory: what it may hold by the estimate, such as "4GB", which it may if None.
-        every_power: whether rates at twice every size are predicted, too, as long as all together are within these.
-        plan: whether to say what theory takes, and stop.
+        seed: seed of the first sampled network.
+        patterns: number of attention samples if attention is random; 4 to 16 if None.
+        notes: notes on the first network's configuration.
+        max_time: limit on theory's time for all networks, such as "90s", compared with a timed small batch; if None,
+            one minute by the estimate.
+        memory: limit on theory's estimated memory, such as "4GB", the value for None.
+        every_power: whether to predict the rates at twice every size too, as far as all fit into the limits.
+        plan: whether to only estimate time and memory.
 
     Returns:
         Table and, of several widths or depths, figure `first_step`; of a plan seconds and bytes.
@@ -116,7 +116,7 @@ def _takes(seconds: float, size: float, of_networks: float, doubling: float) -> 
 def _stepped(
     every: Sequence[tuple[Stack, int]], optimizers: tuple[Optimizer, ...], seed: int, patterns: int | None
 ) -> pd.DataFrame:
-    """A row for every network and optimizer, with as many sampled networks as are given."""
+    """Return a row for every network and optimizer, with measurements in the given number of sampled networks."""
     rows: list[dict[str, Any]] = []
     hidden = not sys.stderr.isatty()
     bar = Console(stderr=True)
@@ -131,7 +131,7 @@ def _stepped(
 
 
 def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, seconds: float) -> int:
-    """How many networks are stepped beside theory, or in its place."""
+    """Return how many networks are sampled and stepped, next to theory or where theory has no rule."""
     # Sampled steps ask for a model with parameters, which not every network has.
     if gaps(stack, "sampled_step") or _is_large(stack):
         return 0
@@ -142,7 +142,7 @@ def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, sec
 
 
 def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
-    """Why networks without theory were not stepped in its place."""
+    """Explain why networks without theory were not sampled automatically."""
     without = [stack for stack, count in zip(stacks, counts, strict=True) if gaps(stack, "first_step") and not count]
     lines = _not_sampled(without)
     for stack in without:
@@ -155,12 +155,12 @@ def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequenc
 
 
 def _is_large(stack: Stack) -> bool:
-    """Whether its steps are not measured."""
+    """Whether a network has too many parameters to measure its step."""
     return parameter_count(stack) > _LARGEST
 
 
 def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patterns: int | None) -> dict[str, Any]:
-    """One line of the table: theory, or why there is none, and what networks do."""
+    """Return one row of the table: theory's numbers, or why there are none, and measurements in sampled networks."""
     row = asdict(stack) | {"optimizer": optimizer}
     by_name = ("critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq", "implied_error")
     row |= dict.fromkeys((*by_name, *(f"{name}_error" for name in NUMBERS)), float("nan"))
@@ -192,7 +192,7 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patter
 
 
 def _noise_scale(stack: Stack) -> float:
-    """In sequences; NaN without a rule."""
+    """Return the noise scale in sequences; NaN where theory has no rule."""
     try:
         return noise_scale(stack, patterns=noise_patterns(stack), grouped=False).whole
     except NoRuleError:
@@ -200,7 +200,7 @@ def _noise_scale(stack: Stack) -> float:
 
 
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
-    """Networks that have no steps beside theory, and why."""
+    """State which networks are not sampled and stepped, and why."""
     reasons = {gap.networks: gap.because for stack in stacks for gap in gaps(stack, "sampled_step")}
     lines = [f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()]
     large = any(map(_is_large, stacks))
@@ -208,7 +208,7 @@ def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
 
 
 def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """By names such as "W2 of layer 6"."""
+    """Return numbers by names such as "W2 of layer 6"."""
     return {
         role if role in ("Wemb", "WH") else f"{role} of layer {layer}": float(value)
         for role, values in numbers.items()
@@ -217,19 +217,19 @@ def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _largest(shares: Mapping[str, Any]) -> str:
-    """The matrix that has the most, and its share, as "W2 of layer 6, 21%"."""
+    """Return the matrix with the largest share, and this share, as "W2 of layer 6, 21%"."""
     name, share = max(_by_matrix(shares).items(), key=lambda item: item[1])
     return f"{name}, {100 * share:.0f}%"
 
 
 def _update_ratio(step: FirstStep) -> float:
-    """The largest relative update over the least, of matrices that are updated."""
+    """Return the largest relative update of a matrix divided by the smallest, among matrices that are updated."""
     updates = [value for value in _by_matrix(step.relative_updates).values() if value > 0]
     return max(updates) / min(updates)
 
 
 def _updates(step: FirstStep) -> str:
-    """By role the multipliers of the rate that give every matrix the geometric mean of all relative updates."""
+    """Return by role the learning rate multipliers that give every matrix the geometric mean of relative updates."""
     logs = {name: np.log(value) for name, value in _by_matrix(step.relative_updates).items() if value > 0}
     mean, parts = float(np.mean(list(logs.values()))), []
     for role in step.relative_updates:
@@ -242,7 +242,7 @@ def _updates(step: FirstStep) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Twice:
-    """A network of twice a size, whose rate is predicted for an optimizer."""
+    """A network with one size doubled, whose critical learning rate is predicted for an optimizer."""
 
     optimizer: Optimizer
     symbol: str
@@ -253,13 +253,13 @@ class _Twice:
 def _twice(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget | None, patterns: int | None
 ) -> tuple[list[_Twice], list[str]]:
-    """Of one network those of twice the width, depth, tokens, classes and batch that fit, or are cheap; what does not.
+    """Return copies of one network with one size doubled that are within the budget, and the names of the others.
 
     Args:
-        stacks: of several there is none.
-        optimizers: of each.
-        budget: what all together may take; None for those that are cheap.
-        patterns: of attention.
+        stacks: networks; for several networks the result is empty.
+        optimizers: optimizers of each network.
+        budget: limits for all predictions together; None for only cheap ones.
+        patterns: number of attention samples.
     """
     if len(stacks) > 1 or gaps(stacks[0], "first_step"):
         return [], []
@@ -284,7 +284,7 @@ def _twice(
 def _doubled(
     twice: Sequence[_Twice], late: Sequence[str], table: pd.DataFrame, patterns: int | None, pace: float
 ) -> list[str]:
-    """Powers of a network's rates at twice each size, in words."""
+    """Return lines with the powers of a network's critical rates when each size is doubled."""
     rates = dict(zip(table["optimizer"], table["critical_rate"], strict=True))
     powers: dict[Optimizer, list[str]] = {}
     for k, each in enumerate(twice, 1):

@@ -43,10 +43,10 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
 def cost_within(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
 ) -> tuple[Cost, float]:
-    """Return the estimated cost of theory for all networks, and this machine's slowdown relative to the estimate.
+    """Return theory's estimated cost for all networks, and measured / estimated time on this machine.
 
     Raises:
-        OverBudgetError: it is more than the budget; the error says how much, and how many tokens fit.
+        OverBudgetError: the cost exceeds the budget; the error states by how much, and how many tokens fit.
     """
 
     def costs(tokens: int) -> Cost:
@@ -74,14 +74,14 @@ def noise_patterns(stack: Stack) -> int | None:
 
 
 def _noise_cost(stack: Stack) -> Cost:
-    """The cost of the noise scale, for which two sequences are predicted."""
+    """Return the cost of the noise scale, for which two sequences are predicted."""
     if gaps(stack, "prediction") or gaps(stack, "noise_scale"):
         return Cost()
     return prediction_cost(replace(stack, sequences=2), patterns=noise_patterns(stack), grouped=False)
 
 
 def _with_tokens(stack: Stack, tokens: int) -> Stack:
-    """The network with at most so many tokens; itself, if a field asks for its number of tokens."""
+    """Return the network with at most this many tokens, or unchanged if a field requires its number of tokens."""
     try:
         return replace(stack, tokens=min(tokens, stack.tokens))
     except ValueError:

@@ -16,7 +16,7 @@ _ALWAYS = ("width", "depth", "tokens")
 
 
 def _varying(table: pd.DataFrame) -> list[str]:
-    """Fields other than the placement that tell networks apart; width, depth and tokens always."""
+    """Return the fields other than the placement that differ between networks, and always width, depth and tokens."""
     fields = [name for name in FIELDS if name != "placement" and name in table]
     return [name for name in fields if name in _ALWAYS or table[name].nunique(dropna=False) > 1]
 
@@ -101,12 +101,12 @@ def exponent_lines(table: pd.DataFrame) -> list[str]:
 
 
 def _families(notes: Sequence[Note]) -> list[str]:
-    """The family of a configuration, if there is one."""
+    """Return the model family of a configuration, if it has one."""
     return [str(note.value) for note in notes if note.field == "model_type"]
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
-    """Say how first steps of the model family's own class compare with theory."""
+    """State how theory's first steps compare with measured steps of the model family's own class."""
     sentences = [
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]

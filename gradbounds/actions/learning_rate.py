@@ -26,9 +26,9 @@ from theory.stack.optimizers import Optimizer
 INSIDE, EDGE = "inside", "at the edge"
 _BEYOND = "far beyond"
 _LOGITS, _UPDATES = (0.5, 2.0), (0.1, 0.5)
-"""Where the quadratic ends: by what logits move by, and by the largest relative update of a matrix.
+"""The limits of the quadratic model of the loss: changes of logits, and the largest relative update of a matrix.
 
-Up to the first it holds, and beyond the second it does not: a softmax and a network of products are quadratic only in
+It holds up to the first number and fails above the second: a softmax and a network of products are quadratic only in
 small changes of logits and weights.
 """
 
@@ -129,7 +129,7 @@ def _kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimiz
 
 
 def _table(table: pd.DataFrame) -> list[str]:
-    """One line for each optimizer."""
+    """Return the table with one line for each optimizer."""
     names = ("optimizer", "change of the loss", "logits move by", "largest relative update", "critical rate")
     rows = [
         (
@@ -142,7 +142,7 @@ def _table(table: pd.DataFrame) -> list[str]:
 
 
 def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep]) -> list[str]:
-    """The region of every step, and when a warm-up passes the critical rate."""
+    """State the region of every optimizer's step, and when a warm-up passes the critical rate."""
     lines = []
     for each in steps:
         where = f"{each.optimizer}: the rate is {each.region}{' of' * (each.region != _BEYOND)} the region where the"

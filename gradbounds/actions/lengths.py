@@ -28,7 +28,7 @@ def predict_lengths(
     given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """Predict the ratio of first to last layer's gradients at several sequence lengths.
+    """Predict gradient norms of the first layer / last layer at several sequence lengths, for every matrix.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or a length is beyond the time or
@@ -60,7 +60,7 @@ def predict_lengths(
 
 
 def _rows(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    """A row for each matrix and length: first layer over last, and the last layer's norm, each with its error."""
+    """Return a row for each matrix and length: norm of first / last layer, and norm of the last layer, with errors."""
     rows = []
     for tokens, table in tables.items():
         for name in matrices(table):
@@ -71,7 +71,7 @@ def _rows(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _grows(tables: Mapping[int, pd.DataFrame]) -> bool:
-    """Whether the first layer's W^V gains on the last's, more than units do, and tokens of the last lose in common."""
+    """Whether more tokens raise W^V's ratio of first / last layer, above W^2's, and lower the last layer's cosine."""
     few, many = (with_cosines(tables[n]) for n in (min(tables), max(tables)))
     ends = {
         name: (ends_of_layers(few, name, "predicted"), ends_of_layers(many, name, "predicted"))

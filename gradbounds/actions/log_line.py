@@ -9,12 +9,12 @@ from gradbounds.actions.log_names import PARAMETER, bare, losses, norms, plain, 
 from gradbounds.actions.log_records import log_records
 
 _SKIPPED = ("overflow", "skipped iterations", "number of skipped iterations", "skipped")
-"""Steps that an overflow skipped: of a line each, of the last lines together, and, last, of the whole run."""
+"""Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run."""
 _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
 _OF_RUN = "train_runtime"
-"""In Trainer's last record, whose loss is a mean over the run."""
+"""A name in Trainer's last record, whose loss is a mean over the run."""
 _NEAR = 0.005
-"""Of the logarithm of a perplexity, as a log rounds it."""
+"""The allowed rounding error of the logarithm of a logged perplexity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class LogLine:
     """The first step that a training log records.
 
     Attributes:
-        loss: of the step, in nats; None where the log has norms of parameters alone.
-        norm: of its gradient; None where the log has none.
-        step: its number; None where the log has none.
-        parameters: norms of the gradients of single parameters, by their names.
-        norm_name: the norm's, if it says more than that: squared, before or after clipping; else "".
-        steps: how many steps the loss is a mean over, by the numbers of the first two that are logged.
-        skipped: steps before it that an overflow skipped.
-        is_of_bits: whether the log has the loss in bits, by its perplexity.
+        loss: loss of the step in nats; None if the log contains only norms of parameters.
+        norm: total gradient norm; None if the log has none.
+        step: number of the step; None if the log has none.
+        parameters: gradient norms of single parameters by name.
+        norm_name: name of the norm if it states more: squared, or before or after clipping; else "".
+        steps: number of steps that the loss is averaged over, inferred from the first two logged step numbers.
+        skipped: number of earlier steps that were skipped after an overflow.
+        is_of_bits: whether the log states the loss in bits, as its perplexity shows.
     """
 
     loss: float | None
@@ -43,7 +43,7 @@ class LogLine:
 
     @property
     def is_first(self) -> bool:
-        """Whether the record belongs to step 1, as far as its step is known."""
+        """Whether the record is of the first update of fresh weights; true if the log states no step."""
         return self.step is None or 0 <= self.step <= 1 + self.skipped
 
     def facts(self) -> str:
@@ -83,8 +83,8 @@ def read_log(path: str | Path) -> LogLine:
 def first_record(path: str | Path) -> LogLine:
     """Return the first record with a loss, which may belong to a later step or be a mean over steps.
 
-    The loss of validation is taken at step 0 alone, and where no other is of fresh weights. A step whose norm is 0 or
-    not finite was skipped.
+    A validation loss is used only at step 0, and only if no other loss belongs to fresh weights. A step whose norm is 0
+    or not finite was skipped.
 
     Args:
         path: as `log_records` takes it.
@@ -135,7 +135,7 @@ def first_record(path: str | Path) -> LogLine:
 
 
 def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
-    """The numbers of one step, as they stand."""
+    """Return the numbers of one step as they are logged."""
     of_loss, of_norm = losses(numbers)[:1], norms(numbers)[:1]
     loss, norm = (next((numbers[name] for name in names), None) for names in (of_loss, of_norm))
     nats = math.log(2.0) * (loss or 0.0)
@@ -149,7 +149,10 @@ def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
 
 
 def _steps(records: Iterable[Mapping[str, float]]) -> Iterator[tuple[float | None, dict[str, float]]]:
-    """Numbers of one step after another, of its records together; without a step up to the next loss."""
+    """Yield the numbers of one step after another, merged over its records.
+
+    Records without a step are merged up to the next loss.
+    """
     step: float | None = None
     numbers: dict[str, float] = {}
     has_loss = False

@@ -7,12 +7,12 @@ PARAMETER = re.compile(
     r"(?:^|[./])(?:(?:layers?|blocks?|h)_?)?\d+[./][a-z]|(?:^|[./_])(?:layers?|blocks?|h)_?\d+_[a-z]"
     r"|\.(?:weight|bias)\b", re.IGNORECASE,
 )  # fmt: skip
-"""In the name of a parameter: the number of its layer, or an end that parameters have."""
+"""The part of a name that shows a parameter: the number of its layer, or an ending such as ".weight"."""
 _STEP = (
     "train global step", "global step", "step", "iteration", "iter", "current steps", "train step", "num updates",
     "global step max steps", "_step",
 )  # fmt: skip
-"""Names of a step's number as `plain` has them, the surest first; W&B's own `_step` counts calls."""
+"""Names of a step's number in the form of `plain`, the most reliable first; W&B's own `_step` counts calls."""
 _STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s")
 
 _LOSS = {"loss", "trl", "tel", "xent", "crossentropyloss"}
@@ -24,7 +24,7 @@ _OF_LOSS = _LOSS | _CROSS_ENTROPY | _VALIDATION | set(
 _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
     re.compile(part, re.IGNORECASE) for part in ("loss|trl|tel|xent", "norm", "step|iter|update|^(?:it|s)$")
 )
-"""Parts of names, which save time where there are many."""
+"""Parts of names for a fast first selection among many names."""
 _GRADIENT = {"grad", "gradient", "gnorm"}
 _ALONE = {"norm", "total", "global", "train"}
 _OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "optim"}
@@ -33,10 +33,10 @@ _SQUARED = re.compile(
     r"(?:(?<=norm)|(?<=l2))(?:[_ .-]?sq(?:uared?)?(?![a-z0-9])|\^2|\*\*2)"
     r"|(?<![a-z])sq(?:uared?)?[_ -](?=(?:grad(?:ient)?[_ -])?(?:g?norm|l2))", re.IGNORECASE,
 )  # fmt: skip
-"""In the name of a norm: that it is squared."""
+"""The part of a norm's name that shows a squared norm."""
 _CLIP = r"((?:pre|before)[_ -]?clip(?:ping|ped)?|unclipped)|(?:(?:post|after)[_ -]?clip(?:ping|ped)?|clipped)"
 _CLIPPED = re.compile(rf"(?:^|[_ ./(-])(?:{_CLIP})(?![a-z0-9])\)?", re.IGNORECASE)
-"""That it is after clipping, or, in a group, before."""
+"""The part of a norm's name that shows a norm after clipping or, in a group, before clipping."""
 _WRAPPER = re.compile(r"(?<![^./])(?:_checkpoint_wrapped_module|_fsdp_wrapped_module|_orig_mod|module)\.")
 
 
@@ -114,7 +114,7 @@ def norms(names: Iterable[str]) -> list[str]:
 
 
 def step_of(record: Mapping[str, float], *, has_loss: bool) -> float | None:
-    """Return the step of a record as a whole number, or NaN if the record does not know its step.
+    """Return the step that a record belongs to: an integer, NaN if it is marked as unknown, None if none is stated.
 
     >>> step_of({"_step": 0, "train/global_step": 10, "train/loss": 9.9}, has_loss=True)
     10

@@ -20,24 +20,24 @@ _PAIR = re.compile(
     r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
     rf"(\s*[:=]\s*(?:['\"]|(?:array|tensor)\()?|[ \t]+)({_NUMBER})", re.IGNORECASE,
 )  # fmt: skip
-"""A name and its number, from the beginning of a word: a search from all its letters takes its length squared."""
+"""A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search."""
 _SEVERAL = {"loss", "norm", "step", "steps", "iteration", "iter", "it", "s"}
-"""Last words of names that mean something else behind another word, such as of a `weight norm`."""
+"""Last words of names whose meaning depends on the words before, as in `weight norm`."""
 _PROGRESS = re.compile(
     r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
     r"|(?<!\d)(\d+)/(\d+) \[\d+:|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
-"""Done and to do: `[batch=1/4800]`, a bar's `1/2000 [00:01<`, or `1.00it/10.0kit`."""
+"""The finished and the total steps: `[batch=1/4800]`, a bar's `1/2000 [00:01<`, or `1.00it/10.0kit`."""
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
-"""Up to the first record of a JSON list of records, or of the one that Trainer's state has."""
+"""The text before the first record of a JSON list of records, or of the list in Trainer's state."""
 _BETWEEN = re.compile(r"[\s,]*")
 _CODE = re.compile(r"\A\s*(?:import \w|from [\w.]+ import ).*?^={20,}$", re.DOTALL | re.MULTILINE)
-"""The script itself, which some write at the head of their log."""
+"""A training script at the beginning of its own log."""
 _OVERFLOW = re.compile(r"overflow.{0,100}(?:skipp|ignor)", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TAGS = ("tag", "metric", "key")
 _RANGE = ("__MIN", "__MAX")
-"""Ends of columns that a panel of W&B adds."""
+"""Ends of the names of columns that a W&B panel adds."""
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:
@@ -49,7 +49,7 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
             the name; or a folder of the last two.
 
     Raises:
-        ValueError: it cannot be read or is no text, or a table has one name in two columns.
+        ValueError: the log cannot be read or is not text, or a table has one name in two columns.
     """
     path = Path(path)
     is_folder = os.path.isdir(path)  # of a name that is too long as well
@@ -65,10 +65,10 @@ def log_records(path: str | Path) -> Iterator[dict[str, float]]:
 
 
 def _beginning(path: Path) -> str:
-    """The whole lines at the beginning of a file.
+    """Return the complete lines at the beginning of a file.
 
     Raises:
-        ValueError: it cannot be read, is empty or no text.
+        ValueError: the file cannot be read, is empty or is not text.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -86,7 +86,7 @@ def _beginning(path: Path) -> str:
 
 
 def _of_events(path: Path) -> Iterator[tuple[float | None, str, float]]:
-    """Step, tag and value, of TensorBoard's own files.
+    """Yield step, tag and value from TensorBoard's event files.
 
     Raises:
         ValueError: nothing is installed that reads them.
@@ -102,10 +102,10 @@ def _of_events(path: Path) -> Iterator[tuple[float | None, str, float]]:
 
 
 def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
-    """Step, tag and value, of files as TensorBoard's page downloads them: run-NAME-tag-TAG.csv.
+    """Yield step, tag and value from CSV files that TensorBoard's page downloads: run-NAME-tag-TAG.csv.
 
     Raises:
-        ValueError: there is none, or one has other columns.
+        ValueError: there is no such file, or one has other columns.
     """
     files = sorted(path.glob("*.csv"))[:_MOST_FILES] if path.is_dir() else [path]
     if not files:
@@ -119,7 +119,7 @@ def _of_tags(path: Path) -> Iterator[tuple[float | None, str, float]]:
 
 
 def _by_step(rows: Iterable[tuple[float | None, str, float]]) -> Iterator[dict[str, float]]:
-    """A record for every step, of rows with one value each."""
+    """Yield one record for every step from rows with one value each."""
     steps: dict[float | None, dict[str, float]] = {}
     for step, tag, value in rows:
         steps.setdefault(step, {} if step is None else {"step": step}).setdefault(tag, value)
@@ -127,7 +127,7 @@ def _by_step(rows: Iterable[tuple[float | None, str, float]]) -> Iterator[dict[s
 
 
 def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
-    """The JSON objects of a list, up to the first entry that is not whole."""
+    """Yield the JSON objects of a list, up to the first incomplete entry."""
     decoder = json.JSONDecoder()
     while True:
         start = _BETWEEN.match(text, start).end()  # type: ignore[union-attr]  # which matches nothing as well
@@ -140,7 +140,7 @@ def _of_list(text: str, start: int) -> Iterator[dict[str, float]]:
 
 
 def _object(text: str) -> dict[str, float] | None:
-    """The numbers of a JSON object; None of what is none."""
+    """Return the numbers of a JSON object; None if the text is not one."""
     try:
         return _numbers(json.loads(text)) if text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
@@ -148,7 +148,10 @@ def _object(text: str) -> dict[str, float] | None:
 
 
 def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    """Those of an object, and of objects in it by their own names, behind that of the object if it says how to read."""
+    """Return the numbers of a JSON object and of nested objects by their own names.
+
+    An outer name that marks a norm as squared or clipped becomes a prefix of the inner names.
+    """
     numbers: dict[str, float] = {}
     for name, value in content.items():
         if isinstance(value, dict) and "_type" not in value:  # a histogram of W&B holds no norm
@@ -161,7 +164,7 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
-    """Records of lines: JSON objects, plain columns, a table from its head on, or names and numbers.
+    """Yield records from lines: JSON objects, plain columns, a table from its header on, or names followed by numbers.
 
     Raises:
         ValueError: a table has one name in two columns.
@@ -183,7 +186,7 @@ def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
 
 
 def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator[dict[str, float]]:
-    """Records of a table's rows, or of its steps, where every row has one tag and its value.
+    """Yield the records of a table's rows; if every row has one tag and one value, a record for every step.
 
     Raises:
         ValueError: there is one name in two columns.
@@ -208,7 +211,7 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
 
 
 def _cells(line: str) -> list[str]:
-    """Those of a line of a table, of commas, semicolons or tabs, or else of words."""
+    """Return the cells of a table's line, separated by commas, semicolons, tabs, or else spaces."""
     delimiter = max(",;\t", key=line.count)
     csv.field_size_limit(max(_MOST, csv.field_size_limit()))  # a line may hold a sample of text
     cells = next(csv.reader([line], delimiter=delimiter), []) if delimiter in line else line.split()
@@ -216,7 +219,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether that is the head of a table: with a loss, a parameter, or values of tags or steps, and a row below."""
+    """Whether a line is a table's header: it names a loss, norm, parameter or tagged value, and a row follows."""
     row = list(map(_is_number, _cells("".join(after))))
     is_row = any(row) if re.search(r"[,;\t]", line) else all(row)
     if len(cells) < 2 or not is_row or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):
@@ -227,7 +230,7 @@ def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
 
 
 def _of_words(line: str) -> dict[str, float]:
-    """Words and the numbers behind them, and the step of a bar of progress."""
+    """Return the numbers that follow names in a line of text, and the step of a progress bar."""
     if _OVERFLOW.search(line):
         return {"overflow": 1.0}
     record: dict[str, float] = {}

@@ -40,27 +40,27 @@ from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
 _BEYOND = 2.58
-"""Deviations from where on a number is not as it should be: of 1% of the runs, for each of the two."""
+"""The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each."""
 
 USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
-"""From so many words on, the least and the largest chance that two words of a usual text are the same.
+"""Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
 
 Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
 """
 _MOST_TEXTS = 6
-"""Texts that are tried at most."""
+"""The largest number of texts that are tried."""
 _CLOSE = 0.02
-"""The largest logarithm of a ratio of norms at which the search for a text ends."""
+"""The logarithm of a ratio of norms below which the search for a text ends."""
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_CAUSES = 3
-"""Causes that are printed."""
+"""The largest number of printed causes."""
 
 _ROUND = 1e-3
-"""Of a threshold: as a log rounds a norm that was clipped."""
+"""The relative rounding of a logged norm that was clipped to a threshold."""
 TRAINED = 0.5
-"""Share of ln V below which a loss is that of trained weights: the loss of fresh ones is ln V or more."""
+"""The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE = ["Step 1 is as predicted."]
 _ALONE = ["The log has neither the loss nor the norm of step 1: only its matrices are compared with theory."]
@@ -71,9 +71,9 @@ class Cause:
     """A usual cause of an unexpected step 1, with the loss and norm that it gives.
 
     Attributes:
-        words: what happened.
-        line: loss and norm then.
-        tried: numbers that were tried, of which the words have the nearest.
+        words: description of the cause.
+        line: loss and norm that the cause predicts.
+        tried: how many values of a number were tried; the description contains the nearest.
     """
 
     words: str
@@ -81,14 +81,14 @@ class Cause:
     tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Return the logged deviations from a prediction: of the loss, and of the log of the norm; 0 if not logged."""
+        """Return how far a logged loss and logarithm of the norm are from this cause's, in standard deviations."""
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Return whether this cause brings both logged numbers within their intervals."""
+        """Whether the logged loss and norm are both within 2.58 standard deviations of this cause's prediction."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
@@ -101,7 +101,7 @@ class _Theory:
     """Predictions of step 1 of several networks, within one budget.
 
     Attributes:
-        squares: squared gradient norms of the network that was asked about, by the text law that was last.
+        squares: squared gradient norms of the network itself by role, for the latest text law.
     """
 
     stack: Stack
@@ -119,7 +119,7 @@ class _Theory:
         """Predict loss and norm of a network under a token law.
 
         Raises:
-            ValueError: it is over the budget.
+            ValueError: the prediction exceeds the budget.
             NoRuleError: there is no rule for it.
         """
         for subject in ("prediction", "noise_scale"):
@@ -167,7 +167,7 @@ def predict_logged(
 ) -> Result:  # fmt: skip
     """Compare step 1 of a log with theory, and name the usual causes that would explain a difference.
 
-    What the log's numbers are is said in words, as `LoggedAs.of` has them.
+    `logged_as` states how the log's numbers were computed, in the words of `LoggedAs.of`.
 
     Raises:
         ValueError: an argument is outside its range, the log or a configuration cannot be read, or the log's norms are
@@ -221,7 +221,7 @@ def predict_logged(
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Whether step 1 is as it should be; None where that is not known.
+    """Whether step 1 is as predicted; None if that is undecided.
 
     Attributes:
         causes: usual causes, the likeliest first.
@@ -251,15 +251,15 @@ def _judged(
     theory: _Theory, healthy: Cause, read: Reading, layers: pd.DataFrame, given: Mapping[str, Any],
     notes: tuple[Note, ...], *, known: bool | None,
 ) -> _Verdict:  # fmt: skip
-    """The verdict on a log.
+    """Return the verdict on the first step of a log.
 
     Args:
-        theory: of the network that was asked about.
-        healthy: its first line.
+        theory: predictions for the network.
+        healthy: predicted first line of the network.
         read: the log.
-        layers: norms of single matrices beside theory's.
+        layers: logged norms of single matrices next to theory's.
         given: fields of the network.
-        notes: on it.
+        notes: notes on the network's configuration.
         known: whether the text law is Zipf's at the exponent 1 by default; None where the text was given.
     """
     printed, stack = read.line, theory.stack
@@ -303,7 +303,7 @@ def _judged(
 
 
 def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
-    """What is off, and what would explain it."""
+    """State which numbers are off, and which causes explain them."""
     loss, norm = healthy.offs(printed)
     line = healthy.line
     off = []
@@ -332,15 +332,16 @@ def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[st
 def _of_text(
     words: int, known: Mapping[float, FirstLine], predicted: Callable[[TextLaw], FirstLine], logged: LogLine
 ) -> list[Cause]:
-    """A text that repeats words as usual ones do and explains a log, as Zipf's law with an exponent; none if none does.
+    """Find a text, described by Zipf's law with an exponent, that repeats tokens as usual texts do and explains a log.
 
-    The norm grows with the exponent, so that a log outside of the two ends is outside of all texts.
+    The norm grows with the exponent, so that a norm outside the range of the two extreme exponents fits no text. The
+    list is empty if no text explains the log.
 
     Args:
-        words: of the vocabulary.
-        known: first lines by the exponent.
-        predicted: the line under another law.
-        logged: the log.
+        words: size of the vocabulary.
+        known: predicted first lines by Zipf's exponent.
+        predicted: function that predicts the first line for a text law.
+        logged: first step of the log.
     """
     _, least, most = next(row for row in USUAL_REPEATS if words >= row[0])
     low, high = (_exponent(repeats, words) for repeats in (least, most))
@@ -372,7 +373,7 @@ def _of_text(
 
 
 def _nearest_text(repeats: float, vocab: int) -> str:
-    """The measured text whose tokens repeat most nearly as often, in words; "" for a vocabulary without any."""
+    """Name the measured text with the nearest probability of equal tokens; "" for a vocabulary without any."""
     if vocab < LEAST_VOCAB:
         return ""
     texts = {f"{kind} {text}": kappa for kind in KINDS for text, kappa in token_law(kind, vocab).kappa_of_texts.items()}
@@ -381,7 +382,7 @@ def _nearest_text(repeats: float, vocab: int) -> str:
 
 
 def _exponent(repeats: float, words: int) -> float:
-    """The exponent of Zipf's law at which two of so many words are the same with that chance; 0, if more often at 0."""
+    """Return Zipf's exponent at which two tokens of this vocabulary are equal with a given probability; at least 0."""
     low, high = 0.0, 3.0
     for _ in range(30):
         middle = (low + high) / 2
@@ -396,7 +397,7 @@ def _as_it_should_be(printed: LogLine) -> str:
 
 
 def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
-    """A gradient in one layer that is furthest from theory, of those that were logged; all others as they should be."""
+    """Yield the cause that only the matrix furthest from theory has a wrong gradient."""
     if layers.empty or not read.is_to_scale:
         return
     matrix = layers.loc[np.log(layers["ratio"]).abs().idxmax()]
@@ -409,7 +410,7 @@ def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iter
 
 
 def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
-    """What a log may do to the numbers of a network that is as it should be, but for what is known of it."""
+    """Yield causes in which the network is as predicted but the log prints other numbers, such as sums."""
     printed = read.line
 
     def times(loss: float, norm: float) -> FirstLine:
@@ -458,7 +459,7 @@ def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Ite
 def _other_weights(
     given: Mapping[str, Any], of: Description, stack: Stack
 ) -> Iterator[tuple[str, Stack, tuple[Note, ...]]]:
-    """Networks of other weights that are a usual cause: in words, each, and notes on it."""
+    """Yield the networks with usual other initializations or tied weights, each with a description and its notes."""
     other_end = "untied" if stack.embeddings == "tied" else "tied"
     others = [(f"embeddings and output matrix are {other_end}", of, dict(given) | {"embeddings": other_end})]
     if stack.depth_scaling != "none":

@@ -11,7 +11,7 @@ from gradbounds.actions.log_names import is_clipped, is_squared
 from gradbounds.actions.logged_layers import names_line
 
 _NEAR = 0.01
-"""Of a threshold: as far from it as half precision or a log's rounding may put a norm that was clipped to it."""
+"""The relative error of a norm that was clipped to a threshold, from half precision or a log's rounding."""
 _UNCLIPPED = "unclipped"
 _WORDS: dict[str, tuple[str, bool | float]] = {
     "mean": ("is_sum", False), "sum": ("is_sum", True), "norm": ("is_square", False), "square": ("is_square", True),
@@ -19,18 +19,18 @@ _WORDS: dict[str, tuple[str, bool | float]] = {
 }  # fmt: skip
 _CLIPPED = "clipped:"
 AS = "|".join((*_WORDS, f"{_CLIPPED}C"))
-"""The words, as help has them."""
+"""The allowed words, as the help prints them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedAs:
-    """The user's statements about a log's numbers; None leaves a meaning to names or to what is usual.
+    """The user's statements on how a log's numbers were computed; None for each part that names or defaults decide.
 
     Attributes:
         is_sum: whether the loss, and so its gradient, is a sum over the tokens of the batch.
-        is_square: whether what is logged of gradients are squares of norms.
-        threshold: what the whole gradient was clipped to before its norms were logged; infinite where they are from
-            before.
+        is_square: whether the logged gradient norms are squared.
+        threshold: clipping threshold of the total gradient if norms were logged after clipping; infinite if they were
+            logged before.
     """
 
     is_sum: bool | None = None
@@ -39,7 +39,7 @@ class LoggedAs:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> "LoggedAs":
-        """Read the meaning of a log's numbers from words.
+        """Parse the words of `--logged-as`, such as "sum" or "clipped:1".
 
         Raises:
             ValueError: there is no such word, or two contradict each other.
@@ -55,7 +55,7 @@ class LoggedAs:
 
 
 def _threshold(word: str) -> float:
-    """That of clipping.
+    """Return the clipping threshold that a word states.
 
     Raises:
         ValueError: the word has none.
@@ -74,12 +74,12 @@ class Reading:
     """Step 1 of a log, converted to the mean loss and its gradient norms before clipping.
 
     Attributes:
-        line: the numbers; without the norm where clipping hides it.
-        lines: how they were read, where that is not what is usual.
-        settled: what is known of the norm, and so explains nothing: of "sum", "square" and "clipped".
-        is_to_scale: whether norms of single parameters are; else all have one factor in common that is not known.
-        most: the norm that they have together at most, if they were clipped as was said.
-        of: what was said.
+        line: converted numbers; without the norm if clipping hides it.
+        lines: text on how the numbers were read, if that is unusual.
+        settled: known properties among "sum", "square" and "clipped", which therefore explain no difference.
+        is_to_scale: whether the scale of single parameters' norms is known; else they share an unknown factor.
+        most: upper bound on the total norm of all parameters, if they were clipped as stated.
+        of: the user's statement.
     """
 
     line: LogLine
@@ -93,10 +93,10 @@ class Reading:
         """Refuse logged norms that contradict the stated clipping threshold.
 
         Args:
-            layers: with columns layer, role and logged, as they stand beside theory.
+            layers: table of logged norms with columns layer, role and logged.
 
         Raises:
-            ValueError: together they are longer.
+            ValueError: the norms together exceed the threshold.
         """
         norms = layers.drop_duplicates(["layer", "role"])["logged"]
         times = float((norms**2).sum()) ** 0.5 / self.most
@@ -108,12 +108,12 @@ def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
     """Convert step 1 of a log to numbers that can be compared with theory.
 
     Args:
-        line: as it was logged.
-        of: what was said of it, which goes before what names say.
-        positions: tokens of the batch.
+        line: the step as it was logged.
+        of: the user's statement, which overrides the names of the numbers.
+        positions: number of tokens in the batch.
 
     Raises:
-        ValueError: the norm is longer than what it is said to be clipped to, and called clipped.
+        ValueError: the norm is named as clipped and exceeds the stated threshold.
     """
     names = (line.norm_name, *line.parameters)
     squared = [name for name in names if is_squared(name)] if of.is_square is None else []
@@ -170,7 +170,7 @@ def _not_clipped(of: LoggedAs, why: str) -> str:
 
 
 def has_line(numbers: Mapping[str, float | None]) -> str:
-    """Return whether any of the numbers is known.
+    """Format numbers by name as one line of text, with "no NAME" for a number that is None.
 
     >>> has_line({"loss": 6.25, "gradient norm": None})
     'loss 6.25, no gradient norm'
@@ -184,14 +184,14 @@ def _by_names(what: str, names: Iterable[str]) -> list[str]:
 
 
 def _numbers(line: LogLine, read: LogLine) -> str:
-    """Loss and norm as they were read, of what is another number than was logged."""
+    """Return the loss and the norm that differ from the logged ones after conversion, as text."""
     pairs = {"loss": (line.loss, read.loss), "gradient norm": (line.norm, read.norm)}
     changed = {name: after for name, (before, after) in pairs.items() if after is not None and after != before}
     return f": {has_line(changed)}" if changed else ""
 
 
 def _lost(line: LogLine, read: LogLine, is_to_scale: bool) -> list[str]:
-    """What cannot be judged for a factor that the log does not have."""
+    """State the comparisons that are impossible because clipping multiplied the norms by an unknown factor."""
     lost = ["the gradient norm is not judged"] if read.norm is None and line.norm is not None else []
     lost += ["matrices are compared with one another alone"] if line.parameters and not is_to_scale else []
     what = "Clipping may have changed norms, by a factor that the log does not say"

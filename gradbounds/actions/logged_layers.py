@@ -23,28 +23,28 @@ _ROLES = {
 }  # fmt: skip
 _FUSED = ("c_attn", "qkv_proj", "query_key_value", "linear_qkv", "wqkv", "att_proj", "qkv")
 _FUSED_UNITS = ("linear_fc1", "ff_proj")
-"""Of gated units gate and first matrix in one."""
+"""Modules that contain the gate and the first matrix of a gated MLP together."""
 ROLES: dict[str, tuple[str, ...]] = {
     name: (role,)
     for names, roles in _ROLES.items()
     for name, role in zip(names.split(), roles.split(), strict=True)
 } | {name: ("WQ", "WK", "WV") for name in _FUSED} | {"gate_up_proj": ("WG", "W1")}  # fmt: skip
-"""Matrices by the last part of their module's name in transformers, torchtitan, Megatron-LM, OLMo and Composer."""
+"""Roles by the last part of a module's name in transformers, torchtitan, Megatron-LM, OLMo and Composer."""
 
 _NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$")
-"""What loggers write behind the name of a parameter."""
+"""The suffixes that loggers append to the name of a parameter."""
 _LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
 _NUMBER_OF_LAYER = re.compile(r"((?:^|[./_])(?:layers?|blocks?|h)_?)\d+(?=[./_])|(?<=[./])\d+(?=[./])", re.IGNORECASE)
 FAR = 2.0
-"""Times that a matrix's ratio over theory may be the median's; those of a run that its tests read are within 1.25."""
+"""The factor by which a matrix's ratio logged / predicted may differ from the median; in the tested run it is 1.25."""
 _SHOWN = 8
 
 
 def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
     """Return the layer (from 0) and the roles of a parameter; None if it is not a matrix of a layer.
 
-    Before its name may stand what a logger puts there, up to a slash, and behind it `.grad` or `/norm`. The first
-    number is the layer, and the last word the role.
+    A logger's prefix up to a slash and the suffixes `.grad` and `/norm` are ignored. The first number is the layer, and
+    the last word is the role.
 
     >>> matrix_of("layers.3.self_attn.q_proj.weight")
     (3, ('WQ',))
@@ -71,10 +71,11 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
 def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array]) -> tuple[pd.DataFrame, list[str]]:
     """Compare logged norms with theory's by layer and role, and list names that match no matrix.
 
-    Where some names say `grad`, the others are of something else, such as weights.
+    Names with invalid norms come first. If some names contain `grad`, other names belong to other quantities, such as
+    weights.
 
     Args:
-        parameters: norms by name.
+        parameters: logged norms by parameter name.
         squares: theory's squared norms by role, (L,) for matrices of layers.
     """
     rows, unmatched, vanishing = [], [], []
@@ -99,11 +100,12 @@ def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd
     """Compare logged norms with those of a module's own batch, and list names that match no matrix.
 
     Args:
-        parameters: norms by name, in which the module's own name of the parameter stands as a whole.
-        measured: the module.
+        parameters: logged norms by names that contain the module's own name of the parameter.
+        measured: the probed module.
 
     Returns:
-        As of `beside_theory`: a role is a list and a name in its layers, and "theory" the module's own norm.
+        A table like `beside_theory`'s, in which a role is a layer list and a parameter name, and "theory" is the
+        module's own norm; and the unmatched names.
     """
     frame = measured.frame
     matrices = frame[frame["quantity"] == "shortest"]
@@ -135,7 +137,7 @@ def _with_ratios(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _holds(name: str, parameter: str) -> bool:
-    """Whether a name has that of a parameter as a whole, and not as a part of another one."""
+    """Whether a name contains a parameter's whole name, and not only as a part of another name."""
     before, known, after = name.partition(parameter)
     return bool(known) and not before[-1:].isalnum() and not after[:1].isalnum()
 
@@ -171,11 +173,11 @@ def furthest(table: pd.DataFrame) -> tuple[int, float]:
 
 
 def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
-    """Report a matrix that is off by more than `FAR` times although loss and total norm agree with theory.
+    """Report a matrix whose ratio is not within a factor `FAR` of the median, although loss and total norm agree.
 
     Args:
-        table: of `beside_theory`.
-        fine: what is as it should be, in words that begin a sentence.
+        table: table of `beside_theory`.
+        fine: beginning of the sentence, which states the numbers that are as predicted.
     """
     if table.empty or not np.isfinite(table["ratio"]).all():
         return []
@@ -196,14 +198,14 @@ def _called(role: str) -> str:
 
 
 def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory") -> list[str]:
-    """Report the matrix that is furthest off, and logged norms over theory by role with their extreme layers.
+    """Report the matrix whose ratio logged / predicted is furthest from the median, and each role's range of ratios.
 
-    Each role's line ends with the names that were read as it.
+    Each role's line ends with the names that were read as this role.
 
     Args:
-        table: of `beside_theory` or `beside_module`.
-        unmatched: likewise.
-        beside: whose norms they stand beside.
+        table: table of `beside_theory` or `beside_module`.
+        unmatched: names that match no matrix.
+        beside: name of the reference: "theory" or "the module".
     """
     lines = [f"Parameters with unknown names: {names_line(unmatched)}."] if unmatched else []
     if table.empty:

@@ -1,4 +1,4 @@
-"""Comparison of the first steps of two logs of one configuration: `gradbounds predict --logged A B`."""
+"""Compare the first steps of two logs of one configuration (`gradbounds predict --logged A B`)."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -61,8 +61,8 @@ def predict_stack(
 ) -> Result:  # fmt: skip
     """Predict one network's gradients by layer, with samples and compared networks on request.
 
-    Without `further` ones, one prediction is made: exponents and what would even the layers out take more. Without
-    `tables` the lines of layers are left out where theory has a rule and nothing is sampled.
+    Without `further`, exponents and the change that evens out the layers are omitted, which need more predictions.
+    Without `tables`, the tables of layers are omitted if theory has a rule and nothing is sampled.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
@@ -119,7 +119,7 @@ def predict_stack(
 def _further(
     chosen: Way | None, prediction: Prediction | None, budget: Budget
 ) -> tuple[pd.DataFrame | None, Remedy | None, str]:
-    """Exponents, and what would even the layers out, as an object and in words; nothing without a way."""
+    """Return the exponents, and the change that evens out the layers as an object and as text."""
     if chosen is None or prediction is None:
         return None, None, ""
     slopes = _exponents(chosen, prediction, budget)
@@ -127,7 +127,7 @@ def _further(
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget) -> tuple[Way | None, str, bool]:
-    """How the network is predicted; else why it is not, and whether that is for time or memory."""
+    """Return how the network is predicted, or the reason why it is not, and whether the reason is time or memory."""
     try:
         return way(stack, patterns, budget), "", False
     except (OverBudgetError, NoRuleError) as error:
@@ -140,7 +140,7 @@ def predict_plan(
 ) -> Result:  # fmt: skip
     """Estimate the cost of theory for a network at each sequence length, and for the compared networks.
 
-    At most one least batch is predicted, of the network that takes longest.
+    At most one small batch is predicted for timing, of the network that takes longest.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -177,7 +177,7 @@ def predict_plan(
 
 
 def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> float:
-    """How many times its estimate the longest of these predictions takes on this machine."""
+    """Return the measured time of the longest prediction on this machine divided by its estimate."""
     ways = []
     for stack in stacks:
         with suppress(NoRuleError):
@@ -186,7 +186,7 @@ def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> floa
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
-    """Return the comparison of theory with a published model's own code, for these fields; "" if there is none."""
+    """Describe how theory compares with a published model's own code if these fields were changed; "" if unmeasured."""
     return compared(model_type(notes), stack, frozenset(given)) if drawn_by(notes) == HUGGING_FACE else ""
 
 
@@ -203,7 +203,7 @@ def _table_lines(
     stack: Stack, table: pd.DataFrame, reason: str, every_layer: bool, evidence: str, samples: "Samples | None",
     slopes: pd.DataFrame | None,
 ) -> list[str]:  # fmt: skip
-    """Tables of layers, with the exponents around the network and Theorem 1."""
+    """Return the printed tables of layers, with the exponents and Theorem 1."""
     return [
         *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
         *_exponent_lines(slopes), *_bound_line(stack, table),
@@ -211,7 +211,7 @@ def _table_lines(
 
 
 def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:
-    """Exponents around a prediction where the two further ones that they take are to be had within seconds."""
+    """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
     if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
         return None
@@ -227,10 +227,10 @@ def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | 
 
 
 def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> None:
-    """Refuse a network for which neither theory nor samples are within the budget; without a reason, none.
+    """Refuse a network if neither theory nor samples are within the budget.
 
     Raises:
-        ValueError: so it is; the error says what both would take.
+        ValueError: neither is within the budget; the error states the cost of both.
     """
     seconds, peak = _sampling_cost(stack, draws)
     if reason and (seconds > budget.seconds or peak > budget.bytes):
@@ -240,7 +240,7 @@ def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> No
 
 
 def _sampling_cost(stack: Stack, draws: int) -> tuple[float, float]:
-    """Seconds and bytes that samples take."""
+    """Return the seconds and the bytes that sampling takes."""
     from simulate import Cell  # late: torch takes longer to load than a prediction takes
     from simulate.runs.cost import block_bytes, block_work
 
@@ -259,7 +259,7 @@ def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
 
 
 def _sampled_ends(samples: "Samples | None") -> list[str]:
-    """First layer over last as networks have it, with errors from the same draws."""
+    """State the ratio of the first / last layer's norms in sampled networks, with errors from the same networks."""
     ends = {} if samples is None else first_over_last(samples)
     if samples is None or not ends:
         return []
@@ -290,7 +290,7 @@ def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
 
 
 def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """Theorem 1 for this network, if it is about it."""
+    """State Theorem 1's bound for this network, if the network is in the paper's setting."""
     if not stack.in_paper:
         return []
     from theory.paper.theorem1 import bound_value  # late, since it loads sympy
@@ -302,7 +302,7 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
 
 
 def _profile_figure(stack: Stack, table: pd.DataFrame) -> "Figure":
-    """The figure of norms over layers; it takes squares, whose root it draws."""
+    """Draw the gradient norms over the layers; the figure takes squared norms and draws their square roots."""
     from figures.layer_profile import layer_profile  # late: it loads matplotlib
 
     shown = table[table["quantity"].str.startswith("grad_") & (table["layer"] > 0)].copy()

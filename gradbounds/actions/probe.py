@@ -25,14 +25,14 @@ def probed(
     """Measure and judge the modules of a factory, and write the measurements into a folder.
 
     Args:
-        factory: its name.
+        factory: name of the factory.
         given: further arguments of `checks.models.judge.probe`.
         out: the folder.
-        logged: a log whose norms stand beside those of one module.
-        logged_as: what its numbers are.
+        logged: path of a log whose norms are compared with one module's.
+        logged_as: how the log's numbers were computed, in the words of `LoggedAs.of`.
 
     Raises:
-        ValueError: as `probe`, the log cannot be read, or the folder cannot be written.
+        ValueError: the log cannot be read, the folder cannot be written, or as in `checks.models.judge.probe`.
     """
     # A log that cannot be read is said before the module is measured.
     norms = None if logged is None else logged_norms(logged, logged_as)
@@ -45,8 +45,8 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
     """Read gradient norms of single parameters from a training log or an export.
 
     Args:
-        logged: its path.
-        logged_as: what its numbers are, as `LoggedAs.of` has it.
+        logged: path of the log.
+        logged_as: how the log's numbers were computed, in the words of `LoggedAs.of`.
 
     Raises:
         ValueError: the log cannot be read, or has none; it is said to be of a mean or of a sum.
@@ -64,12 +64,12 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
 
 
 def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = None) -> Result:
-    """Return a report with its tables and figure, and write what `--against` can read into a folder.
+    """Return a probe's report with tables and figure; save measurements and the file for `--against` in a folder.
 
     Args:
-        found: the report.
+        found: report of the probe.
         out: the folder.
-        norms: of single gradients, which are set beside one module's own.
+        norms: logged norms of single parameters, which are compared with one module's.
 
     Raises:
         ValueError: the folder cannot be written, or norms are longer than what they are said to be clipped to.

@@ -1,4 +1,4 @@
-"""The single change of a field that makes gradients most alike in all layers, by theory."""
+"""The single change of a field that best evens out a network's gradients over the layers, by theory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,10 +34,10 @@ class Remedy:
     """A change of one field that makes the layers' gradients more alike.
 
     Attributes:
-        words: the change.
-        values: the field and its value.
-        first_over_last: what it leaves, of the matrix that is furthest from 1, as a factor above 1.
-        first, last: that layer's norms over what they are without it, the least and the most of its matrices.
+        words: description of the change.
+        values: the changed field and its value.
+        first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
+        first, last: smallest and largest ratio of that layer's norms, after / before the change, over its matrices.
     """
 
     words: str
@@ -65,14 +65,14 @@ def range_text(ends: tuple[float, float]) -> str:
 def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change that evens out the layers, or else the best one, and the line that describes it.
 
-    What differs by less than `UNEVEN` needs none, and there is no line. None does enough that does not do half: what is
-    left is half where it is the root of what there was. The line then says so, or that asking takes too long.
+    If the layers differ by less than a factor of 1.5, there is no line. A change counts only if it at least halves the
+    logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too long.
 
     Args:
         stack: the network.
-        table: its `layer_table`, by theory.
-        budget: whose memory no prediction may exceed.
-        own: how the network itself was predicted.
+        table: theory's `layer_table` of the network.
+        budget: limits of time and memory.
+        own: the way in which the network itself was predicted.
     """
     here = _furthest(table)
     if here < UNEVEN:
@@ -98,7 +98,7 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
 def _within(
     stack: Stack, table: pd.DataFrame, limit: Budget
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
-    """The changes that are predicted within the time, together, and the networks of those that are not."""
+    """Return the changes that together are predicted within the time, and the networks of the other changes."""
     left, changes, too_long = limit.seconds, [], []
     for words, values in _changes(stack, table):
         try:
@@ -115,7 +115,7 @@ def _within(
 
 
 def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
-    """Why there is no remedy: no change that was asked about does half, or some take too long."""
+    """Explain why there is no remedy: no tried change halves the difference, or some take too long."""
     single = "the one change of a field that was tried does not take away half of it, in powers of ten"
     none = f"none of the {asked} changes of a field that were tried takes away half of it, in powers of ten"
     parts = [single if asked == 1 else none] if asked else []
@@ -129,12 +129,12 @@ def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
 
 
 def _furthest(table: pd.DataFrame) -> float:
-    """First layer over last, of the matrix that is furthest from 1, as a factor above 1."""
+    """Return the ratio first / last layer of the matrix whose ratio is furthest from 1, as a factor above 1."""
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
 
 
 def _times(table: pd.DataFrame, changed: pd.DataFrame) -> tuple[tuple[float, float], ...]:
-    """Least and most of the first layer's norms after a change over those before it, and of the last layer's."""
+    """Return the smallest and the largest ratio of norms after / before a change, in the first and the last layer."""
     before, after = (profiles(each, "predicted") for each in (table, changed))
     names = [name for name in first_over_last(table) if name in first_over_last(changed)]
     ratios = [[float(after[name][layer] / before[name][layer]) for name in names] for layer in (0, -1)]
@@ -142,7 +142,7 @@ def _times(table: pd.DataFrame, changed: pd.DataFrame) -> tuple[tuple[float, flo
 
 
 def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Changes of one field, those that leave the most as it is first, and what is likely before what is not."""
+    """Yield changes of one field: those that alter the network least come first, and likely before unlikely ones."""
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
     energies = table[(table["quantity"] == "hidden_energy") & (table["layer"] > 0)].sort_values("layer")["predicted"]
     larger = _round_up(3.0 * float(energies.iloc[-1]) ** 0.5)
@@ -165,7 +165,7 @@ def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str,
 
 
 def _round_up(number: float) -> float:
-    """To the next of 1, 2, 5, 10, 20, and so on.
+    """Round up to the next of 1, 2, 5, 10, 20, and so on.
 
     >>> [_round_up(each) for each in (0.03, 0.93, 7.7, 46.0)]
     [0.05, 1.0, 10.0, 50.0]

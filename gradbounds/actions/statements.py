@@ -29,24 +29,24 @@ from theory import Claim
 from theory.paper.claims import read_claims, sources
 
 MOST_SECONDS = "20m"
-"""What sampling may take by its estimate, unless more is given."""
+"""The default limit on the estimated time of sampling."""
 CLAIMS_RUN = "verify claims"
-"""How the manifest of a run folder names it."""
+"""The command's name in the manifest of a run folder."""
 
 
 def verify_claims(
     claims: Sequence[Claim] | Path | str, out: Path | str, *, workers: int = 1, max_time: str | None = None
 ) -> Result:
-    """Predict, sample and judge statements, each by the rule of its kind.
+    """Predict, sample and judge claims, each by the decision rule of its kind.
 
     Args:
-        claims: statements, or a file of them.
-        out: folder of the run; what was sampled there before is continued.
-        workers: processes that sample.
-        max_time: the longest that sampling may take by its estimate; 20 minutes if None.
+        claims: claims, or a file of claims.
+        out: folder of the run; earlier samples in it are kept and continued.
+        workers: number of sampling processes.
+        max_time: limit on the estimated time of sampling; 20 minutes if None.
 
     Returns:
-        Verdicts; where a committed verdict is another, or theory and samples differ, that is a difference.
+        The verdicts; a changed committed verdict and a deviation of samples from theory count as differences.
 
     Raises:
         ValueError: a statement cannot be judged, or sampling would take longer.
@@ -95,7 +95,7 @@ def verify_claims(
 
 
 def about_verdict(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
-    """For a failing statement, return the step that its derivation leaves out and the corrected statement."""
+    """Return remarks on a claim; if it fails, also the part that its derivation leaves out, and the correction."""
     fails = any(v.claim == claim.id and v.verdict == "fails" for v in verdicts)
     lines = [f"{claim.id} leaves out: {claim.left_out}"] if fails and claim.left_out else []
     lines += [f"{claim.id} corrected: {claim.corrected}"] if fails and claim.corrected else []
@@ -115,7 +115,7 @@ def _verdict(claim: Claim, numbers: Mapping[tuple[Network, int], Means], theory:
 
 
 def _seconds(network: Network, draws: int) -> float:
-    """About how long so many networks take on one core."""
+    """Estimate the seconds in which one core samples this many networks."""
     if network.optimizer:
         return draws * network_seconds(network.stack, 1)
     cell = Cell(network.stack)
@@ -123,7 +123,7 @@ def _seconds(network: Network, draws: int) -> float:
 
 
 def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int) -> dict[tuple[Network, int], Means]:
-    """Numbers of every network and seed, a draw each along the first axis."""
+    """Return the sampled numbers of every network and seed, with one random network per entry of the first axis."""
     plain = {key: draws for key, draws in wanted.items() if not key[0].optimizer}
     numbers: dict[tuple[Network, int], Means] = {}
     if plain:
@@ -153,7 +153,7 @@ def _of_seed(samples: Samples, seed: int) -> Means:
 
 
 def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
-    """Numbers of first steps, kept in a file after each network, where the next call continues."""
+    """Measure first steps of sampled networks, and save them after each network so that the next call continues."""
     file = folder / f"{Cell(network.stack).name}-{network.optimizer}-{seed}.json"
     rows: list[dict[str, float]] = json.loads(file.read_bytes()) if file.exists() else []
     for draw in range(len(rows), draws):
@@ -164,10 +164,10 @@ def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
 
 
 def verify_source(name: str, out: Path | None, *, workers: int = 1, max_time: str | None = None) -> Result:
-    """Judge the statements of one source that comes with gradbounds, or of all sources.
+    """Judge the claims of one source that ships with gradbounds, or of all sources.
 
     Raises:
-        ValueError: there is no such source, or as `verify_claims`.
+        ValueError: there is no such source, or as in `verify_claims`.
     """
     known = sources()
     if name not in (*known, "all"):

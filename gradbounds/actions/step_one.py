@@ -34,7 +34,7 @@ class StepOne:
         drawn_by: str = HUGGING_FACE, text: str | None = None, max_time: str | None = None,
         show: Callable[[str], Any] = print, **fields: Any,
     ) -> None:  # fmt: skip
-        """Predict step 1.
+        """Predict loss and gradient norm of step 1.
 
         `batch` counts the sequences of one optimizer step on all devices. `config` is a model's config.json or its
         content. `like`, `drawn_by`, `text` and `max_time` are the flags of that name. `fields` are fields of

@@ -1,4 +1,4 @@
-"""The command `sweep`: from a recipe to a run folder, or to an estimate of what that takes."""
+"""Sample a recipe into a run folder, or estimate the cost of sampling it (`gradbounds sweep`)."""
 
 import shlex
 import shutil
@@ -17,7 +17,7 @@ from simulate.runs.sweep import begin, check_sweep, sample_into
 
 
 def cells_of(recipe: Recipe) -> list[Cell]:
-    """Return the cells that a recipe describes.
+    """Return the configurations (`gb.Cell`) that a recipe describes.
 
     Raises:
         ValueError: a grid, the text, or a sampling option is invalid.
@@ -32,7 +32,7 @@ def cells_of(recipe: Recipe) -> list[Cell]:
 
 
 def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> Result:
-    """Sample a recipe into a run folder, or continue it."""
+    """Sample a recipe's networks into a run folder, or continue a run."""
     cells = cells_of(recipe)
     run = begin(
         cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, resume=resume,
@@ -52,7 +52,7 @@ def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *,
 
 
 def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
-    """Estimate the cost of a sweep by a calibration on this machine; nothing is written."""
+    """Estimate time, memory and disk of a sweep by a calibration on this machine; nothing is written."""
     cells = cells_of(recipe)
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     workers = execution.workers

@@ -35,13 +35,13 @@ from theory import NoRuleError, predict
 _COMMAND = "gradbounds verify"
 _NOT_COMMITTED = "None of these verdicts can be compared with a committed verdict."
 _NETWORKS = 4
-"""Networks of which `check` shows a table each; of more it says how to see them."""
+"""The largest number of networks for which `check` prints a table each."""
 _REASONS = 5
-"""Reasons why numbers are not judged that are shown."""
+"""The largest number of printed reasons why numbers are not judged."""
 
 
 def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None) -> Result:
-    """Sample the default experiment, judge it, and leave data, figures and a report.
+    """Sample the default experiment, judge every claim, and save data, figures and an HTML report in a folder.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -77,7 +77,7 @@ def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, wo
 
 
 def _command(draws: int, seed: int, text: Path | None) -> str:
-    """The command that gives the same numbers, without the folders of this machine."""
+    """Return the command that reproduces the numbers, without the folders of this machine."""
     flags = {"draws": draws if draws != DRAWS else None, "seed": seed if seed != SEED else None}
     given = [f"--{name} {value}" for name, value in flags.items() if value is not None]
     return " ".join([_COMMAND, *given, *([f"--text {text.name}"] if text else [])])
@@ -118,7 +118,7 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
 
 
 def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: str) -> Result:
-    """Verdicts, the comparison with theory, and what differs from it or from committed verdicts."""
+    """Return verdicts, the comparison with theory, and the differences from theory and from committed verdicts."""
     with working("judging"):
         judged, table = verdicts(sampled), comparison(sampled)
     reasons, below = not_judged_lines(table), ["", f"Theory against samples, every layer: {agreement_counts(table)}."]
@@ -141,7 +141,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 
 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
-    """A table for each of a few networks: what was measured in the first and the last layer, beside theory."""
+    """Print a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
     if len(sampled) > _NETWORKS:
         return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
     lines: list[str] = []
@@ -153,7 +153,7 @@ def _network_tables(sampled: Sequence[Samples]) -> list[str]:
 
 
 def _without_rule(sampled: Sequence[Samples]) -> list[str]:
-    """How many networks theory has no rule for, and why it has none for the first of them."""
+    """State for how many networks theory has no rule, and the reason for the first of them."""
     without = [samples.stack for samples in sampled if not prediction_of(samples)]
     for stack in without[:1]:
         try:
@@ -165,7 +165,7 @@ def _without_rule(sampled: Sequence[Samples]) -> list[str]:
 
 
 def _differences(judged: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
-    """Where theory and samples differ, a line each."""
+    """Return a line for every number in which theory and samples differ."""
     rows = table[table["agreement"] == "differs"].itertuples()
     return [
         f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "
@@ -179,7 +179,7 @@ def _differences(judged: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
 
 
 def _not_finite(samples: Samples) -> list[str]:
-    """Say in how many draws of a network which quantities are infinite or NaN; nothing where all are finite.
+    """Report the quantities that are infinite or NaN, and in how many draws of a network; empty if all are finite.
 
     With one token the correlation of two tokens is undefined, and NaN in every draw.
     """
@@ -199,5 +199,5 @@ def _not_finite(samples: Samples) -> list[str]:
 
 
 def _cores() -> int:
-    """Cores that this process may use; macOS and Windows do not say which."""
+    """Return the number of cores that this process may use, or of all cores on macOS and Windows."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

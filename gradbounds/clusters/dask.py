@@ -44,7 +44,7 @@ class Errors(logging.Handler):
 def silence_dask() -> Errors:
     """Keep Dask's log messages and tracebacks off the terminal; the errors are reported in one line.
 
-    For the rest of the process: connections are complained of after they were closed.
+    This lasts for the rest of the process, because Dask logs errors of connections after they were closed.
 
     Raises:
         ValueError: dask is not installed.
@@ -66,11 +66,11 @@ def silence_dask() -> Errors:
 def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
     """Yield an executor over the workers of a running scheduler, and the number of workers to keep busy.
 
-    Blocks of workers that die are sampled again elsewhere; workers may come and go.
+    The blocks of workers that die are sampled again by others. Workers may join and leave.
 
     Args:
-        address: of the scheduler.
-        gpu: whether every task takes one of the resource "GPU", of which a worker is started with as many as it has.
+        address: address of the scheduler.
+        gpu: whether every task takes one of the resource "GPU"; a worker is started with as many as its machine has.
 
     Raises:
         ValueError: dask is not installed, no scheduler answers, it has no workers, their versions are others, or it
@@ -138,7 +138,7 @@ def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, i
     Args:
         name: a key of `QUEUES`.
         jobs: largest number of jobs; Dask starts as many as the work needs, and cancels them at the end.
-        gpu: as in `dask_pool`.
+        gpu: whether every task takes one of the workers' resource "GPU".
 
     Raises:
         ValueError: Dask is not installed, the options do not suffice, a job cannot be submitted, or as `dask_pool`.
@@ -162,7 +162,7 @@ def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, i
 
 
 def _wait(cluster: Any, errors: Errors, name: str) -> None:
-    """Wait for a first worker, however long the queue takes.
+    """Wait for the first worker, however long the queue takes.
 
     Raises:
         ValueError: a job could not be submitted.
@@ -179,7 +179,7 @@ def _one_line(error: BaseException) -> str:
 
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM as they are: dask_jobqueue ends the process in silence once it is imported."""
+    """Keep the handlers of Ctrl-C and SIGTERM while dask_jobqueue is imported, which would end the process silently."""
     if threading.current_thread() is not threading.main_thread():  # where no handler can be set
         yield
         return
@@ -218,14 +218,14 @@ def versions() -> dict[str, str]:
     """Return this process's package versions, which all workers must have.
 
     Raises:
-        ImportError: where this process was started, somebody else's module stands before a package of ours.
+        ImportError: another module shadows a package of gradbounds where this process was started.
     """
     check_own_packages()
     return {"gradbounds": version("gradbounds"), "torch": torch.__version__}
 
 
 def _check_versions(client: Any) -> None:
-    """Refuse workers that would draw other numbers.
+    """Refuse workers with other versions, which would sample other numbers.
 
     Raises:
         ValueError: gradbounds or torch is of another version there, or missing.
@@ -237,7 +237,7 @@ def _check_versions(client: Any) -> None:
 
 
 def _check_resources(client: Any, *, gpu: bool) -> None:
-    """Refuse a cluster without the resource that every task would wait for.
+    """Refuse a cluster without the resource "GPU" that every task would wait for.
 
     Raises:
         ValueError: no worker has it.

@@ -14,13 +14,13 @@ _CLUSTER_TASK = 0.2
 def executing(
     ours: Execution, *, device: str, dask: str | None = None, task_seconds: float | None = None
 ) -> Iterator[Execution]:
-    """Yield an execution on the workers of the named Dask cluster, whose started jobs end with it.
+    """Yield an execution on the workers of a Dask cluster if one is named, else the local one.
 
     Args:
         ours: the execution without Dask; its workers are the largest number of jobs of a queue.
-        device: of the cells.
+        device: device of the cells.
         dask: address of a running scheduler, or the name of a batch queue.
-        task_seconds: work sent to a worker at once; as much as hides what a scheduler costs if it is None.
+        task_seconds: seconds of work sent to a worker at once; if None, enough to hide the scheduler's overhead.
 
     Raises:
         ValueError: Dask is not installed, nothing answers at the address, or the queue takes no jobs.

@@ -31,7 +31,7 @@ MOVED = {
     "relax": "sweep --preset relax", "explain": "claims CLAIM", "diff": "check RUN --against RUN",
     "runs show": "runs RUN",
 }  # fmt: skip
-"""Commands of earlier versions, and what is typed now."""
+"""The commands of earlier versions, and the command to type now."""
 
 _STUDY = "`python -m studies {}` in a checkout of gradbounds does its work"
 _MODULE = "examples/curvature_of_my_own_module.py does its work, with curvlinops"
@@ -46,7 +46,7 @@ REMOVED = {
     "hessian": _STUDY.format("hessian"),
     "reproduce": _STUDY.format("fig3, warmup or bert"),
 }
-"""Commands of earlier versions, and what does their work now."""
+"""The removed commands of earlier versions, and their replacements."""
 
 _TARGET = "more --draws continue a run, until `gradbounds check RUN` prints an error that is small enough"
 _SHORTEST = "`--seeds 2 --steps 1` is the shortest run of steps, and a bar shows how far it is"
@@ -59,4 +59,4 @@ REMOVED_FLAGS = {
     "sweep --target-sem": _TARGET,
     "sweep --target-exponent": _TARGET,
 }
-"""Flags of earlier versions, with their command, and what does their work now."""
+"""The removed flags of earlier versions, with their command, and their replacements."""

@@ -17,7 +17,7 @@ _OF_STATEMENTS = {
     "source": (("draws", "seed", "text", "claims"), _BY_CLAIM),
     "claims": (("draws", "seed", "text"), _BY_CLAIM),
 }
-"""Which flags of `verify` do not go together."""
+"""The flags of `verify` that cannot be combined, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Verify(WithJson):
     workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
 
     def run(self) -> "Result":
-        """What was found.
+        """Sample and judge the experiment or the claims, and return the verdicts.
 
         Raises:
             ValueError: flags exclude each other, or a file is ill-formed.
@@ -66,7 +66,7 @@ class Verify(WithJson):
 
 
 _EXCLUDES = {"against": (("csv", "layers"), ", which are about one run.")}
-"""Which flags of `check` do not go together."""
+"""The flags of `check` that cannot be combined, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ class Check(WithJson):
     """Compare a run with theory and print every verdict that it can give; or compare two runs with each other.
 
     Two runs are compared in every quantity and layer of the networks that both have, in standard errors. Fields that
-    have one value in each run, and not the same one, are left out of the match. Of two folders or files that
-    `probe --out` wrote it is said where the second module is not like the first.
+    have one value in each run, but different ones, are left out of the match. For two folders or files that
+    `probe --out` wrote, the differences of the second module from the first are printed.
     """
 
     folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a saved probe")]
@@ -90,7 +90,7 @@ class Check(WithJson):
     ] = False
 
     def run(self) -> "Result":
-        """What was found.
+        """Judge a run's samples and return the verdicts, or the differences between two runs.
 
         Raises:
             ValueError: there is no run, or flags exclude each other.

@@ -29,7 +29,7 @@ from theory.stack import TITLES
 from theory.stack.optimizers import Optimizer
 
 SECONDS, STEP_SECONDS = 10.0, 30.0
-"""What theory of an answer may take on one core, by the estimate of `predict`; and of a first step."""
+"""The limits on theory's estimated time on one core, for an answer and for a first step."""
 
 _STEPPED: tuple[Optimizer, ...] = ("sgd", "adam")
 
@@ -38,10 +38,10 @@ _MEMORY = "2GB"
 _LEAST_WIDTH, _MOST_WIDTH = 16, 2**20
 
 SIZES = ("depth", "width")
-"""What it asks of several, by the field in which they differ."""
+"""The questions about several networks, by the field in which the networks differ."""
 
 MOST_COMPARED = 4
-"""Networks that are compared at once."""
+"""The largest number of networks that are compared at once."""
 
 # Of the reason why a size cannot be.
 _LONGEST = 200
@@ -62,11 +62,12 @@ class NobodyWaitsError(Exception):
 
 @by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Answer a question of the page.
+    """Return the answer to a question of the page as a dict.
 
     Args:
-        kind: what is asked: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
-        asked: `Question.read` reads it; of "compare" an object with `networks`, several of it, and their `names`.
+        kind: kind of the question: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
+        asked: decoded JSON for `Question.read`; for "compare", an object with several of them as `networks` and their
+            `names`.
         is_wanted: whether somebody still waits for it.
 
     Raises:
@@ -110,9 +111,9 @@ def _budget(question: Question | None = None) -> Budget:
 
 
 def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
-    """Every layer's gradients and stream, what stands out of them, and how far theory is to be trusted.
+    """Return gradients and residual stream of every layer, the sentences about them, and how far to trust theory.
 
-    With `further` predictions there is also what would make the layers alike, and all that the command prints.
+    With `further`, the answer also contains the change that evens out the layers, and all printed lines.
     """
     stack, _ = question.network()
     _way(question)  # what has no rule or takes too long is an error here, and not sampled
@@ -139,12 +140,12 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
 
 
 def _way(question: Question) -> Way:
-    """How the network is predicted."""
+    """Return the way to predict the question's network."""
     return way(question.network()[0], None, _budget(question))
 
 
 def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Every quantity over the layers; layer 0 is of the whole network."""
+    """Return every quantity as a series over the layers; layer 0 is the whole network."""
     rows = table.sort_values("layer", kind="stable")
     layers, norms, errors = (rows[name].to_numpy() for name in ("layer", "predicted", "predicted_sem"))
     places = rows.groupby("quantity", sort=False).indices
@@ -178,7 +179,7 @@ def _finding(series: list[dict[str, Any]]) -> str:
 
 
 def _cosine(series: list[dict[str, Any]]) -> str:
-    """Say how much more alike two tokens become between the first and the last layer; "" for one token."""
+    """State the cosine of two tokens after the first and after the last layer; "" for one token."""
     of_layers = next((each for each in series if each["quantity"] == "cosine"), None)
     if of_layers is None:
         return ""
@@ -187,7 +188,7 @@ def _cosine(series: list[dict[str, Any]]) -> str:
 
 
 def _of_the_paper(stack: Stack, table: pd.DataFrame) -> dict[str, Any] | None:
-    """Theorem 1's bound of the last W2, and appendix F's law through its prediction; None outside the paper."""
+    """Return Theorem 1's bound for the last W2 and appendix F's law through its prediction; None outside the paper."""
     if not stack.in_paper:
         return None
     from theory.paper.theorem1 import bound_value  # late, since it loads sympy
@@ -201,7 +202,7 @@ def _of_the_paper(stack: Stack, table: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def _taken_apart(stack: Stack, table: pd.DataFrame) -> list[dict[str, Any]]:
-    """What each step of Theorem 1's proof makes of the norm of the last W2, up to the bound; none outside the paper."""
+    """Return each step of Theorem 1's proof with its factor in the norm of the last W2; empty outside the paper."""
     if not stack.in_paper:
         return []
     from theory.paper.proof_chain import STEPS, chain  # late, since it loads sympy
@@ -222,7 +223,7 @@ def _taken_apart(stack: Stack, table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _batch(question: Question) -> dict[str, Any]:
-    """The first line of a training log, of what `predict --batch` takes where nothing else is given."""
+    """Return the predicted first line of a training log, with the defaults of `predict --batch`."""
     question.network()
     seconds = question.seconds or SECONDS
     asked = _log_asked(question, seconds)
@@ -236,7 +237,7 @@ def _batch(question: Question) -> dict[str, Any]:
 
 
 def _log_asked(question: Question, seconds: float) -> Asked:
-    """A model's context and a law of text, or as many tokens as are within the time.
+    """Return a batch with the model's context and a text law, or as many tokens as are within the time.
 
     Raises:
         ValueError: the configuration or the law cannot be read.
@@ -250,7 +251,7 @@ def _cost_of_log(question: Question, asked: Asked) -> tuple[Cost, bool]:
 
 
 def _longer_log(question: Question, asked: Asked) -> str:
-    """What more of a model's context would take, of the half, quarter, ... that the page may ask for; "" if none."""
+    """State the cost of a batch with more tokens of the model's context; "" if the page may not ask for more."""
     longer = _log_asked(question, MOST_SECONDS / 2)  # the page asks for twice an estimate
     cost, grouped = _cost_of_log(question, longer)
     budget = _budget(question)
@@ -260,7 +261,7 @@ def _longer_log(question: Question, asked: Asked) -> str:
 
 
 def _first_step(question: Question) -> dict[str, Any]:
-    """The critical rates of the first step, each with what theory says of it, or why it says nothing."""
+    """Return the critical learning rates of step 1, each with theory's remarks, or the reason why there is none."""
     from gradbounds.actions.first_step import first_steps  # late, since it loads torch
 
     stack, notes = question.network()
@@ -280,7 +281,7 @@ def _first_step(question: Question) -> dict[str, Any]:
 
 
 def _sizes(question: Question, name: str, is_wanted: Callable[[], bool]) -> dict[str, Any]:
-    """First and last layer against a size.
+    """Return the gradients of the first and the last layer at several depths or widths.
 
     Raises:
         NobodyWaitsError: the answer is not wanted any more.
@@ -307,10 +308,10 @@ def _sizes(question: Question, name: str, is_wanted: Callable[[], bool]) -> dict
 
 
 def _ways(question: Question, stack: Stack, name: str) -> tuple[dict[int, Way], str]:
-    """The ways to predict networks of several sizes within the time, the smallest first, and what is left out.
+    """Return the ways to predict networks of several sizes within the time, smallest first, and the omitted sizes.
 
     Raises:
-        NoRuleError: there is none.
+        NoRuleError: theory has no rule for the network.
         OverBudgetError: not one of them is within the time.
     """
     patterns = max(2, quick_patterns(stack) // _FEWER) if is_fluctuating(stack) or holds_words(stack) else None
@@ -348,7 +349,7 @@ def _listed(sizes: Iterable[int]) -> str:
 
 
 def _around(stack: Stack, name: str) -> list[int]:
-    """The network's own size, and others around it, the smallest first.
+    """Return the network's own size and nearby sizes, the smallest first.
 
     Depths are powers of two; widths are halves and doubles of the network's, which its heads divide too.
     """
@@ -362,7 +363,7 @@ def _around(stack: Stack, name: str) -> list[int]:
 
 
 def _comparison(asked: Any, is_wanted: Callable[[], bool]) -> dict[str, Any]:
-    """What the first of several networks is beside each of the others, in the words of `predict --compare`.
+    """Compare the first of several networks with each of the others, in the words of `predict --compare`.
 
     Raises:
         ValueError: the question cannot be read, or a network not predicted.
@@ -406,4 +407,4 @@ def _keep(stack: Stack, table: pd.DataFrame) -> None:
 ANSWERS: Mapping[str, Callable[[Question], dict[str, Any]]] = {
     "predict": _prediction, "batch": _batch, "first_step": _first_step, "lines": partial(_prediction, further=True),
 }  # fmt: skip
-"""What the page asks of one network, by name."""
+"""The functions that answer the page's questions about one network, by the question's kind."""

@@ -11,7 +11,7 @@ from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import drawn
 
 MOST_SECONDS = 120.0
-"""That a process is waited for, or four times what it was given if that is more: its estimate is of one idle core."""
+"""The seconds after which a process ends, or four times its limit if that is more: estimates assume idle cores."""
 
 _EVERY = 0.1
 
@@ -72,7 +72,7 @@ def answers_apart(
 
 
 def _send(there: Connection, kind: str, asked: Any) -> None:
-    """Send the answers and then None, or what is wrong."""
+    """Send the answers and then None, or the message of an error."""
     try:
         for content in drawn(Question.read(asked)) if kind == "sample" else (answer(kind, asked),):
             there.send((content, ""))

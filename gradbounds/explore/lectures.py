@@ -14,7 +14,7 @@ NAMES = (
     "exercises_with_the_bound",
     "answers_to_the_bound",
 )
-"""Scripts of the gallery, which a wheel has in its own folder."""
+"""The scripts of the gallery; a wheel contains them in a folder of its own."""
 
 
 def notebook(script: str) -> str:

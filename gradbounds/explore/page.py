@@ -34,16 +34,16 @@ START = "llama-3-8b"
 """Model that the page opens with."""
 
 _OF_A_TABLE = "NAME"
-"""What choices of a field end with where users may register more."""
+"""The last choice of a field for which users can register more names."""
 
 
 def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None = None, links: bool = False) -> str:
     """Return the HTML of the page.
 
     Args:
-        answers: what a page without a server knows; None for one that asks, and has what ships with the package.
-        run: what `RunSamples` says of a run folder; None without one.
-        links: whether it lies in the site, beside the pages that it leads to.
+        answers: answers of a page without a server; None for a served page, which contains the shipped answers.
+        run: description of a run folder, `RunSamples.about`; None without one.
+        links: whether the page is part of the documentation site and links to its pages.
     """
     known = prepared() if answers is None else answers
     data = {
@@ -84,7 +84,7 @@ _LINKS = '<a href="index.html">Documentation</a><a href="docs/glossary.html">Glo
 
 
 def _still(content: Mapping[str, Any] | None) -> tuple[str, str]:
-    """The first sentence and the first chart, for a reader without scripts or before they have run."""
+    """Return the first sentence and the first chart, for readers without scripts or before the scripts have run."""
     if content is None:
         return "Computing the first network …", ""
     curves = {each["head"].replace("dL/d", ""): each["predicted"] for each in content["series"] if each["matrix"]}
@@ -114,12 +114,12 @@ def _static(name: str) -> str:
 
 
 def _hashed(content: str) -> str:
-    """A script or a style as a policy names it."""
+    """Return a script's or a style's hash as a content security policy writes it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _groups() -> Iterator[dict[str, Any]]:
-    """The groups of fields, as their own metadata has them: a control for each."""
+    """Yield the groups of fields with a control for each field, from the fields' metadata."""
     for group in GROUPS:
         controls = [
             {

@@ -27,14 +27,14 @@ from theory.stack import TITLES
 from theory.stack.placements import COMPOSITIONS
 
 BATCH = "512"
-"""Sequences of the batch of every network."""
+"""The number of sequences in the batch of every network."""
 
 _DIGITS = 5
 
 _PAPER = ("post", "pre")
 
 GATED = (*_PAPER, "peri")
-"""Placements whose networks are there with gated units too, which grow where others are flat."""
+"""Placements with additional gated networks, whose gradients grow over layers where others are flat."""
 
 _GATES = ("relu", "silu")
 # What the controls of the first screen change of the model with which the page opens.
@@ -51,21 +51,21 @@ _NAMED = 3
 _EACH = 0.05
 
 DEPTHS, WIDTHS = (2, 6, 12, 24), (128, 512, 2048)
-"""Of the networks around the paper's."""
+"""The depths and widths of the networks near the paper's."""
 
 
 def answers(
     models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
     placements: Sequence[str] = tuple(COMPOSITIONS), *, gated: Sequence[str] = GATED, choices: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compute answers by the page's names of questions, with a description of the networks that they cover.
+    """Compute the answers of a page without a server, by the page's names of questions.
 
     Args:
         models: published ones.
-        depths: of the networks of every placement.
-        widths: likewise.
-        placements: of these.
-        gated: those of which there are networks with gated units too, of every depth and the paper's width.
+        depths: depths of the networks of every placement.
+        widths: widths of the networks of every placement.
+        placements: placements of these networks.
+        gated: placements with additional gated networks of every depth and the paper's width.
         choices: whether every choice of a field is changed, one at a time, for the paper's two placements, and the
             controls of the first screen for the model with which the page opens.
     """
@@ -91,9 +91,9 @@ def answers(
 
 
 def _seconds(asked: Sequence[tuple[str, Mapping[str, Any]]]) -> list[float]:
-    """What each takes by the estimates of single answers, a second time for the further networks of a prediction.
+    """Estimate the seconds of each answer; a prediction counts twice because it predicts further networks.
 
-    What would take longer than an answer may is refused at once.
+    An answer that would take longer than its limit is refused at once.
     """
     of_each = [(kind, _estimate(kind, question)) for kind, question in asked]
     return [_EACH + (2 if kind == "predict" else 1) * seconds * (seconds <= SECONDS) for kind, seconds in of_each]
@@ -127,7 +127,7 @@ def _questions(
     gated: Sequence[str],
     choices: bool,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is asked; of models no other sizes, which take long."""
+    """Yield the questions to answer beforehand; models keep their sizes, because other sizes take long."""
     for model in models:
         yield "predict", {"like": model}
         yield "batch", {"like": model, "batch": BATCH}
@@ -155,7 +155,7 @@ def _questions(
 
 
 def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All that the page asks of one network."""
+    """Yield all questions that the page asks about one network."""
     network = {"fields": dict(fields)}
     yield "predict", network
     yield "batch", network | {"batch": BATCH}
@@ -164,7 +164,7 @@ def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _changes() -> Iterator[tuple[str, str]]:
-    """Every choice of a field but its default."""
+    """Yield every choice of a field except its default."""
     for name, each in FIELDS.items():
         for word in each.metadata.get("choices", ()):
             if word not in ("NAME", each.default) and name != "placement":
@@ -187,7 +187,7 @@ def _answer(kind: str, question: Mapping[str, Any]) -> Any:
 
 
 def _rounded(value: Any, digits: int = _DIGITS) -> Any:
-    """To so many digits, of which 17 are all; what is not finite is null."""
+    """Round numbers to this many digits, of which 17 are exact; infinite and NaN numbers become null."""
     if isinstance(value, Mapping):
         return {name: _rounded(entry, digits) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -10,7 +10,7 @@ from typing import Any
 from gradbounds import __version__
 
 FILE = Path(__file__).parent / "static" / "prepared.json.gz"
-"""What `python -m tools.prepared_answers` wrote."""
+"""The answers that `python -m tools.prepared_answers` wrote."""
 
 _NONE: Mapping[str, Any] = {"about": "nothing: its answers are of another version. ", "given": {}}
 

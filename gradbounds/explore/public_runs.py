@@ -8,7 +8,7 @@ from typing import Any
 
 
 def public_runs() -> Iterator[dict[str, Any]]:
-    """Return each run's printed first line, and the question that describes its network.
+    """Yield the printed first line of each public training log, and the question that describes its network.
 
     Yields:
         name, source, date, note, loss (the mean of its logs), norm (None where none was printed), and `question`, which

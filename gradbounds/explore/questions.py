@@ -16,7 +16,7 @@ from theory.mean_field.token_laws import KINDS
 from theory.stack.registry import nearest
 
 MOST_LAYERS = 512
-"""Of a network that the page shows."""
+"""The largest depth of a network that the page shows."""
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "fields": dict, "like": (str, type(None)), "config": (dict, type(None)), "drawn_by": str, "batch": str,
@@ -24,7 +24,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 MOST_SECONDS = 600.0
-"""That an answer may be asked to take."""
+"""The largest limit of time that a question may request for its answer."""
 
 _LEAST = {"batch": 1, "draws": 2, "seed": 0}  # one draw has no error
 
@@ -38,9 +38,9 @@ class Question:
         given: values of fields.
         batch: sequences of a batch.
         draws: networks that are sampled.
-        seed: of these.
-        text: the law of words in a batch, as `--text` takes it; None for what the command takes unasked.
-        seconds: that theory may take; None for what an answer takes unasked.
+        seed: seed of the sampled networks.
+        text: token law of a batch, as for `--text`; None for the command's default.
+        seconds: limit on theory's time; None for the default of an answer.
     """
 
     of: Description
@@ -90,7 +90,7 @@ class Question:
         """Return the network, and notes on its configuration.
 
         Raises:
-            ValueError: it cannot be read, or has more layers than the page shows.
+            ValueError: the network cannot be read, or has more layers than the page shows.
         """
         stack, notes = self.of.read(self.given)
         if stack.most_layers > MOST_LAYERS:
@@ -102,10 +102,10 @@ class Question:
 
 
 def _limit(word: str) -> float | None:
-    """Seconds from a duration; None where there is none.
+    """Return a limit of time in seconds; None for an empty word.
 
     Raises:
-        ValueError: it is none, or too long.
+        ValueError: the word is not a duration, or the duration is too long.
     """
     if not word:
         return None
@@ -115,10 +115,10 @@ def _limit(word: str) -> float | None:
 
 
 def _count(name: str, word: str, least: int) -> int:
-    """A count from a word.
+    """Parse an integer that is at least `least`.
 
     Raises:
-        ValueError: it is none, or too small or large.
+        ValueError: the word is not a number, or the number is too small or too large.
     """
     try:
         number = float(word)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 SECONDS, BYTES = 60.0, 2e9
-"""What the samples of an answer may take on one core, by the estimate of `predict --draws`."""
+"""The limits of an answer's sampling on one core, by the estimate of `predict --draws`."""
 
 
 def drawn(question: Question) -> Iterator[dict[str, Any]]:
@@ -25,7 +25,7 @@ def drawn(question: Question) -> Iterator[dict[str, Any]]:
         there are two.
 
     Raises:
-        ValueError: there is no such network, or its samples would take more than they may.
+        ValueError: there is no such network, or sampling it would exceed the page's limits.
     """
     stack, _ = question.network()
     # Late: torch takes longer to load than a prediction takes.
@@ -75,7 +75,7 @@ class RunSamples:
         """Read the folder.
 
         Raises:
-            ValueError: it is no run, or holds no draws of networks at initialization.
+            ValueError: the folder is not a run, or has no draws of networks at initialization.
         """
         from simulate import Run
 
@@ -93,7 +93,7 @@ class RunSamples:
         """Return means and standard errors for one network of the folder.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: the run has no network of that name.
         """
         if name not in self._cells:
             raise ValueError(f"cell must be one of the {len(self._cells)} of the run, got {str(name)[:40]!r}.")

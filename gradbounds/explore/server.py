@@ -19,7 +19,7 @@ from gradbounds.plain_text import one_line
 from theory.stack.documents import parsed
 
 MOST_BYTES = 2**20
-"""Of a question."""
+"""The largest size of a question in bytes."""
 
 _LONGEST_MESSAGE = 600
 
@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
     """A server that answers the questions of one page, one at a time, for this machine only.
 
     Attributes:
-        page: what is served.
+        page: the served page, UTF-8.
         run: a run folder's samples; None without one.
     """
 
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(kind, self.rfile.read(int(length)))
 
     def _answer(self, kind: str, body: bytes) -> None:
-        """Answer when those before are answered, if somebody still waits for it."""
+        """Answer after earlier questions are answered, if the client still waits."""
         locks = {"first_step": self.server.stepping, "sample": self.server.sampling}
         locks |= dict.fromkeys((*SIZES, "compare"), self.server.slow)
         try:
@@ -121,10 +121,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, text.encode(), "application/json")
 
     def _found(self, kind: str, asked: Any, *, is_slow: bool) -> dict[str, Any]:
-        """One answer.
+        """Return one answer.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the question has no answer.
             NobodyWaitsError: nobody waits for it.
         """
         if kind == "cell":
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         return computed(kind, asked, is_wanted=lambda: not self._is_gone())
 
     def _send_all(self, asked: Any) -> None:
-        """Send samples as they come, one line of JSON after the other; an error may be the last.
+        """Send samples as they are computed, one line of JSON each; the last line may be an error.
 
         Raises:
             ValueError: there is not even a first one.
@@ -150,14 +150,14 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.write(json_text(content, indent=None).encode() + b"\n")
 
     def _until_wrong(self, answers: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Answers, and in place of an error what it says."""
+        """Yield the answers; an error is yielded as an answer with its message."""
         try:
             yield from answers
         except ValueError as error:
             yield {"error": short(str(error))}
 
     def _is_gone(self) -> bool:
-        """Whether the client has hung up."""
+        """Whether the client has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         try:
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def _is_foreign(self) -> bool:
-        """Refuse what another page, or another name of this machine, asks for."""
+        """Refuse requests from another page or with another name of this machine, and return whether this is one."""
         origins = {None, *(f"http://{name}" for name in self.server.names)}
         if self.headers.get("Host") in self.server.names and self.headers.get("Origin") in origins:
             return False
