@@ -9,12 +9,12 @@ from theory import Stack
 from theory.stack import PAPER
 
 PAPER_WIDTH = 512
-"""Of the paper's model."""
+"""The width of the paper's model."""
 
 DRAWS = 128
 SEED = 0
 TEXT = TEXTS["lighthouse"]
-"""For the run on real text."""
+"""The text file for the networks with real inputs."""
 
 
 def verify_cells(text: str | Path = TEXT) -> list[Cell]:

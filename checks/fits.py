@@ -14,10 +14,10 @@ from checks.statistics import Array, Estimate, standard_error
 Model = Literal["x^a", "x^a sqrt(ln x)", "undecided", "neither"]
 
 LEAST_POINTS = 3
-"""Fewer give a slope that nothing checks: `gradbounds` fits exponents to that many different x."""
+"""The smallest number of different x for which an exponent is fitted; fewer give a slope that nothing checks."""
 
 MODEL_FALSE_ALARM = 0.01
-"""How often `model_choice` rejects a model that is true."""
+"""The probability with which `model_choice` rejects a law that is true."""
 
 
 def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
@@ -120,7 +120,7 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """Return the weights of ln y in a fitted exponent and in its bend (last local slope minus first).
+    """Return the weights of ln y in the exponent of a log-log fit and in its bend (last local slope minus first).
 
     Each point counts in proportion to its number of draws.
 

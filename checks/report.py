@@ -83,7 +83,7 @@ _SAID: dict[Word, tuple[str, str]] = {
     "undecided": ("is undecided", "are undecided"),
     "premise fails": ("rests on a premise that fails", "rest on a premise that fails"),
 }
-"""What is said of one claim, and of several."""
+"""The verb of each verdict, for one claim and for several."""
 
 
 def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] | None:

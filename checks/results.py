@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 FIELD = DATA / "field"
-"""Results on statements of other papers, a file for each source."""
+"""The folder of results on statements of other papers, with one file per source."""
 COMMITTED = DATA / "paper_checks.json"
-"""The results of the default experiment; other files of the same form may stand beside it."""
+"""The file with the results of the default experiment; its folder may contain other files of the same form."""
 
 # What the committed results keep of every cell, at the last layer, so that a test can sample it again and compare.
 KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")

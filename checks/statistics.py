@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Array = NDArray[np.float64]
 Agreement = Literal["agrees", "undecided", "differs", "beyond"]
-"""Measured against predicted; "beyond" where the large-width prediction is shown but not judged."""
+"""The agreement of a measured with a predicted number; "beyond" means that the prediction is shown but not judged."""
 
 
 def agreement_text(word: str) -> str:
@@ -24,18 +24,19 @@ def agreement_text(word: str) -> str:
 
 
 MARGIN = 0.03
-"""Equivalence margin of a mean, relative to its prediction."""
+"""The equivalence margin of a mean, relative to its prediction."""
 
 EQUIVALENT = 0.025
-"""Largest p-value of `equivalence` at which two numbers agree: the 95% interval inside the margin."""
+"""The largest p-value of `equivalence` at which two numbers agree: the 95% interval is inside the margin."""
 
 CHANCE = 4.0
 FALSE_ALARM = 2 * float(ndtr(-CHANCE))
-"""Two-sided tail beyond 4 standard errors, 6.3e-5: how often one comparison of normal draws differs by chance alone.
+"""The two-sided tail beyond 4 standard errors, 6.3e-5: the probability that normal draws differ by chance in one test.
 
-Means of skewed draws differ more often, nearly always on the low side. Of log-normal ones, at a log-variance of 0.05:
-1e-4 with 128 draws and 2e-4 with 16; at 0.2: 3e-4 and 9e-4; at 1: 4e-3 and 1.4e-2. The squares that are judged in the
-default run have log-variances up to 0.15 at 128 draws, thus at most 2.5e-4.
+Means of skewed draws differ more often, nearly always on the low side. For log-normal draws with log-variance 0.05, the
+probability is 1e-4 with 128 draws and 2e-4 with 16; with log-variance 0.2, it is 3e-4 and 9e-4; with log-variance 1, it
+is 4e-3 and 1.4e-2. The squares that are judged in the default run have log-variances up to 0.15 at 128 draws, and
+thus at most 2.5e-4.
 """
 
 
@@ -124,7 +125,7 @@ def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Ar
 
 
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
-    """Return the p-value of a test that a mean lies within a relative margin of a prediction; small means it does.
+    """Return the p-value of the test whether a mean is within a relative margin of a prediction: small means yes.
 
     The p-value is the larger of two one-sided t tests. A small value shows that mean and prediction are equal up to the
     margin; a test for a difference cannot show that. Below 0.025, the 95% interval lies inside the margin.

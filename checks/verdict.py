@@ -17,14 +17,16 @@ Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "pre
 DECIDING: tuple[Word, ...] = (
     "fails", "holds with a correction", "holds, loose", "holds", "undecided", "premise fails",
 )  # fmt: skip
-"""Verdict words, most decisive first: a claim gets the first of them that one of its rows has."""
+"""The verdict words, most decisive first: the verdict on a claim is the first of them that one of its rows has."""
 
 EXPONENT_MARGIN = 0.02
-"""How far an exponent may lie from the predicted one over the same grid, and a predicted limit from the claim's."""
+"""The allowed distance of an exponent from the predicted one over the same grid, and of a predicted limit from the
+claim's.
+"""
 
 
 LOOSE = 2.0
-"""A bound that is kept is "loose" where it is more than so many times what it bounds."""
+"""The ratio of bound to bounded number above which a bound that holds is called loose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Setting:
 
     def __str__(self) -> str:
         parts = [self.networks, *(f"{letter} = {_range(low, high)}" for letter, low, high in self.ranges), self.more]
-        parts += [f"{_range(*self.draws, to='-')} draws a cell"] if self.draws else []
+        parts += [f"{_range(*self.draws, to='-')} networks each"] if self.draws else []
         return ", ".join(filter(None, parts))
 
 

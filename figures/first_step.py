@@ -10,7 +10,9 @@ from theory.stack.optimizers import NAMES
 
 _OPTIMIZERS = NAMES | {"adam": r"Adam ($\epsilon\to 0$)"}
 PUBLISHED = {"5e-4": 5e-4, "7.0e-4": 7.0e-4, "1e-3": 1e-3}
-"""Largest rates of Adam: 5e-4 and 1e-3 of Xiong et al. (2020), 7.0e-4 of Vaswani et al. (2017); d = 512, 6-6."""
+"""Largest learning rates of published Adam recipes, by label: 5e-4 and 1e-3 of Xiong et al. (2020), 7.0e-4 of Vaswani
+et al. (2017); d = 512, 6-6.
+"""
 
 
 def first_step_rates(table: pd.DataFrame) -> Figure:

@@ -17,7 +17,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "rezero": {"color": "#e69f00", "marker": ">", "linestyle": (0, (2, 2))},
     "unnormed": {"color": "#000000", "marker": "*", "linestyle": (0, (4, 1, 1, 1, 1, 1))},
 }
-"""A placement's colour, mark and dashes, in every figure; nothing else has these colours but greys."""
+"""Color, marker and dashes of each placement, in every figure; only greys are also used for other curves."""
 
 WEIGHTS: dict[str, dict[str, Any]] = {
     "grad_sq_W1": {"label": r"$W^1$", "color": "#44aa99", "marker": "o"},
@@ -32,7 +32,9 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "grad_sq_XQ": {"label": r"$X^Q$", "color": "#117733", "marker": "+"},
     "grad_sq_XK": {"label": r"$X^K$", "color": "#88ccee", "marker": "x"},
 }
-"""Of a layer's matrices; W of its attention to itself and its feed-forward branch, X of its attention to a source."""
+"""Label, color and marker of each matrix of a layer: W for self-attention and feed-forward branch, X for
+cross-attention.
+"""
 # The third is open and large, so that it shows on another: curves may coincide.
 CURVES: list[dict[str, Any]] = [
     {"color": "#332288", "marker": "o", "linestyle": "-"},
@@ -45,7 +47,7 @@ CURVES: list[dict[str, Any]] = [
     {"color": "#aa4499", "marker": "<", "linestyle": (0, (7, 2))},
     {"color": "#000000", "marker": "*", "linestyle": (0, (4, 1, 1, 1, 1, 1))},
 ]
-"""Of what is no placement."""
+"""Color, marker and line style of curves that are not placements."""
 
 
 def looks() -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from figures.style import message, name_ends, of_placement, panels, plain_decade
 from theory.stack import TITLES
 
 _FLAT = 1.2
-"""Factor between the first and the last layer below which a curve counts as flat."""
+"""The factor between the first and the last layer below which a curve counts as flat."""
 
 
 def placements(norms: pd.DataFrame) -> Figure:

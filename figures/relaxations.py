@@ -20,7 +20,7 @@ _PATH_PANELS = {
 }
 _SHIFT = 0.17
 UNCHANGED = "nothing"
-"""`checks.stacks.relaxations.UNRELAXED`."""
+"""The name of the base network, `checks.stacks.relaxations.UNRELAXED`."""
 # A relaxation by which theory moves both numbers by less is named in no row.
 _LEAST_EFFECT = 0.1
 _MOST_ROWS = 10

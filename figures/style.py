@@ -31,7 +31,7 @@ BOUND: dict[str, Any] = {"color": _NEUTRAL, "linestyle": "--", "linewidth": 1.4}
 PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
 
 SYMBOLS = {"width": "width $d$", "depth": "depth $L$"}
-"""What an axis of sizes says."""
+"""The axis labels of width and depth."""
 
 # Of an axis from whose ends on powers of ten are enough.
 _MANY_DECADES = 300.0

@@ -1,4 +1,4 @@
-"""Is a mean-field statement about Transformers at initialization true, is it tight, and why?
+"""Predict, measure and judge the gradients of Transformers at initialization: the public Python interface.
 
     import gradbounds as gb
 

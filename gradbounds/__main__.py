@@ -1,4 +1,4 @@
-"""The entry point: `gradbounds` and `python -m gradbounds`."""
+"""The entry point of the program: `gradbounds` and `python -m gradbounds`."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ from gradbounds.shadowing import ShadowedError, check_own_packages, stranger
 
 
 def main() -> int:
-    """Run the command line; Ctrl-C while it is still loading is one line too.
+    """Run the command line. Ctrl-C during the imports ends with one line, too.
 
     So is a module that shadows ours, or a library's.
 
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def program() -> None:
-    """Run the command line as a process of its own, and end that with its exit code.
+    """Run the command line as a process and end the process with its exit code.
 
     A signal that comes when the work is done changes nothing: Python and torch take some tenths of a second to leave.
     """

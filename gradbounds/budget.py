@@ -1,4 +1,4 @@
-"""Time and memory that a prediction may take, and how a network is predicted within them."""
+"""Limits of time and memory for a prediction, and the choice of a method within them."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -32,7 +32,7 @@ _GROUPED = "a few tokens represent groups of their neighbours (docs/attention.md
 
 
 class OverBudgetError(ValueError):
-    """Theory has a rule for a network, which would take more than it may."""
+    """An error: theory has a rule for the network, but the prediction exceeds its budget."""
 
 
 _made: ContextVar[dict[Hashable, Any] | None] = ContextVar("made", default=None)
@@ -42,7 +42,7 @@ Made = TypeVar("Made")
 
 @contextmanager
 def each_once() -> Iterator[None]:
-    """Keep every prediction that is made here: many answers ask for the same networks."""
+    """Cache all predictions within a `with` block, since many answers need the same networks."""
     before = _made.set({})
     try:
         yield
@@ -55,7 +55,7 @@ _by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
 
 @contextmanager
 def by_estimates() -> Iterator[None]:
-    """Hold all time against estimates: a page chooses and refuses alike on every machine, and in no time."""
+    """Compare estimated times with budgets, so that a page makes the same choices on every machine."""
     before = _by_estimates.set(True)
     try:
         yield
@@ -76,7 +76,7 @@ def once(key: Hashable, make: Callable[[], Made]) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of one prediction.
+    """The limits of time and memory for one prediction.
 
     Attributes:
         seconds: on one core.
@@ -92,7 +92,7 @@ class Budget:
 
     @classmethod
     def of(cls, max_time: str | None, memory: str | None) -> "Budget":
-        """From what a user writes; what is taken unasked is the same on every machine.
+        """Read a budget from the user's words; defaults do not depend on the machine.
 
         Raises:
             ValueError: one of them cannot be read.
@@ -102,19 +102,19 @@ class Budget:
         return cls(seconds, limits[0], max_time is not None and not _by_estimates.get(), limits[1])
 
     def holds(self, cost: Cost) -> bool:
-        """Whether an estimate is within both."""
+        """Whether an estimate is within both limits."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
 
     def has_room(self, cost: Cost) -> bool:
-        """Whether a prediction may hold that, and the machine can."""
+        """Whether a prediction's memory is allowed by the budget and available on the machine."""
         return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:
-        """How many times a limit a cost is, of that which it is furthest beyond."""
+        """Return the largest ratio of a cost to its limit."""
         return max(cost.seconds / self.seconds, cost.bytes / self.bytes)
 
     def exceeded(self, cost: Cost) -> str:
-        """Which limits a cost is beyond, in words."""
+        """Say which limits a cost exceeds."""
         limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
         limits += [f"the {format_bytes(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
         limits += [f"the {format_bytes(self.free)} of free memory"] if self.free < cost.bytes <= self.bytes else []
@@ -123,7 +123,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a network is predicted.
+    """The method of a prediction: its network, its settings and its cost.
 
     Attributes:
         stack: the network.
@@ -144,11 +144,11 @@ class Way:
 
     @property
     def pace(self) -> float:
-        """How many times its estimate it takes on this machine."""
+        """Return the time on this machine divided by its estimate."""
         return self.measured.seconds / self.cost.seconds
 
     def predicted(self) -> Prediction:
-        """The prediction, whose cost was held against a budget."""
+        """Predict the network, whose cost was compared with the budget before."""
         arguments = {"grouped": False} | dict(self.arguments)
 
         def prediction() -> Prediction:
@@ -176,7 +176,7 @@ def by_clock(clock: Callable[[], float], estimate: float) -> float:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """The way to predict a network: as asked for, or by groups of its tokens, or with fewer patterns.
+    """Choose a method for a network within the budget: exact, by groups of tokens, or with fewer attention samples.
 
     Args:
         stack: the network.
@@ -193,7 +193,7 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
 
 def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """The same, chosen by estimates alone: the best that is within the budget, or the least that there is.
+    """Choose the method by estimates alone: the best within the budget, or the cheapest that exists.
 
     Raises:
         NoRuleError: as `way`.
@@ -210,7 +210,7 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
 
 
 def check(chosen: Way, budget: Budget, pace: float) -> None:
-    """Refuse what takes so many times its estimate and is then not within the budget.
+    """Refuse a prediction that exceeds the budget once its estimate is multiplied by the measured slowdown.
 
     Raises:
         OverBudgetError: so it is.
@@ -273,7 +273,7 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
-    """The largest power of two of tokens below the network's with which it is predicted within a budget."""
+    """Return the largest power of two below the network's tokens whose prediction is within the budget."""
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:
         try:

@@ -1,4 +1,4 @@
-"""From arguments to an exit code.
+"""The command line, from its arguments to the exit code.
 
 0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 """
@@ -55,7 +55,7 @@ _PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=
 
 
 def main(arguments: Sequence[str] | None = None, *, commands: Any = Command, program: str = "gradbounds") -> int:
-    """Run one command; bad input is one line on stderr and exit code 2.
+    """Run one command; bad input ends with one line on stderr and exit code 2.
 
     Args:
         arguments: as typed; those of the process if none are given.
@@ -341,7 +341,12 @@ def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbound
     # "None" among choices is a flag left out, which nobody types.
     message = re.sub(r"'None', |, 'None'(?=[,)])", "", " ".join(lines[first:last])).rstrip(".")
     # Of a flag that may be left out what counts is why its own kind refuses the word.
-    message = re.sub(r"no type matching .* could be instantiated from .* - <class '[\w.]+'>: ", "", message)
+    message = re.sub(
+        r"no type matching .* could be instantiated from .* - <class '[\w.]+'>: |(?<=Unrecognized) or misplaced"
+        r"| \(applied to [^)]*\) Arguments are applied .* can matter",
+        "",
+        message,
+    )
     command = next((f" {word}" for word in arguments[:1] if any(word in name.split() for name in EXAMPLES)), "")
     return f"{message}.{_suggestion(lines, arguments)} See {program}{command} --help."
 

@@ -1,4 +1,4 @@
-"""The network that a command is asked about: of flags, of a configuration file, or of a published model."""
+"""The network of a command: described by flags, by a configuration file, or by a published model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A network's description apart from flags of single fields.
+    """The description of a network, without the flags of single fields.
 
     Attributes:
         config: a file, or what is in it.
@@ -30,7 +30,7 @@ class Description:
     drawn_by: str = HUGGING_FACE
 
     def read(self, given: Mapping[str, Any]) -> tuple[Stack, tuple[Note, ...]]:
-        """The network of a configuration with some fields given anew, or of those alone; and notes on the file.
+        """Read the network of a configuration with some fields changed, and notes on the file.
 
         Raises:
             ValueError: there is neither a file nor a model whose keys are ignored or whose weights are drawn, or as
@@ -45,7 +45,7 @@ class Description:
         return stack_from_config(self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by, **given)
 
     def compared(self, given: Mapping[str, Any], changes: Sequence[str]) -> Stack:
-        """The network of `read` with some fields of other values, each as FIELD=VALUE.
+        """Return the network of `read` with further fields changed, each given as FIELD=VALUE.
 
         Raises:
             ValueError: a change is not of that form, or names no field, or the field does not take the value.
@@ -54,11 +54,11 @@ class Description:
 
     @property
     def is_model(self) -> bool:
-        """Whether there is a file or a published model."""
+        """Whether a file or a published model is given."""
         return self.config is not None or self.like is not None
 
     def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:
-        """The grid of the network, in which fields that are given anew have these values; or of those alone.
+        """Return the grid of networks with these values for the given fields.
 
         At every width and depth the weights are drawn by the model's rule for that size: fields that it changes move
         together with the sizes.
@@ -104,7 +104,7 @@ class Description:
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
-    """The changes of each network that is compared: a field that is given again begins another one, and so does a +.
+    """Split changes into compared networks: a repeated field or a `+` begins the next network.
 
     >>> variants(["placement=post", "placement=peri", "depth=4"])
     [('placement=post',), ('placement=peri', 'depth=4')]
@@ -127,7 +127,7 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:
-    """The values of fields that changes name, each as FIELD=VALUE.
+    """Return the values of changed fields, each given as FIELD=VALUE.
 
     Raises:
         ValueError: one is not of that form, or names no field, or the field does not take the value.

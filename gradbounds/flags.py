@@ -156,7 +156,7 @@ class ModelFlags(WithJson):
 
     @property
     def description(self) -> Description:
-        """The description of the network."""
+        """Return the description of the network that the flags give."""
         return Description(config=self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by)
 
 

@@ -1,4 +1,4 @@
-"""Grids of Stacks: values and ranges for every field, their product, fields that move together."""
+"""Grids of Stacks: values and ranges of fields, their product, and fields that vary together."""
 
 import math
 import re
@@ -30,7 +30,7 @@ _RANGE = re.compile(r"([^:]+):([^:]+):([x+])([^:]+)")
 
 
 def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
-    """Every Stack of a grid: the product of its fields' values, except where `zip` makes fields move together.
+    """Return every Stack of a grid: the product of its fields' values; fields under `zip` vary together.
 
     A field that is not given has its default, the paper's value, and `placement` has both.
 
@@ -60,13 +60,13 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
 
 
 def field_name(given: str) -> str:
-    """A field as the command line may spell it, with hyphens or underscores, by its name."""
+    """Return a field's name from its spelling on the command line, with hyphens or underscores."""
     name = given.strip().replace("-", "_")
     return name if name in FIELDS else given
 
 
 def field_value(name: str, word: str) -> Any:
-    """One value of a field as a flag takes it, 1e6 for a whole number too.
+    """Return one value of a field from the text of a flag; 1e6 is a whole number, too.
 
     Raises:
         ValueError: the field has numbers, and it is none.
@@ -85,12 +85,12 @@ def field_value(name: str, word: str) -> Any:
 
 
 def said(name: str, value: Any) -> Any:
-    """A field's value as flags and files take it."""
+    """Write a field's value as flags and files take it."""
     return OWN_WORD if name in OWN and (value is None or value != value) else value
 
 
 def with_words(table: "pd.DataFrame") -> "pd.DataFrame":
-    """A table to be printed, in which fields that are left to their own say so."""
+    """Return a table for printing, in which a field without a value says "own"."""
     return table.assign(**{name: [said(name, value) for value in table[name]] for name in OWN if name in table})
 
 
@@ -118,7 +118,7 @@ def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:
 
 
 def field_values(name: str, given: Any) -> list[Any]:
-    """The values that a flag or a file gives for a field, ranges spelled out.
+    """Return the values that a flag or a file gives for a field, with ranges expanded.
 
     Raises:
         ValueError: no value, or one that cannot be read.

@@ -1,4 +1,4 @@
-"""A command's help as it is printed: lines no longer than the terminal."""
+"""The help text of commands, folded to the width of the terminal."""
 
 import io
 import re
@@ -18,7 +18,7 @@ _ENDLESS = 2**20
 
 
 class Captured(io.StringIO):
-    """Text for a terminal, if stdout is one: what is printed here keeps its colours."""
+    """A text stream that keeps the colours of a terminal if stdout is one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Captured(io.StringIO):
 
 
 def folded_help(text: str) -> str:
-    """The help of a command, its prose folded and its boxes as they are."""
+    """Return the help of a command with its prose folded and its boxes unchanged."""
     drawn = tuple("╭│╰")
     return "\n".join(
         line if _COLOUR.sub("", line)[:1] in drawn and line else folded(line) for line in text.splitlines()
@@ -43,7 +43,7 @@ def folded_help(text: str) -> str:
 
 
 def some_boxes(text: str, fields: bool) -> str:
-    """The help of a command without the boxes of a network's fields, or these boxes alone."""
+    """Return the help of a command without the boxes of the network's fields, or only these boxes."""
     kept, hidden, in_box = list[str](), False, False
     for line in text.splitlines():
         if (plain := _COLOUR.sub("", line)).startswith(_BOX):
@@ -58,12 +58,12 @@ def some_boxes(text: str, fields: bool) -> str:
 
 
 def prose_width() -> int:
-    """Letters of a line of prose: as many as the terminal has, and at most 100."""
+    """Return the number of characters in a line of prose: the terminal's width, at most 100."""
     return min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
 
 
 def folded(text: str, *, indent: str = "", width: int | None = None) -> str:
-    """Prose with its longer lines folded where stdout is a terminal, or COLUMNS says how wide it is.
+    """Fold long lines of prose if stdout is a terminal or COLUMNS gives its width.
 
     Args:
         text: lines, of which those that fit are left as they are.

@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
-    """An object as JSON: tables are lists of rows, dataclasses are objects, and what is not finite is null.
+    """Write an object as JSON: tables become lists of rows, dataclasses objects, and NaN and infinity null.
 
     Args:
         content: the object's members.

@@ -1,4 +1,4 @@
-"""Networks side by side in text: some fields changed, several numbers of tokens, and samples beside theory."""
+"""Comparisons of networks in text: changed fields, several sequence lengths, and samples against theory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def comparison_lines(
 
 
 def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
-    """One sentence of what a network's gradients are beside another's.
+    """Compare a network's gradients with another's in one sentence.
 
     Args:
         name: of the network.
@@ -72,7 +72,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """One network at several lengths: ratios of first to last layer, and the last layer's norms, with errors beyond 1%.
+    """Print a network's first-to-last ratios and last norms at several lengths, with errors above 1%.
 
     Args:
         tables: its `layer_table` by theory at each number of tokens.
@@ -88,7 +88,7 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
 
 
 def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """A table of what samples have of one network beside theory: of every quantity the first layer and the last.
+    """Return a table of sampled and predicted quantities in the first and last layer of one network.
 
     Gradients are root mean squares of norms; what is judged is the mean square, whose word stands at the end.
 

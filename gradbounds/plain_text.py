@@ -1,4 +1,4 @@
-"""Text of others on a terminal: no character of it does anything but be seen, and no message is endless."""
+"""Safe text for the terminal: no control characters of others, and no endless messages."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ _END = 400
 
 
 def plain(text: str) -> str:
-    r"""Text with what a terminal would act on spelled out; ends of lines and tabs stay.
+    r"""Replace control characters in a text by visible ones; newlines and tabs stay.
 
     >>> plain("a\x1b[2Jb\n")
     'a\\u001b[2Jb\n'
@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    r"""A message as one plain line of at most 2000 letters, of which the middle is left out.
+    r"""Write a message as one plain line of at most 2000 characters, cut in the middle.
 
     >>> one_line("no such\n\x07file"), len(one_line("a" * 10**6))
     ('no such \\u0007file', 2000)
@@ -38,7 +38,7 @@ def one_line(message: str) -> str:
 
 
 class PlainText:
-    """A stream to print on, through `plain`; stdout is None where it was closed."""
+    """An output stream that replaces control characters; it accepts a closed stdout."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
@@ -49,7 +49,7 @@ class PlainText:
         return len(text)
 
     def isatty(self) -> bool:
-        """No: libraries then print no colours and move no cursor, which would be spelled out here."""
+        """Return False, so that libraries print no colours and move no cursor."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +57,7 @@ class PlainText:
 
 
 class Unfailing:
-    """A stream for messages, which no command needs: where they cannot be written they are lost."""
+    """A stream for messages that a command can lose: errors of writing are ignored."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
@@ -69,7 +69,7 @@ class Unfailing:
         return len(text)
 
     def flush(self) -> None:
-        """Flush, if that can be; what a full disk did not take is not tried again."""
+        """Flush the stream, and drop the text if a full disk did not take it."""
         try:
             self._stream.flush()
         except (OSError, ValueError):
@@ -80,13 +80,13 @@ class Unfailing:
 
 
 def write_no_more(stream: IO[str]) -> None:
-    """Let what a stream still holds go, which the interpreter would try once more to write when it ends."""
+    """Drop a stream's buffered text, which the interpreter would try to write again at its end."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a file, or closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table as lines: names in the first column start at the left, and everything else ends at the right.
+    """Write a table as lines: the first column is left-aligned, the others are right-aligned.
 
     >>> print(*table_lines(["layer", "norm"], [["1", "0.25"], ["12", "3"]]), sep=chr(10))
       layer  norm

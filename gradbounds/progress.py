@@ -1,4 +1,4 @@
-"""How far a sweep is: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a sweep: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ _FIRST_ESTIMATE = 0.05
 
 @contextmanager
 def progress() -> "Iterator[Callable[[Progress], None]]":
-    """Show what a sweep reports."""
+    """Show the progress that a sweep reports."""
     console = Console(stderr=True)
     if not console.is_terminal:
         last = -1
@@ -51,7 +51,7 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 
 @contextmanager
 def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal for what is called with how much is done, and of how much; elsewhere nothing, or lines.
+    """Show the progress of a counted task: a bar on a terminal, elsewhere nothing or lines.
 
     Where things take unlike times, it is called with the share of the work that is done, too.
 
@@ -91,7 +91,7 @@ def _left(elapsed: float, share: float) -> str:
 
 @contextmanager
 def estimated(what: str, seconds: float) -> Iterator[None]:
-    """A bar on a terminal, and a line elsewhere, for what takes about so long and does not say how far it is.
+    """Show the progress of a task with an estimated time: a bar on a terminal, elsewhere one line.
 
     The bar is full after that time, and says how long it has taken since.
     """
@@ -109,14 +109,14 @@ class _Clock(BarColumn):
     """A bar of the time that has passed."""
 
     def render(self, task: "Task") -> "ProgressBar":
-        """The bar, as often as it is drawn."""
+        """Draw the bar."""
         task.completed = min(task.elapsed or 0.0, task.total or 0.0)
         return super().render(task)
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say on a terminal what runs while it does, and nothing elsewhere."""
+    """Name the running task on a terminal while it runs; print nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -130,7 +130,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Let `shown` say nothing: of many steps one bar is enough."""
+    """Silence `shown` within a `with` block: one bar is enough for many steps."""
     before = _silent.set(True)
     try:
         yield
@@ -139,14 +139,14 @@ def quietly() -> Iterator[None]:
 
 
 def shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Say what runs: on a terminal while it does, and how long it takes, where it takes long, anywhere."""
+    """Name a running task on a terminal, and print its duration if it takes long."""
     if _silent.get():
         return nullcontext()
     return estimated(what, seconds) if seconds > LONG else working(what)
 
 
 def words(now: "Progress") -> str:
-    """Cells, draws per second and time left."""
+    """Write the finished cells, the draws per second and the remaining time."""
     elapsed = max(now.seconds, 1e-9)
     line = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "

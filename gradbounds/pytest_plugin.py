@@ -1,4 +1,4 @@
-"""`pytest --gradbounds-run RUN` asserts the scaling exponents and means of a run of one's own, and nothing else."""
+"""The option `pytest --gradbounds-run RUN`, which asserts scaling exponents and means of a user's run."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ OPTION = "--gradbounds-run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
+    """Add the option `--gradbounds-run`."""
     about = "run only the assertions of gradbounds about this run folder: exponents, means, committed verdicts"
     parser.getgroup("gradbounds").addoption(OPTION, metavar="RUN", help=about)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With the option, collect the suite about a run instead of what else there is.
+    """Collect only the test suite about a run if the option is given.
 
     Raises:
         pytest.UsageError: the folder is no run that can be judged, or our packages cannot be imported.
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the suite about a run its verdicts and cells."""
+    """Give the tests about a run its verdicts and cells."""
     folder = metafunc.config.getoption(OPTION)
     if folder is None or metafunc.module.__name__.rpartition(".")[2] != "run_suite":
         return

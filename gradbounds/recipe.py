@@ -1,4 +1,4 @@
-"""A recipe: everything that fixes a sweep, from flags, a TOML file or a preset."""
+"""The recipe of a sweep: everything that determines its samples, from flags, a TOML file or a preset."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,7 +22,7 @@ _SAMPLING = ("engine", "device", "dtype", "text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A sweep as flags or a file give it; the keys of a file are these names.
+    """A sweep as flags or a file describe it; the keys of the file are these names.
 
     Attributes:
         grid: one grid or several, whose cells are taken together; see `gradbounds.grid.stacks`.
@@ -50,7 +50,7 @@ class Recipe:
                 raise ValueError(f"{f.name} must be {'an integer' if kind is int else 'a string'}, got {value!r}.")
 
     def stacks(self) -> list[Stack]:
-        """The Stacks of all grids, each once.
+        """Return the distinct Stacks of all grids.
 
         Raises:
             ValueError: a grid makes no sense.
@@ -58,7 +58,7 @@ class Recipe:
         return list(dict.fromkeys(stack for grid in self.grid for stack in stacks(grid)))
 
     def changed(self, grid: Mapping[str, Any], **others: Any) -> "Recipe":
-        """This recipe with fields that flags give: in every grid, and those of the others that are not None.
+        """Return this recipe with the given flags: network fields change in every grid, other values if not None.
 
         Raises:
             ValueError: a value is of the wrong kind.
@@ -67,13 +67,13 @@ class Recipe:
         return replace(self, grid=tuple({**table, **grid} for table in self.grid), **given)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as a file has it."""
+        """Return the recipe as the mapping that a file contains."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "grid"}
         return plain | {"grid": [dict(table) for table in self.grid]}
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe of a TOML file, or of a run's manifest; a text is looked for beside the file.
+    """Read a recipe from a TOML file or a run's manifest; relative text files are next to that file.
 
     Raises:
         ValueError: the file is missing, no TOML, has keys that a recipe has not, or networks that no recipe describes.
@@ -111,7 +111,7 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
 
 
 def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
-    """The recipe of a run's manifest; without "own" it was written when 0 left fields like branch_scale to their own.
+    """Read the recipe of a run's manifest; in old manifests without "own", 0 means "own" in fields like branch_scale.
 
     Raises:
         ValueError: as `recipe_of`.
@@ -131,12 +131,12 @@ def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
 
 
 def preset(name: str) -> Recipe:
-    """A recipe that comes with gradbounds."""
+    """Return a preset recipe that comes with gradbounds."""
     return recipe_of(parsed((_FOLDER / f"{name}.toml").read_bytes(), "TOML"))
 
 
 def recipe_of(content: Mapping[str, Any]) -> Recipe:
-    """The recipe that a mapping describes.
+    """Return the recipe that a mapping describes.
 
     Raises:
         ValueError: it has keys that a recipe has not, or values of the wrong kind.

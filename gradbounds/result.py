@@ -1,4 +1,4 @@
-"""Results of commands, and their delivery: on the terminal, as JSON, into a folder."""
+"""Results of commands, delivered to the terminal, as JSON, or into a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ class Result:
         return f"<p>{self.about}</p>" + "".join(tables)
 
     def to_frame(self, name: str = "") -> "pd.DataFrame":
-        """A table by its name, the main one if none is given.
+        """Return a table by name; without a name, the main table.
 
         Raises:
             ValueError: there is no such table.
@@ -69,7 +69,7 @@ class Result:
         return _named(self.tables, name, "table")
 
     def plot(self, name: str = "", **options: Any) -> "Figure":
-        """A figure by its name, the first if none is given, drawn with the options that it takes.
+        """Draw a figure by name with its options; without a name, the first figure.
 
         Raises:
             ValueError: there is no such figure.
@@ -91,7 +91,7 @@ def _verdict_lines(verdicts: "Sequence[Verdict]") -> list[str]:
 def deliver(
     result: Result, *, command: str = "", out: Path | None = None, as_json: bool = False, strict: bool = True
 ) -> int:
-    """Print a result, in words or as one JSON object, and write its tables and figures into a folder.
+    """Print a result as text or as one JSON object, and write its tables and figures into a folder.
 
     Args:
         result: what was found.

@@ -1,4 +1,4 @@
-"""`gradbounds runs`: the runs of a folder, or what is in one; it loads no torch."""
+"""The command `gradbounds runs`: list the runs of a folder, or describe one; torch is not loaded."""
 
 from pathlib import Path
 from typing import Any

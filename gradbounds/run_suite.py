@@ -1,4 +1,4 @@
-"""Tests that `pytest --gradbounds-run RUN` runs. Claims that a run cannot decide are skipped with the reason."""
+"""The tests of `pytest --gradbounds-run RUN`; claims that the run cannot decide are skipped with the reason."""
 
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ from simulate import Run
 
 @cache
 def compared_with_theory(folder: str) -> dict[str, dict[str, Any]]:
-    """The arguments of the tests below, by name and id.
+    """Return the arguments of the tests below, by name and id.
 
     Raises:
         ValueError: the folder is no run, or holds no draws.
@@ -34,7 +34,7 @@ def compared_with_theory(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def test_exponent_is_the_predicted_one(exponent: Verdict) -> None:
-    """An exponent over the run's own grid, within 0.02 of theory's over the same grid or within 4 standard errors."""
+    """Test that a measured exponent is within 0.02, or 4 standard errors, of theory's on the same grid."""
     low, high = exponent.interval
     numbers = f"samples {exponent.measured:.4g} [{low:.4g}, {high:.4g}], theory {exponent.predicted:.4g}"
     assert exponent.agreement != "differs", numbers
@@ -43,7 +43,7 @@ def test_exponent_is_the_predicted_one(exponent: Verdict) -> None:
 
 
 def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:
-    """Every quantity of every layer within 3% of theory or within 4 standard errors."""
+    """Test that every quantity in every layer is within 3%, or 4 standard errors, of theory."""
     differing = cell[cell["agreement"] == "differs"]
     columns = ["quantity", "layer", "mean", "sem", "predicted"]
     assert differing.empty, "\n" + differing[columns].to_string(index=False)
@@ -52,7 +52,7 @@ def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:
 
 
 def test_verdict_is_the_committed_one(pair: tuple[Verdict, Verdict]) -> None:
-    """The same word as in `paper_checks.md`."""
+    """Test that each verdict equals the committed one in `paper_checks.md`."""
     now, before = pair
     if now.verdict != before.verdict and "undecided" in (now.verdict, before.verdict):
         pytest.skip(f"undecided: {now.note}")

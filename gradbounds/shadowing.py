@@ -1,4 +1,4 @@
-"""Whether Python finds the packages of this project, or somebody's modules of the same names before them.
+"""A check that Python imports this project's packages, not other modules with the same names.
 
 `theory`, `simulate`, `checks` and `figures` are words that a script or a folder of one's own may well use. Where that
 folder comes first on Python's path (a script's own folder, a notebook's, `python -m`), its module would be taken for
@@ -23,7 +23,7 @@ _PROGRAMS = ("__main__", "__mp_main__")
 
 
 class ShadowedError(ImportError):
-    """Somebody else's module stands before a package of ours; the message is one line, and all that is shown."""
+    """An error: another module has the name of one of this project's packages and is found first."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython and its notebooks show."""
@@ -43,7 +43,7 @@ class _OwnPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Our package, or None where the other finders are to look."""
+        """Find one of this project's packages, or return None so that other finders look."""
         if path is not None or fullname not in _PACKAGES:
             return None
         first = PathFinder.find_spec(fullname)
@@ -58,12 +58,12 @@ def _is_program(origin: str) -> bool:
 
 
 def allow_names_of_programs() -> None:
-    """From now on a program with the name of one of our packages is not taken for it."""
+    """Accept a program whose file has the name of one of this project's packages."""
     sys.meta_path.insert(0, _OwnPackages())
 
 
 def load_own(*names: str) -> None:
-    """Load packages of ours whatever else has their names: for a process in which nobody else's code has run."""
+    """Load this project's packages first, in a process that has run no other code."""
     finder = _OwnPackages(names)
     sys.meta_path.insert(0, finder)
     try:
@@ -74,7 +74,7 @@ def load_own(*names: str) -> None:
 
 
 def check_own_packages(last: str = _PACKAGES[-1]) -> None:
-    """Pass where Python finds our packages, those that `last` needs and itself; all if it is another or left out.
+    """Check that Python finds this project's packages: those up to `last`, or all if it is left out.
 
     Raises:
         ShadowedError: it finds another module first, or has loaded it already.

@@ -1,4 +1,4 @@
-"""Tables that a folder keeps by key, so that a command that was stopped continues."""
+"""A cache of tables in a folder, so that an interrupted command can continue."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ from simulate.runs.files import write_whole
 
 
 def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
-    """A table of that key from the folder, or made and put there; and whether it was made.
+    """Return the table of a key from the folder, or compute and store it; and whether it was computed.
 
     Args:
         out: the folder.
@@ -35,7 +35,7 @@ def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.D
 
 
 def write_frame(file: Path, frame: pd.DataFrame) -> None:
-    """Write a data frame as a Parquet file, whole or not at all, with checksums of its pages and of its values.
+    """Write a data frame as a Parquet file atomically, with checksums of pages and values.
 
     Raises:
         ValueError: the file cannot be written.
@@ -47,7 +47,7 @@ def write_frame(file: Path, frame: pd.DataFrame) -> None:
 
 
 def read_frame(file: Path) -> pd.DataFrame:
-    """Read what `write_frame` has written, or an earlier version, whose files have no checksums.
+    """Read a file of `write_frame`, or of an earlier version without checksums.
 
     Raises:
         ValueError: the file is damaged.
@@ -68,6 +68,6 @@ def _digest(frame: pd.DataFrame) -> str:
 
 
 def file_of(out: Path, key: dict[str, Any], version: int) -> Path:
-    """Where the folder has the table of a key, if it does."""
+    """Return the file of a key's table, if the folder has it."""
     name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
     return out / "models" / f"{name}.parquet"

@@ -1,4 +1,4 @@
-"""Durations and sizes: read from what a user writes, and written with the unit that suits them."""
+"""Durations and sizes with units: reading and writing."""
 
 import math
 import re
@@ -13,7 +13,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(seconds: float) -> str:
-    """A duration in the unit that suits it.
+    """Write a duration with a suitable unit.
 
     >>> duration(0.4), duration(61), duration(86400)
     ('0.4 s', '1.0 min', '24.0 h')
@@ -26,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in the unit that suits them.
+    """Write a number of bytes with a suitable unit.
 
     >>> format_bytes(512), format_bytes(3 * 2**20), format_bytes(5 * 2**50)
     ('1 KiB', '3.0 MiB', '5.0 PiB')
@@ -38,7 +38,7 @@ def format_bytes(count: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """A duration in seconds.
+    """Read a duration, in seconds.
 
     Raises:
         ValueError: it is none.
@@ -53,7 +53,7 @@ def seconds_of(text: str) -> float:
 
 
 def byte_count(text: str) -> float:
-    """A size with its unit, in bytes: powers of 1000 with kB, MB, GB, TB, of 1024 with KiB, MiB, GiB, TiB.
+    """Read a size in bytes: kB, MB, GB, TB are powers of 1000, and KiB, MiB, GiB, TiB powers of 1024.
 
     Raises:
         ValueError: it is no size above 0.

@@ -1,4 +1,4 @@
-"""Imports of the process that workers are forked from, independent of other modules with our packages' names.
+"""The imports of the process from which workers are forked, safe from modules with our packages' names.
 
 It looks into the folder where it is started first, and so would take somebody's `simulate.py` there for ours.
 """

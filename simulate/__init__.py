@@ -1,6 +1,6 @@
-"""Simulation of random networks: independent draws of a Stack, their quantities, and the folder that stores them.
+"""Simulation of random networks: independent draws of a Stack, their quantities, and run folders that store them.
 
-A name is loaded when it is first asked for: a run folder is read without torch.
+Each public name is imported at its first use, so a run folder can be read without importing torch.
 """
 
 from typing import TYPE_CHECKING
@@ -31,10 +31,10 @@ else:
     }
 
     def __getattr__(name):
-        """A public name, loaded now and kept.
+        """Import a public name of `simulate` at its first use, keep it, and return it.
 
         Raises:
-            AttributeError: there is none.
+            AttributeError: `simulate` has no public name like this.
         """
         if name not in _HOMES:
             raise AttributeError(f"module 'simulate' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The one error for a count that is none; it loads no torch."""
+"""The check of all counts that users give, such as draws and seeds, without importing torch."""
 
 import numpy as np
 
@@ -6,16 +6,16 @@ MOST = {
     "draws": 2**40, "seed": 2**63 - 1, "seeds": 10**4, "workers": 4096, "steps": 10**5,
     "patterns": 10**6,
 }  # fmt: skip
-"""The most of what is counted, by name; of anything else `MOST_OF_ANY`. More would never end, or not fit a table."""
+"""The largest allowed counts by name; other names have `MOST_OF_ANY`. Larger ones would never end or fit a table."""
 
 MOST_OF_ANY = 2**31 - 1
 
 
 def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is not an integer from `least` to the most there may be of its name.
+    """Check that a value is an integer from `least` to the maximum allowed for its name.
 
     Raises:
-        ValueError: the value is not.
+        ValueError: the value is not an integer, or is outside this range.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")

@@ -1,4 +1,4 @@
-"""Memory that is free here and now, without torch."""
+"""The free memory of this machine and process, without importing torch."""
 
 import math
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import psutil
 
 
 def free_memory() -> float:
-    """Bytes that this process may still take: of the machine, and of the control groups that it is in."""
+    """Return the bytes that this process may still allocate, limited by the machine and by its control groups."""
     groups = _left_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     return float(min(psutil.virtual_memory().available, *groups, math.inf))
 
 
 def _left_in_groups(membership: Path, root: Path) -> Iterator[float]:
-    """Yield the memory left by control groups (versions 1 and 2), which limit containers and jobs."""
+    """Yield the free bytes of each control group (versions 1 and 2), which limit containers and jobs."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Real text as windows of word ids: repeated words share an embedding, labels are the next words."""
+"""Real text as windows of token ids: repeated words share an embedding, and labels are the next words."""
 
 import hashlib
 from collections import Counter
@@ -13,7 +13,7 @@ from theory.stack.documents import content_of
 UNKNOWN = 0
 
 TEXTS = {"lighthouse": Path(__file__).parent / "lighthouse.txt"}
-"""Texts that come along, by names that stand for a file's path: a short story of our own."""
+"""Built-in texts, as paths by name: a short story of our own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,21 +31,22 @@ class TextWindows:
     source: str
 
     def batches(self, sequences: int) -> NDArray[np.int64]:
-        """So many consecutive windows at a time, (batches, sequences, n + 1); what is left over is not used."""
+        """Return batches of so many consecutive windows, (batches, sequences, n + 1); leftover windows are not used."""
         count = len(self.ids) // sequences
         return self.ids[: count * sequences].reshape(count, sequences, -1)
 
     def first_occurrence(self, sequences: int = 1) -> NDArray[np.int64]:
-        """For every input of a batch the first place that holds the same word, (batches, sequences * n)."""
+        """Return for every input of a batch the first position with the same token id, (batches, sequences * n)."""
         words = self.batches(sequences)[:, :, :-1].reshape(len(self.ids) // sequences, -1)
         return np.argmax(words[:, :, None] == words[:, None, :], axis=2)
 
 
 def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
-    """Read a text as consecutive windows of whitespace-separated words; the label of a word is the next word.
+    """Read a text file as consecutive windows of token ids, one id per word; a word's label is the next word.
 
-    The vocab − 1 most frequent words have ids of their own, ties in order of appearance; all others share id 0.
-    A window starts every `tokens` words; words after the last whole window are not used.
+    Words are separated by whitespace. The vocab − 1 most frequent words have their own ids, with ties in order of
+    appearance; all other words share id 0. A window starts every `tokens` words, and words after the last whole window
+    are not used.
 
     Args:
         path: path of a UTF-8 file, or "lighthouse" for a built-in short story.
@@ -70,10 +71,10 @@ def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
 
 
 def read_utf8(name: str, path: str | Path) -> bytes:
-    """A file's bytes, which are UTF-8; errors say what the file was to be.
+    """Return a file's bytes after checking that they are UTF-8.
 
     Raises:
-        ValueError: it is missing, unreadable or not UTF-8.
+        ValueError: the file is missing, unreadable or not UTF-8; the message begins with `name`.
     """
     raw = content_of(path, name)
     try:

@@ -1,4 +1,4 @@
-"""Threads of NumPy's products."""
+"""The number of threads in NumPy's matrix products."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +9,10 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def one_numpy_thread() -> Iterator[None]:
-    """One thread in a product of NumPy, as long as it lasts.
+    """Limit NumPy's matrix products to one thread within a `with` block.
 
-    Small matrices run many times slower on two threads of a busy machine, which wait for one another.
+    Products of small matrices take many times longer with two threads on a busy machine, because the threads wait for
+    each other.
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield
@@ -19,5 +20,5 @@ def one_numpy_thread() -> Iterator[None]:
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The libraries whose threads can be counted; to look for them takes milliseconds."""
+    """Return the controller of the linear algebra libraries' threads; finding them takes milliseconds."""
     return ThreadpoolController()

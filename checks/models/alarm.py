@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 WHOLE_MODEL = 0
-"""The layer number of a statement about all layers of a list, or about the whole model."""
+"""The layer number of an alarm about all layers of a list, or about the whole model."""
 
 # What comes first is most likely the cause of what comes after.
 _ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight", "structure", "depth", "theory",

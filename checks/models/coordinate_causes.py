@@ -12,11 +12,13 @@ from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
 
 _EXACT = 0.1
-"""How far powers of what is exact may be from one another; factors such as a base width stay outside of powers."""
+"""The largest difference between exact exponents that count as equal; factors such as a base width do not enter
+exponents.
+"""
 _NEAR = 0.5
-"""Powers are multiples of it, and one that is measured is no farther from its own."""
+"""The step between possible exponents; a measured exponent is at most this far from its own."""
 _HELD_BACK = 0.3
-"""The share of a step that epsilon takes, from which it is the cause of a step that is too small."""
+"""The share of a step that epsilon takes above which epsilon is reported as the cause of a step that is too small."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,13 @@ LEVEL = 0.999
 """The level of the interval that must lie outside the margin for a breach."""
 
 BEND = 0.1
-"""A note is given if an exponent changes by this much: from the two smallest to the two largest sizes, beyond its
-interval; or from the measured sizes to sizes `FARTHER` times as large."""
+"""The change of an exponent above which a note is given.
+
+The change is taken from the two smallest to the two largest sizes, beyond its interval, or from the measured sizes to
+sizes `FARTHER` times as large.
+"""
 FARTHER = 4.0
-"""The factor by which sizes are extrapolated."""
+"""The factor by which widths or depths are extrapolated."""
 
 Against = Literal["width", "depth"]
 JUDGED = ("coordinates", "own", "passed")
@@ -167,7 +170,7 @@ def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
 
 
 def exponent_excess(exponent: float, asked: Range) -> float:
-    """Extrapolate an exponent to widths or depths `FARTHER` times as large.
+    """Predict an exponent at widths or depths `FARTHER` times as large, from its value inside the expected range.
 
     The squared quantity is modelled as a sum of two terms, whose exponents are the ends of the expected range. In mu-P,
     a product with random weights or inputs contributes n^-1/2, and the learned part is of order 1.

@@ -13,7 +13,10 @@ from theory.configurations import stack_from_config
 from theory.mean_field.prediction import Prediction
 
 _SECONDS, _PATTERNS = 0.5, 16
-"""The time limit of a prediction and its attention samples; networks with many tokens are predicted with fewer."""
+"""The time limit in seconds of a prediction, and its number of attention samples.
+
+Networks with many tokens are predicted with fewer tokens.
+"""
 _SAME = 0.02
 
 

@@ -15,7 +15,7 @@ BELONGS: dict[str, tuple[tuple[Question, ...], str]] = {
     **dict.fromkeys(("layers", "against", "stack"), (("grid", "one"), "cannot be combined with steps")),
     **dict.fromkeys(("loss", "trained", "logged"), (("one",), "requires one module")),
 }
-"""By argument or flag: the uses that allow it, and what it requires."""
+"""The uses of `probe` that allow an argument or flag, and the words for its requirement, by argument."""
 
 
 def check_question(question: Question, given: Iterable[str]) -> None:

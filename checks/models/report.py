@@ -35,7 +35,7 @@ from simulate.modules.probe import Probed
 from theory.stack.parametrizations import Parametrization
 
 ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype", "optimizer")
-"""Kinds of alarms that apply to any weights; the others apply only to an initialization."""
+"""The kinds of alarms that apply to any weights; other kinds apply only to an initialization."""
 _TITLES = {
     "sp": "the standard parametrization", "mup": "mu-P", "mean-field": "the mean-field parametrization",
     "completep": "CompleteP",

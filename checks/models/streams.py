@@ -10,8 +10,10 @@ from checks.models.alarm import WHOLE_MODEL, Finding, escaped
 from simulate.modules.probe import ROUNDED
 
 NORMED_RESPONSE = 0.1
-"""A layer whose output responds less to the scale of its input ends in a norm: the response is 0 after a norm, and the
-input's share of the output without one."""
+"""The largest response of a layer's output to the scale of its input that counts as a norm at the layer's end.
+
+The response is 0 after a norm, and without one it is the input's share of the output.
+"""
 
 # So often is a layer named by mistake, if what it adds has a random direction.
 _MISTAKE = 1e-6

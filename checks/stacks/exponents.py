@@ -33,7 +33,7 @@ from theory.paper.claims import CLAIMS
 from theory.paper.proof_chain import growth as symbolic_growth
 
 DEPTH_EXPONENT = {placement: float(number) for placement, number in CLAIMS["T1"].numbers.items()}
-"""What Theorem 1 says of the last layer's norm as L grows."""
+"""Theorem 1's exponent of the last layer's gradient norm in L, by placement."""
 
 # Of a local exponent at great depth; arrays of tokens take longer than pairs.
 _DEEP = {True: 1000, False: 256}
@@ -288,7 +288,7 @@ def depth_limit(stack: Stack) -> float:
 
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
-"""What a series has in common: the placement, and what is held."""
+"""The key of a series: the placement, and the fixed sizes."""
 
 
 def _long_series(

@@ -19,7 +19,7 @@ from theory import Stack
 from theory.stack import PAPER
 
 MINIMUM_DRAWS = 32
-"""Cells with fewer draws give no verdicts: errors estimated from fewer make intervals of exponents too narrow."""
+"""The smallest number of draws for a verdict: errors estimated from fewer make intervals of exponents too narrow."""
 
 
 def verdicts(cells: Sequence[Samples]) -> list[Verdict]:

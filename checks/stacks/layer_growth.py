@@ -15,10 +15,10 @@ from theory import Stack, predict
 from theory.paper.layer_growth import layer_factor
 
 LEAST_DEPTH = 12
-"""Over the upper half of fewer layers tokens are not aligned yet, and a slope has few points."""
+"""The smallest depth that is judged: with fewer layers, tokens are not yet aligned, and the slope has few points."""
 LARGEST_DEPTH_OVER_WIDTH = 1 / 200
 MARGIN = 0.03
-"""Of the ratio of the gradients at the ends of those layers."""
+"""The allowed relative error of the ratio of gradients at the ends of the upper half of the layers."""
 
 
 def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:

@@ -62,10 +62,12 @@ RELAXATIONS: dict[str, Mapping[str, Any]] = {
         "norm_epsilon": 1e-5,
     },
 }  # fmt: skip
-"""Assumptions switched off one at a time, and then together as well-known architectures do, queries and keys aside."""
+"""Assumptions that are dropped one at a time, and then together as in well-known architectures, without queries and
+keys.
+"""
 
 UNRELAXED = "nothing"
-"""The name of a base setting as it is."""
+"""The name of a base network without dropped assumptions."""
 
 _LETTER: dict[Against, str] = {"width": "d", "depth": "L"}
 

@@ -26,4 +26,7 @@ RUN_TABLES: dict[str, Callable[[Sequence[Samples]], pd.DataFrame]] = {
     "excess": excess_table,
     "proof_chain": chain_table,
 }
-"""Each from samples that theory has a rule for; a `ValueError` says what they lack. Figures come in this order."""
+"""Functions that make a run's tables from its samples, by name, in the order of the figures.
+
+Theory must have a rule for the samples. A `ValueError` says which samples are missing.
+"""

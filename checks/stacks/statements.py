@@ -25,15 +25,18 @@ from theory.stack.quantities import QUANTITIES
 from theory.stack.registry import nearest
 
 GROWTH_MARGIN = 0.01
-"""Of a growth a layer, relative."""
+"""The relative margin of a growth per layer."""
 MARGINS = {"value": MARGIN, "bound": MARGIN, "ratio": MARGIN, "exponent": EXPONENT_MARGIN, "growth": GROWTH_MARGIN}
-"""How far a number may lie from the claimed one by kind, relative but for exponents; a comparison has none."""
+"""The allowed distance of a number from the claimed one, by kind: relative, and absolute for exponents.
+
+A comparison has no margin.
+"""
 
 STEPS = ("gain", "curvature", "critical_rate", "logit_change_sq")
-"""Numbers of a first step, which a claim with an optimizer may be about."""
+"""The numbers of a first step that a claim with an optimizer may concern."""
 
 _PATTERNS, _SECONDS = 1024, 120.0
-"""Attention patterns behind a prediction, and the most seconds that it may take."""
+"""The number of attention samples of a prediction, and its time limit in seconds."""
 
 _COLUMN = re.compile(r"([A-Za-z_0-9]+)(?:\[(-?[0-9]{1,6})\])?")
 
@@ -46,9 +49,9 @@ class Network(NamedTuple):
 
 
 Columns = dict[tuple[str, int | None], float]
-"""Weights of ln E[q], by the name of q and the index of its layer."""
+"""The weights of ln E[q], by the name of the quantity q and the index of its layer."""
 Means = Mapping[str, NDArray[Any]]
-"""Numbers by name: means of theory, or draws of networks along a first axis."""
+"""Numbers by quantity name: means in theory, or draws of networks along the first axis."""
 
 
 @dataclass(frozen=True, slots=True)

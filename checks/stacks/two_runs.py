@@ -14,10 +14,12 @@ from simulate import Samples
 from theory import Stack
 
 RATE = 0.01
-"""How often two runs of the same law have a number that differs, at most, over all numbers together."""
+"""The largest probability that two runs of the same law have any number that differs."""
 
 PERMUTATIONS = 999
-"""How often draws are dealt to the two runs anew. With the runs as they are they make 1000, and 10 of them are 1%."""
+"""The number of random assignments of draws to the two runs; with the runs themselves there are 1000, and 10 of them
+are 1%.
+"""
 
 
 def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, tuple[object, object]]:

@@ -1,1 +1,1 @@
-"""Actions of the commands; a module has the name of its command's flags."""
+"""The actions of the commands, one module for each command or view."""

@@ -1,4 +1,4 @@
-"""`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
+"""The view `gradbounds predict --batch`: loss and gradient norm of a batch of text, as a training log begins."""
 
 import math
 import sys
@@ -71,7 +71,7 @@ _NOT_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A network and a text, and in words what of it nobody gave.
+    """A network, a batch and a text, with words for the values that the user did not give.
 
     Attributes:
         given: fields of the network.
@@ -90,7 +90,7 @@ def resolve_batch(
     given: Mapping[str, Any], of: Description, *, text: str | None, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Asked:  # fmt: skip
-    """What a batch is asked of: of a model its own context, or the half, quarter, ... that the budget holds.
+    """Choose the network and text of a batch: the model's context, or the largest half of it within the budget.
 
     Raises:
         ValueError: the configuration or a law cannot be read.
@@ -137,7 +137,7 @@ def predict_batch(
     asked: Asked, batch: int, of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None, plan: bool = False, every_layer: bool = False, coarse: bool = False,
 ) -> Result:  # fmt: skip
-    """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
+    """Predict loss and gradient norm of a batch of sequences, with the share of each kind of parameter.
 
     Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
     `coarse` is as in `noise_scale`.
@@ -165,10 +165,8 @@ def predict_batch(
         raise ValueError(f"{error} --text {DISTINCT} assumes that no token occurs twice.") from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
-    table, line = (
-        _shares(scale.squares(batch, vectors)),
-        first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab)),
-    )
+    table = _shares(scale.squares(batch, vectors))
+    line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     lost = set(layers["quantity"][layers["predicted"].isna()])
     shown = table.sort_values("share", ascending=False, kind="stable")
@@ -178,6 +176,7 @@ def predict_batch(
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
+            "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
         },
         lines=[
@@ -240,7 +239,7 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.D
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:
-    """The law that a word or a file names; None where all words differ, which is `DISTINCT`.
+    """Return the token law that a word or a file names, or None for `DISTINCT`: all tokens differ.
 
     Raises:
         ValueError: as `TextLaw.read`.
@@ -263,13 +262,13 @@ def _say_how_long(file: str) -> None:
 
 
 def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """The `model_type`; None of a network that is described by flags."""
+    """Return the `model_type` of a configuration, or None for a network that flags describe."""
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
 
 
 def said_line(line: FirstLine) -> str:
-    """Loss and norm with their deviations."""
+    """Write loss and gradient norm with their standard deviations in one line."""
     at_most = "at most " * line.is_bound
     return (
         f"loss {line.loss:.4g} +- {at_most}{line.loss_deviation:.1g}, "
@@ -278,7 +277,7 @@ def said_line(line: FirstLine) -> str:
 
 
 def said_deviations(line: FirstLine) -> list[str]:
-    """What the deviations hold."""
+    """Say in words what the printed standard deviations include."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
         f"+-: standard deviation of one run{most} over random weights and texts. For the norm, it includes theory's",

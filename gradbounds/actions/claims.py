@@ -1,4 +1,4 @@
-"""`gradbounds claims`: the statements, their derivations, and what was measured."""
+"""The command `gradbounds claims`: statements of papers, their derivations and their measurements."""
 
 import textwrap
 from collections import Counter
@@ -20,7 +20,7 @@ _STEPS, _ROWS = 4, 4
 
 
 def list_claims() -> Result:
-    """Every claim with the verdicts that are committed."""
+    """List every claim with its committed verdicts."""
     verdicts = _committed()
     load_entry_points()
     width, lines = prose_width(), list[str]()
@@ -109,7 +109,7 @@ def _apart(verdicts: Sequence[Verdict]) -> str:
 
 
 def explain(name: str, *, everything: bool = False) -> Result:
-    """One claim: statement, assumptions, derivation, where it is tight, and what was measured.
+    """Explain one claim: statement, assumptions, derivation, where it is tight, and its measurements.
 
     Args:
         name: of the claim.
@@ -137,9 +137,9 @@ def explain(name: str, *, everything: bool = False) -> Result:
         "Statement": [claim.statement],
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),
         "Setting": [claim.setting],
-        "Assumes": claim.assumptions or ["nothing more"],
+        "Assumes": claim.assumptions or ["nothing beyond the setting"],
         "Derived": derived or [underived],
-        "Tight?": [claim.tight],
+        "Is it tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
         f"Measured: {_apart(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id)],
     }

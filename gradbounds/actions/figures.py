@@ -1,4 +1,4 @@
-"""Every figure of a set of samples, saved as files."""
+"""The figures of a set of samples, saved as files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def draw(folder: Path, out: Path) -> int:
 
 
 def draw_figures(cells: Sequence[Samples], folder: Path, suffixes: Sequence[str] = ("svg", "png")) -> list[Path]:
-    """Draw every figure that these cells have data for; a scaling figure needs two widths or depths.
+    """Draw every figure for which the cells have data; a scaling figure needs two widths or two depths.
 
     Raises:
         ValueError: the folder cannot be written, or theory has no rule for any of the networks.

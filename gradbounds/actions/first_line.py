@@ -1,4 +1,4 @@
-"""The first line of a training log in theory: loss and gradient norm of step 1, and how far one run is from them."""
+"""Theory's loss and gradient norm of step 1, with the standard deviation of one run."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _GATED_POWER = 2
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """Loss and gradient norm, each with the standard deviation of one run from it.
+    """Predicted loss and gradient norm of step 1, each with the standard deviation of one run.
 
     Attributes:
         loss: its mean.
@@ -58,7 +58,7 @@ class FirstLine:
 def first_line(
     scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextLaw | None, spread: float = 0.0
 ) -> FirstLine:
-    """The first line for a batch of so many sequences, a network that learns these vectors, and words of this law.
+    """Predict loss and gradient norm of step 1 for a batch size, a network and a token law.
 
     The spread is the standard deviation of ln kappa over texts of the law's kind; 0 for one known text.
     """
@@ -77,7 +77,7 @@ def first_line(
 
 
 def spread_of_texts(text: str | None, vocab: int) -> float:
-    """The standard deviation of ln kappa over the texts of a kind, kappa the chance that two tokens are the same.
+    """Return the standard deviation of ln kappa over texts of one kind; kappa is the probability of equal tokens.
 
     0 for any other law, which is one known text.
     """
@@ -88,7 +88,7 @@ def spread_of_texts(text: str | None, vocab: int) -> float:
 
 
 def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) -> list[str]:
-    """The text that a kind or a default names, and the norms of the texts with the least and the most repeats.
+    """Describe the text, and the gradient norms for the texts with the fewest and the most repeated tokens.
 
     Args:
         stack: the network.
@@ -117,7 +117,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
 
 
 def norms_of_texts(stack: Stack, text: str | None, line: FirstLine) -> tuple[float, float] | None:
-    """The gradient norms for the texts of a kind with the least and the most repeats; None for one known text."""
+    """Return the gradient norms for the least and most repetitive texts of a kind, or None for one known text."""
     if text not in KINDS:
         return None
     law = token_law(text, stack.vocab)
@@ -135,14 +135,14 @@ def _power(stack: Stack) -> int:
 def cost_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, *, coarse: bool = False
 ) -> tuple[Cost, bool]:
-    """The estimate of what the gradient of a batch takes, and whether tokens are taken in groups."""
+    """Estimate the cost of a batch's gradient, and whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse), grouped
 
 
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
-    """What the gradient of a batch takes on this machine, by a least batch that is clocked."""
+    """Measure the cost of a batch's gradient on this machine by timing the smallest batch."""
     cost, grouped = cost_of_batch(stack, law, patterns)
     two = replace(stack, sequences=2)
     return measured(two, cost, patterns=patterns, grouped=grouped, text=law)
@@ -152,7 +152,7 @@ def scale_of_batch(
     stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget, pace: float | None = None, *,
     coarse: bool = False,
 ) -> NoiseScale:  # fmt: skip
-    """The gradients of batches, within time and memory.
+    """Return the moments of a batch's gradient, from which its norm follows, within limits of time and memory.
 
     Who knows how many times its estimate the like of it takes here gives that as `pace`, and no clock is asked.
     `coarse` is as in `noise_scale`.
@@ -183,7 +183,7 @@ def scale_of_batch(
 
 
 def format_cost(cost: Cost, grouped: bool) -> str:
-    """What it takes, in words."""
+    """Write the time and memory of a prediction in words."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
 
@@ -213,7 +213,7 @@ def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
-    """The deviation of the loss if a label's logit were the same at all its positions, which is the most."""
+    """Return the largest standard deviation of the loss: every position of a label has the same logit."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels
     return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

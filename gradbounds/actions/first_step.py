@@ -1,4 +1,4 @@
-"""`gradbounds predict --first-step`: rates of the first step of training, in theory and in networks."""
+"""The view `gradbounds predict --first-step`: critical learning rates of step 1, in theory and in samples."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def first_steps(
     patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
     every_power: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Rates of the first step of every network and optimizer, in theory and, where draws are asked for, in networks.
+    """Compute learning rates of step 1 for each network and optimizer, in theory and in sampled networks.
 
     Args:
         stacks: the networks.

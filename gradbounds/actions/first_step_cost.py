@@ -1,4 +1,4 @@
-"""The time and memory that first steps of networks take, in theory and by stepping the networks themselves."""
+"""Time and memory of first steps, in theory and by stepping sampled networks."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _SECONDS_A_STEP, _PASSES, _SPEED = 0.15, 25.0, 4.4e9
 
 
 def parameter_count(stack: Stack) -> int:
-    """About how many numbers the matrices hold."""
+    """Estimate the number of entries in all matrices of a network."""
     return stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
 
 
 def network_seconds(stack: Stack, optimizers: int) -> float:
-    """About how long the steps of one network take on one core, its encoder included."""
+    """Estimate the seconds on one core for the steps of one network and its encoder."""
     shapes = sum(rows * columns for rows, columns in weight_shapes(stack).values())
     encoder = (stack.encoder_depth or stack.depth) if stack.source_tokens else 0
     parameters = (stack.depth + encoder) * shapes + stack.width * stack.vocab
@@ -34,7 +34,7 @@ def network_seconds(stack: Stack, optimizers: int) -> float:
 
 
 def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None) -> Cost:
-    """The cost of theory of the first steps for which it has a rule, and of the noise scales of these networks."""
+    """Estimate the cost of theory for the first steps that have a rule, and for their noise scales."""
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
     steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
     return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
@@ -43,7 +43,7 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
 def cost_within(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
 ) -> tuple[Cost, float]:
-    """The estimated cost of theory for all networks, and how many times that it takes on this machine.
+    """Return the estimated cost of theory for all networks, and this machine's slowdown relative to the estimate.
 
     Raises:
         OverBudgetError: it is more than the budget; the error says how much, and how many tokens fit.
@@ -69,7 +69,7 @@ def cost_within(
 
 
 def noise_patterns(stack: Stack) -> int | None:
-    """Attention samples for the noise scale: as many as for the first step where attention is random, else None."""
+    """Return the number of attention samples for the noise scale, or None if attention is not random."""
     return pattern_count(stack) if is_fluctuating(stack) else None
 
 

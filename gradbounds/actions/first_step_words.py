@@ -1,4 +1,4 @@
-"""A table of first steps in words: the table as printed, its exponents, and what comparisons say."""
+"""A table of first steps in words: the printed table, its exponents, and comparisons."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def _varying(table: pd.DataFrame) -> list[str]:
 
 
 def table_lines(table: pd.DataFrame) -> list[str]:
-    """The table as it is printed, what its columns are, and why some numbers are missing."""
+    """Print the table of first steps, with a legend and the reasons for missing numbers."""
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
     named = with_words(table)
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
@@ -77,7 +77,7 @@ def _number(value: float) -> str:
 
 
 def exponent_lines(table: pd.DataFrame) -> list[str]:
-    """Theory's exponents in d at the least depth and in L at the greatest width, between the ends of what there is."""
+    """Print theory's exponents in d at the smallest depth and in L at the largest width."""
     lines = []
     for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
@@ -106,7 +106,7 @@ def _families(notes: Sequence[Note]) -> list[str]:
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
-    """How steps of the family's own class compare."""
+    """Say how first steps of the model family's own class compare with theory."""
     sentences = [
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]

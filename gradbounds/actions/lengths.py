@@ -1,4 +1,4 @@
-"""`gradbounds predict --tokens 16 256 4096`: one network at several lengths, in one table."""
+"""The view `gradbounds predict --tokens 16 256 4096`: one network at several sequence lengths."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def predict_lengths(
     given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """One network's first layer over its last, by theory, at several numbers of tokens.
+    """Predict the ratio of first to last layer's gradients at several sequence lengths.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or a length is beyond the time or

@@ -1,4 +1,4 @@
-"""The first step of a training log: its loss, its gradient norm, and norms of single parameters."""
+"""The first step of a training log: loss, gradient norm, and norms of single parameters."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ _NEAR = 0.005
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log's first step.
+    """The first step that a training log records.
 
     Attributes:
         loss: of the step, in nats; None where the log has norms of parameters alone.
@@ -43,11 +43,11 @@ class LogLine:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is of the fresh weights, where its step is known."""
+        """Whether the record belongs to step 1, as far as its step is known."""
         return self.step is None or 0 <= self.step <= 1 + self.skipped
 
     def facts(self) -> str:
-        """What is said of it beside its numbers.
+        """Return the facts about the record that are printed next to its numbers.
 
         >>> LogLine(11.0, step=3, skipped=2).facts()
         'at step 3, after 2 skipped steps'
@@ -59,7 +59,7 @@ class LogLine:
 
 
 def read_log(path: str | Path) -> LogLine:
-    """The first step of a log, of which the beginning is read.
+    """Read the first step of a log from the beginning of its file.
 
     Args:
         path: as `log_records` takes it.
@@ -81,7 +81,7 @@ def read_log(path: str | Path) -> LogLine:
 
 
 def first_record(path: str | Path) -> LogLine:
-    """The first step that a log has a loss of, which may be a later one, or a mean over steps.
+    """Return the first record with a loss, which may belong to a later step or be a mean over steps.
 
     The loss of validation is taken at step 0 alone, and where no other is of fresh weights. A step whose norm is 0 or
     not finite was skipped.

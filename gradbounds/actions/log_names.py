@@ -1,4 +1,4 @@
-"""Names in training logs: of losses, gradient norms, steps and parameters, and what they say of their numbers."""
+"""Names in training logs: of losses, gradient norms, steps and parameters, and what a name says of its number."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -41,12 +41,12 @@ _WRAPPER = re.compile(r"(?<![^./])(?:_checkpoint_wrapped_module|_fsdp_wrapped_mo
 
 
 def plain(name: str) -> str:
-    """A name in small letters, with one space between words."""
+    """Return a name in lower case, with one space between words."""
     return re.sub(r"[^a-z0-9.]+", " ", name.lower()).strip()
 
 
 def is_squared(name: str) -> bool:
-    """Whether a name says that its number is the square of a norm.
+    """Return whether a name says that its number is a squared norm.
 
     >>> is_squared("grad_norm^2"), is_squared("layers.3.up.weight/norm_sq"), is_squared("grad_norm")
     (True, True, False)
@@ -55,7 +55,7 @@ def is_squared(name: str) -> bool:
 
 
 def is_clipped(name: str) -> bool | None:
-    """Whether a name says that its number is from after clipping, or from before; None where it says neither.
+    """Return whether a name says "after clipping" (True) or "before clipping" (False); None if neither.
 
     >>> is_clipped("grad_norm_clipped"), is_clipped("grad_norm/before_clipping"), is_clipped("grad_norm")
     (True, False, None)
@@ -65,7 +65,7 @@ def is_clipped(name: str) -> bool | None:
 
 
 def bare(name: str) -> str:
-    """A name without what it says of squares and clipping.
+    """Return a name without its words for squares and clipping.
 
     >>> bare("clipped_grad_norm"), bare("layers.3.up.weight/norm_sq")
     ('grad_norm', 'layers.3.up.weight/norm')
@@ -74,7 +74,7 @@ def bare(name: str) -> str:
 
 
 def unwrapped(name: str) -> str:
-    """A parameter's name without the wrappers of compiling, checkpointing and sharding.
+    """Return a parameter's name without the prefixes of compiling, checkpointing and sharding.
 
     >>> unwrapped("_orig_mod.h.0._checkpoint_wrapped_module.fc.weight")
     'h.0.fc.weight'
@@ -83,7 +83,7 @@ def unwrapped(name: str) -> str:
 
 
 def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
-    """Names of the training loss, or of validation's: a cross-entropy stands before a sum with other terms.
+    """Return the names of training or validation losses; a cross-entropy comes before a sum with other terms.
 
     >>> losses(["train/Z loss", "loss/train/total", "val/loss", "train/CE loss"])
     ['train/CE loss', 'loss/train/total']
@@ -97,7 +97,7 @@ def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
 
 
 def norms(names: Iterable[str]) -> list[str]:
-    """Names of the whole gradient's norm: before clipping first, then the norm before its square.
+    """Return the names of the total gradient norm: before clipping first, norms before squares.
 
     >>> norms(["param_norm", "clipped_grad_norm", "grad_norm_sq", "layers.3.up.weight/grad_norm"])
     ['grad_norm_sq', 'clipped_grad_norm']
@@ -114,7 +114,7 @@ def norms(names: Iterable[str]) -> list[str]:
 
 
 def step_of(record: Mapping[str, float], *, has_loss: bool) -> float | None:
-    """The step that a record says it is of: a whole number; not a number where it says that none is known.
+    """Return the step of a record as a whole number, or NaN if the record does not know its step.
 
     >>> step_of({"_step": 0, "train/global_step": 10, "train/loss": 9.9}, has_loss=True)
     10

@@ -1,4 +1,4 @@
-"""Numbers of a training log by name, one record after another: JSON, CSV, TensorBoard's events, or lines of text."""
+"""Records of a training log, as numbers by name: JSON, CSV, TensorBoard events, or lines of text."""
 
 import csv
 import importlib
@@ -41,7 +41,7 @@ _RANGE = ("__MIN", "__MAX")
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:
-    """Numbers by name, of one record after another; of a file the beginning.
+    """Yield the records at the beginning of a log, each as numbers by name.
 
     Args:
         path: JSON lines, a JSON list of records or what has one as `log_history`, CSV with a header, words and numbers

@@ -1,4 +1,4 @@
-"""`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
+"""The view `gradbounds predict --logged`: step 1 of a training log against theory, and causes of a difference."""
 
 import itertools
 import math
@@ -68,7 +68,7 @@ _ALONE = ["The log has neither the loss nor the norm of step 1: only its matrice
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A usual cause, and the first line that it makes.
+    """A usual cause of an unexpected step 1, with the loss and norm that it gives.
 
     Attributes:
         words: what happened.
@@ -81,18 +81,18 @@ class Cause:
     tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Deviations of what was logged from that: of the loss, and of the logarithm of the norm; 0 of what was not."""
+        """Return the logged deviations from a prediction: of the loss, and of the log of the norm; 0 if not logged."""
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Whether both numbers are as they should be then."""
+        """Return whether this cause brings both logged numbers within their intervals."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
-        """How far they are, in deviations."""
+        """Return the distance of the logged numbers from this cause's, in standard deviations."""
         return math.hypot(*self.offs(logged))
 
 
@@ -116,7 +116,7 @@ class _Theory:
     _pace: float | None = None  # measured seconds for an estimated one
 
     def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
-        """Loss and norm of a network under a text law.
+        """Predict loss and norm of a network under a token law.
 
         Raises:
             ValueError: it is over the budget.
@@ -132,7 +132,7 @@ class _Theory:
         return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
 
     def seconds(self, stack: Stack) -> float:
-        """What a prediction takes; 0 of one that there is no rule for, or that is over the budget."""
+        """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
         try:
             cost, _ = cost_of_batch(stack, self.law, self.patterns)
         except (NoRuleError, ValueError):  # which `line` says
@@ -140,7 +140,7 @@ class _Theory:
         return cost.seconds if self.budget.holds(cost) else 0.0
 
     def healthy(self, notes: tuple[Note, ...]) -> Cause:
-        """The network that was asked about, as it should be."""
+        """Predict the network of the question, with nothing wrong."""
         line = self.line(self.stack, notes, self.law)
         self._pace = measured_batch(self.stack, self.law, self.patterns).seconds / self._spent
         # Causes are chosen and left out by estimates, alike on every machine.
@@ -148,7 +148,7 @@ class _Theory:
         return Cause("nothing", line)
 
     def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
-        """Networks of other weights; the words of those that are not predicted go to `missing`."""
+        """Predict networks with other initializations; add those without a prediction to `missing`."""
         others = list(_other_weights(given, self.of, self.stack))
         together = sum(self.seconds(other) for _, other, _ in others)
         seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
@@ -165,7 +165,7 @@ def predict_logged(
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
     is_default: bool = False,
 ) -> Result:  # fmt: skip
-    """The first step of a log beside theory's; where they differ, which usual causes would make it.
+    """Compare step 1 of a log with theory, and name the usual causes that would explain a difference.
 
     What the log's numbers are is said in words, as `LoggedAs.of` has them.
 
@@ -232,7 +232,7 @@ class _Verdict:
     causes: list[Cause] = field(default_factory=list)
 
     def table(self, printed: LogLine) -> pd.DataFrame:
-        """The causes, and whether they explain a log."""
+        """Return the causes, and whether each explains the log, as a table."""
         rows = [
             (
                 cause.words,

@@ -1,4 +1,4 @@
-"""What a log's numbers are, as a user or their names say: of a mean or a sum, norms or squares, clipped or not."""
+"""The meaning of a log's numbers, from flags or names: mean or sum, norm or square, clipped or not."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ AS = "|".join((*_WORDS, f"{_CLIPPED}C"))
 
 @dataclass(frozen=True, slots=True)
 class LoggedAs:
-    """What a user says of a log's numbers; None of what is left to their names, or to what is usual.
+    """The user's statements about a log's numbers; None leaves a meaning to names or to what is usual.
 
     Attributes:
         is_sum: whether the loss, and so its gradient, is a sum over the tokens of the batch.
@@ -39,7 +39,7 @@ class LoggedAs:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> "LoggedAs":
-        """As words say it.
+        """Read the meaning of a log's numbers from words.
 
         Raises:
             ValueError: there is no such word, or two contradict each other.
@@ -71,7 +71,7 @@ def _threshold(word: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The first step of a log as the loss and gradient norms of a mean, from before clipping.
+    """Step 1 of a log, converted to the mean loss and its gradient norms before clipping.
 
     Attributes:
         line: the numbers; without the norm where clipping hides it.
@@ -105,7 +105,7 @@ class Reading:
 
 
 def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
-    """A log's first step as it may stand beside theory.
+    """Convert step 1 of a log to numbers that can be compared with theory.
 
     Args:
         line: as it was logged.
@@ -170,7 +170,7 @@ def _not_clipped(of: LoggedAs, why: str) -> str:
 
 
 def has_line(numbers: Mapping[str, float | None]) -> str:
-    """Numbers by name, of which None is none.
+    """Return whether any of the numbers is known.
 
     >>> has_line({"loss": 6.25, "gradient norm": None})
     'loss 6.25, no gradient norm'

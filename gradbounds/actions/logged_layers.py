@@ -1,4 +1,4 @@
-"""Gradient norms of single matrices in a log, by layer and role, beside theory's or a module's own."""
+"""Logged gradient norms of single matrices, by layer and role, compared with theory's or a module's."""
 
 import math
 import re
@@ -41,7 +41,7 @@ _SHOWN = 8
 
 
 def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
-    """The layer from 0 and the roles of a parameter; None of what is no matrix of a layer.
+    """Return the layer (from 0) and the roles of a parameter; None if it is not a matrix of a layer.
 
     Before its name may stand what a logger puts there, up to a slash, and behind it `.grad` or `/norm`. The first
     number is the layer, and the last word the role.
@@ -69,7 +69,7 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
 
 
 def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array]) -> tuple[pd.DataFrame, list[str]]:
-    """Norms by layer and role beside theory's, and names that are no matrix of the network, first those of no norm.
+    """Compare logged norms with theory's by layer and role, and list names that match no matrix.
 
     Where some names say `grad`, the others are of something else, such as weights.
 
@@ -96,7 +96,7 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
 
 
 def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
-    """Norms beside those of a module's own batch, and names that hold none of a matrix in its lists of layers.
+    """Compare logged norms with those of a module's own batch, and list names that match no matrix.
 
     Args:
         parameters: norms by name, in which the module's own name of the parameter stands as a whole.
@@ -141,7 +141,7 @@ def _holds(name: str, parameter: str) -> bool:
 
 
 def patterns_of(names: Iterable[str]) -> list[str]:
-    """Names that differ in the layer's number alone as one, with a star for it and how many there are.
+    """Merge names that differ only in the layer's number into one, with a star and their count.
 
     >>> patterns_of(["h.0.ln_1.bias", "h.1.ln_1.bias", "h.1.rotary.weight"])
     ['h.*.ln_1.bias (2)', 'h.1.rotary.weight']
@@ -158,20 +158,20 @@ def patterns_of(names: Iterable[str]) -> list[str]:
 
 
 def names_line(names: Iterable[str]) -> str:
-    """Names by `patterns_of`, of many the first."""
+    """List names, merged by `patterns_of`, and cut a long list."""
     patterns = patterns_of(names)
     return ", ".join(patterns[:_SHOWN]) + ", ..." * (len(patterns) > _SHOWN)
 
 
 def furthest(table: pd.DataFrame) -> tuple[int, float]:
-    """The row whose ratio is furthest from the median, and how many times that it is."""
+    """Return the row whose ratio differs most from the median ratio, and by what factor."""
     middle = float(np.exp(np.log(table["ratio"]).median()))
     row = int((np.log(table["ratio"]) - np.log(middle)).abs().idxmax())
     return row, float(table.loc[row, "ratio"]) / middle
 
 
 def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
-    """That a matrix is not as it should be where loss and norm are; nothing where all are within `FAR` times.
+    """Report a matrix that is off by more than `FAR` times although loss and total norm agree with theory.
 
     Args:
         table: of `beside_theory`.
@@ -196,7 +196,7 @@ def _called(role: str) -> str:
 
 
 def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory") -> list[str]:
-    """Which matrix is furthest off, ratios over theory by role and the layers where they are most and least.
+    """Report the matrix that is furthest off, and logged norms over theory by role with their extreme layers.
 
     Each role's line ends with the names that were read as it.
 

@@ -1,4 +1,4 @@
-"""`gradbounds predict`: one network's gradients, layer by layer, in theory and in samples."""
+"""The command `gradbounds predict`: gradients of one network by layer, in theory and in samples."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,7 @@ from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
 from theory.mean_field.cost import prediction_cost
+from theory.stack.depth_mixing import has_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +59,7 @@ def predict_stack(
     patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
     further: bool = True, tables: bool = True,
 ) -> Result:  # fmt: skip
-    """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
+    """Predict one network's gradients by layer, with samples and compared networks on request.
 
     Without `further` ones, one prediction is made: exponents and what would even the layers out take more. Without
     `tables` the lines of layers are left out where theory has a rule and nothing is sampled.
@@ -137,7 +138,7 @@ def predict_plan(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str] = (), draws: int | None = None,
     patterns: int | None, max_time: str | None, memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """What theory would take for a network at each of its numbers of tokens, and for those beside it.
+    """Estimate the cost of theory for a network at each sequence length, and for the compared networks.
 
     At most one least batch is predicted, of the network that takes longest.
 
@@ -185,12 +186,12 @@ def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> floa
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
-    """What is known of theory beside the code of a published model, of which these fields were given; "" if nothing."""
+    """Return the comparison of theory with a published model's own code, for these fields; "" if there is none."""
     return compared(model_type(notes), stack, frozenset(given)) if drawn_by(notes) == HUGGING_FACE else ""
 
 
 def predicted(chosen: Way) -> Prediction:
-    """The prediction, with what is cheaper about it said before it starts."""
+    """Predict the network, and report any cheaper method before it starts."""
     cost = chosen.measured
     if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
@@ -212,7 +213,7 @@ def _table_lines(
 def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:
     """Exponents around a prediction where the two further ones that they take are to be had within seconds."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
-    if here.errors and (holds_words(stack) or patterns < _ENOUGH):
+    if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
         return None
     arguments = dict(chosen.arguments) | ({"patterns": max(2, patterns // 4)} if patterns else {})
     larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]

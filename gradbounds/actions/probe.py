@@ -1,4 +1,4 @@
-"""`gradbounds probe`: what the report on a module prints and writes."""
+"""The command `gradbounds probe`: the printed and written report on a module."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ __all__ = ["probed"]
 def probed(
     factory: str, given: dict[str, Any], out: Path | None, logged: Path | None, logged_as: Sequence[str]
 ) -> Result:
-    """Measure and judge what a factory makes, and write what was measured into the folder.
+    """Measure and judge the modules of a factory, and write the measurements into a folder.
 
     Args:
         factory: its name.
@@ -42,7 +42,7 @@ def probed(
 
 
 def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
-    """Norms of single gradients in a training log or an export.
+    """Read gradient norms of single parameters from a training log or an export.
 
     Args:
         logged: its path.
@@ -64,7 +64,7 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
 
 
 def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = None) -> Result:
-    """A report with its tables and figure; what is measured, and what `--against` reads, goes into the folder.
+    """Return a report with its tables and figure, and write what `--against` can read into a folder.
 
     Args:
         found: the report.

@@ -1,4 +1,4 @@
-"""Which single change would make a network's gradients alike in all layers: theory is asked, where that is quick."""
+"""The single change of a field that makes gradients most alike in all layers, by theory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of one field.
+    """A change of one field that makes the layers' gradients more alike.
 
     Attributes:
         words: the change.
@@ -47,7 +47,7 @@ class Remedy:
     last: tuple[float, float]
 
     def line(self) -> str:
-        """The remedy, with what `--compare` takes."""
+        """Describe the change, with the words that `--compare` takes."""
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
@@ -58,12 +58,12 @@ class Remedy:
 
 
 def range_text(ends: tuple[float, float]) -> str:
-    """To two digits: "0.012 to 0.34", or one number where both are the same."""
+    """Write a range to two digits, such as "0.012 to 0.34", or one number if both ends are equal."""
     return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
 
 def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
-    """The first change that makes the layers alike, or else the one that does most, and the line that says so.
+    """Return the first change that evens out the layers, or else the best one, and the line that describes it.
 
     What differs by less than `UNEVEN` needs none, and there is no line. None does enough that does not do half: what is
     left is half where it is the root of what there was. The line then says so, or that asking takes too long.

@@ -1,4 +1,4 @@
-"""The draws of run folders: cells with enough draws, and differences between two runs."""
+"""The samples of run folders, and differences between two runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`gradbounds verify --source` and `--claims`: statements of a file, sampled, predicted and judged."""
+"""The views `gradbounds verify --source` and `--claims`: statements of a file, sampled, predicted and judged."""
 
 import json
 import sys
@@ -95,7 +95,7 @@ def verify_claims(
 
 
 def about_verdict(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
-    """What is left out of a derivation, and the correction, where the statement fails; and remarks."""
+    """For a failing statement, return the step that its derivation leaves out and the corrected statement."""
     fails = any(v.claim == claim.id and v.verdict == "fails" for v in verdicts)
     lines = [f"{claim.id} leaves out: {claim.left_out}"] if fails and claim.left_out else []
     lines += [f"{claim.id} corrected: {claim.corrected}"] if fails and claim.corrected else []
@@ -164,7 +164,7 @@ def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
 
 
 def verify_source(name: str, out: Path | None, *, workers: int = 1, max_time: str | None = None) -> Result:
-    """Judge the statements of a source that comes with gradbounds, or of "all".
+    """Judge the statements of one source that comes with gradbounds, or of all sources.
 
     Raises:
         ValueError: there is no such source, or as `verify_claims`.

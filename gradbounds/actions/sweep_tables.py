@@ -1,4 +1,4 @@
-"""`gradbounds sweep --preset compare` and `--preset relax`: sweeps that end with a table and a figure."""
+"""The presets `compare` and `relax` of `gradbounds sweep`, which end with a table and a figure."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -254,7 +254,7 @@ _ENDS = ("", "_sem", "_predicted")
 
 
 def relaxation_lines(table: pd.DataFrame) -> list[str]:
-    """Print the table: measured ± standard error, and large-width theory in parentheses."""
+    """Print the table: measured value ± standard error, with theory in parentheses."""
     numbers = {"effect": "last dL/dW2, times", "width": "exponent in d", "depth": "exponent in L"}
     numbers |= {"profile": "first / last layer"}
     lines = []

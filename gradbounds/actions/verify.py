@@ -1,4 +1,4 @@
-"""`gradbounds verify` and `check`: verdicts of a run, beside the committed ones, and a report."""
+"""The commands `gradbounds verify` and `check`: verdicts of a run, the committed verdicts, and a report."""
 
 import os
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def _command(draws: int, seed: int, text: Path | None) -> str:
 
 
 def check(run: Run | Path | str, *, layers: bool = False) -> Result:
-    """Every verdict that a run can give, and how theory and samples compare.
+    """Return every verdict that a run can give, and the comparison of theory with samples.
 
     Args:
         run: a run or its folder.

@@ -1,4 +1,4 @@
-"""A Dask cluster that samples the blocks of a sweep: one that runs already, or jobs of a queue."""
+"""A Dask cluster that samples the blocks of a sweep: a running one, or jobs of a batch queue."""
 
 import logging
 import signal
@@ -29,20 +29,20 @@ QUEUES = {
 
 
 class Errors(logging.Handler):
-    """Exceptions that were logged."""
+    """A log handler that keeps the logged exceptions."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.seen: list[BaseException] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the exception of a record that has one."""
+        """Keep the exception of a log record, if it has one."""
         if record.exc_info and record.exc_info[1] is not None:
             self.seen.append(record.exc_info[1])
 
 
 def silence_dask() -> Errors:
-    """Keep what Dask logs, with tracebacks, off the terminal: what matters of it is said in one line.
+    """Keep Dask's log messages and tracebacks off the terminal; the errors are reported in one line.
 
     For the rest of the process: connections are complained of after they were closed.
 
@@ -64,7 +64,7 @@ def silence_dask() -> Errors:
 
 @contextmanager
 def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """An executor over the workers of a running scheduler, and how many of them a sweep is to keep busy.
+    """Yield an executor over the workers of a running scheduler, and the number of workers to keep busy.
 
     Blocks of workers that die are sampled again elsewhere; workers may come and go.
 
@@ -133,7 +133,7 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
 
 @contextmanager
 def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """An executor over jobs of a batch queue, whose options dask-jobqueue reads from its own YAML files.
+    """Yield an executor over jobs of a batch queue, with the options of dask-jobqueue's YAML files.
 
     Args:
         name: a key of `QUEUES`.
@@ -193,13 +193,13 @@ def _handlers_kept() -> Iterator[None]:
 
 
 class SameVersions(Executor):
-    """An executor whose workers, those that join later too, must have the versions here."""
+    """An executor that requires all workers, also later ones, to have this process's package versions."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Run the call where versions are the same."""
+        """Submit a call to workers with the same package versions."""
         return self._pool.submit(_with_versions, versions(), fn, *args, **kwargs)
 
 
@@ -215,7 +215,7 @@ def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: 
 
 
 def versions() -> dict[str, str]:
-    """Return this process's versions, which must be the same on all workers.
+    """Return this process's package versions, which all workers must have.
 
     Raises:
         ImportError: where this process was started, somebody else's module stands before a package of ours.

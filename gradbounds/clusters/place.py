@@ -1,4 +1,4 @@
-"""Where blocks are sampled: in processes of a command's own, or by the workers of a cluster."""
+"""The place where blocks are sampled: local processes, or the workers of a cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _CLUSTER_TASK = 0.2
 def executing(
     ours: Execution, *, device: str, dask: str | None = None, task_seconds: float | None = None
 ) -> Iterator[Execution]:
-    """An execution on the workers of a Dask cluster if one is named; jobs that it starts end with it.
+    """Yield an execution on the workers of the named Dask cluster, whose started jobs end with it.
 
     Args:
         ours: the execution without Dask; its workers are the largest number of jobs of a queue.

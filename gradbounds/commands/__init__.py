@@ -1,4 +1,4 @@
-"""Every command as the dataclass of its flags, in a module named by the word that is typed; none loads torch."""
+"""The commands as dataclasses of their flags, one module for each; none of them loads torch."""
 
 from typing import Annotated
 

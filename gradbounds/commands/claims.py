@@ -1,4 +1,4 @@
-"""`gradbounds claims`: its flags."""
+"""The flags of `gradbounds claims`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ class Claims(WithJson):
     all: Annotated[bool, Flag(help="with a claim: every step and every row")] = False
 
     def run(self) -> "Result":
-        """What is known of them.
+        """List the statements, or explain one.
 
         Raises:
             ValueError: there is no such claim, or `all` without one.

@@ -1,4 +1,4 @@
-"""Examples of every command, which its help ends with; the suite parses each."""
+"""Examples of every command, printed at the end of its help; the test suite parses each."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("gradbounds verify", "gradbounds verify --out runs/mine --draws 512 --workers 2"),

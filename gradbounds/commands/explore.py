@@ -1,4 +1,4 @@
-"""`gradbounds explore`: its flags."""
+"""The flags of `gradbounds explore`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`gradbounds figures`: its flags."""
+"""The flags of `gradbounds figures`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`gradbounds predict`: its flags."""
+"""The flags of `gradbounds predict`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +84,7 @@ class Predict(ModelFlags):
     warmup_steps: Annotated[int | None, optional("with --learning-rate: steps of a linear warm-up", "N")] = None
 
     def run(self) -> "Result":
-        """What theory has.
+        """Predict the network, in the view that the flags choose.
 
         Raises:
             ValueError: flags exclude each other, or the network is not what they ask for.

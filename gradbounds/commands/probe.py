@@ -1,4 +1,4 @@
-"""`gradbounds probe`: its flags."""
+"""The flags of `gradbounds probe`."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path

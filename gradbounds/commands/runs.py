@@ -1,4 +1,4 @@
-"""`gradbounds runs`: its flags."""
+"""The flags of `gradbounds runs`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `sweep` as the dataclass of its flags."""
+"""The flags of `gradbounds sweep`."""
 
 from collections import deque
 from contextlib import AbstractContextManager

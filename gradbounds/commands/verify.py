@@ -1,4 +1,4 @@
-"""`gradbounds verify` and `gradbounds check`: their flags."""
+"""The flags of `gradbounds verify` and `gradbounds check`."""
 
 from dataclasses import dataclass
 from pathlib import Path

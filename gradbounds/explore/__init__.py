@@ -1,1 +1,1 @@
-"""One page on which theory answers: served on this machine, or one file with answers that were made beforehand."""
+"""The interactive page: served on this machine, or one file that contains its answers."""

@@ -1,4 +1,4 @@
-"""What the page is answered: what `gradbounds predict` finds and says, by its own functions, as data."""
+"""The answers to the page's questions: the results of `gradbounds predict`, as data."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -57,12 +57,12 @@ _FEWER = 8
 
 
 class NobodyWaitsError(Exception):
-    """Who asked has hung up."""
+    """An error: the browser closed the connection before the answer was complete."""
 
 
 @by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """The answer to a question.
+    """Answer a question of the page.
 
     Args:
         kind: what is asked: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
@@ -83,7 +83,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
 
 @by_estimates()
 def seconds_of_answer(kind: str, asked: Any) -> float:
-    """What an answer takes on one core, by an estimate; 0 of what is refused, and of what looks up in between.
+    """Estimate an answer's seconds on one core; 0 if it is refused or checks in between whether it is wanted.
 
     Raises:
         ValueError: the question cannot be read.

@@ -1,4 +1,4 @@
-"""The two lectures and their answers, as notebooks."""
+"""The two lectures and their answers, as Jupyter notebooks."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def notebook(script: str) -> str:
 
 
 def write_lectures(folder: Path) -> int:
-    """Write the notebooks into a folder, which is made if it does not exist, and print their names."""
+    """Write the notebooks into a folder, which is created if needed, and print their names."""
     source = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
     folder.mkdir(parents=True, exist_ok=True)
     for name in NAMES:

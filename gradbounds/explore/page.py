@@ -1,4 +1,4 @@
-"""The page as one text, with its styles, scripts and data inside: nothing else is asked for, wherever it is opened."""
+"""The page as one text with styles, scripts and data inside, which loads nothing else."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ _OF_A_TABLE = "NAME"
 
 
 def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None = None, links: bool = False) -> str:
-    """The page.
+    """Return the HTML of the page.
 
     Args:
         answers: what a page without a server knows; None for one that asks, and has what ships with the package.

@@ -1,4 +1,4 @@
-"""Answers for a page without a server: published models, networks around the paper's, and each of its choices changed.
+"""Answers for a page without a server: published models, networks near the paper's, and changed fields.
 
 Numbers of tables have five digits, which is within 0.1%; what has no answer has the message that says why.
 """
@@ -58,7 +58,7 @@ def answers(
     models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
     placements: Sequence[str] = tuple(COMPOSITIONS), *, gated: Sequence[str] = GATED, choices: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Answers by the page's own names of questions, and in words which networks they are of.
+    """Compute answers by the page's names of questions, with a description of the networks that they cover.
 
     Args:
         models: published ones.
@@ -107,7 +107,7 @@ def _estimate(kind: str, question: Mapping[str, Any]) -> float:
 
 
 def name_of(kind: str, question: Mapping[str, Any]) -> str:
-    """A question's name, as the page finds it: what differs from the defaults, in order."""
+    """Return a question's name in the page: its values that differ from the defaults, in order."""
     params = {name: question[name] for name in ("like", "batch", "zipf") if name in question}
     if "config" in question:
         params["config"] = one_text(question["config"])

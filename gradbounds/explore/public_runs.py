@@ -1,4 +1,4 @@
-"""First lines of public training logs whose network is known, from `checks/data/public_runs.toml`."""
+"""First lines of public training logs with known networks, from `checks/data/public_runs.toml`."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def public_runs() -> Iterator[dict[str, Any]]:
-    """What each printed, and the question that describes it.
+    """Return each run's printed first line, and the question that describes its network.
 
     Yields:
         name, source, date, note, loss (the mean of its logs), norm (None where none was printed), and `question`, which
@@ -30,5 +30,5 @@ def public_runs() -> Iterator[dict[str, Any]]:
 
 
 def one_text(config: Any) -> str:
-    """A configuration as the page has it."""
+    """Return a configuration as the text that the page contains."""
     return json.dumps(config, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""`gradbounds explore`: the page on this machine, or in a file."""
+"""The command `gradbounds explore`: serve the page on this machine, or write it as a file."""
 
 import contextlib
 from pathlib import Path
@@ -13,7 +13,7 @@ _MOST_PORTS = 65535
 
 
 def serve(port: int | None, folder: Path | None = None) -> int:
-    """Serve the page until Ctrl-C, with the samples of a run folder if there is one.
+    """Serve the page until Ctrl-C, with the samples of a run folder if one is given.
 
     Raises:
         ValueError: the port is not to be had, or the folder holds no samples.
@@ -32,7 +32,7 @@ def serve(port: int | None, folder: Path | None = None) -> int:
 
 
 def write(path: Path) -> int:
-    """Write the page with the answers that ship with the package; of another version they are made now.
+    """Write the page with the shipped answers; answers of another version are computed again first.
 
     Raises:
         ValueError: the file cannot be written.

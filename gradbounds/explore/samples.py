@@ -1,4 +1,4 @@
-"""Networks that are drawn for the page, or lie in a run folder: means of their quantities, with errors."""
+"""Sampled networks for the page, drawn now or read from a run folder: means with standard errors."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ SECONDS, BYTES = 60.0, 2e9
 
 
 def drawn(question: Question) -> Iterator[dict[str, Any]]:
-    """Draw a question's networks, block by block.
+    """Sample a question's networks and yield the summary after each block.
 
     Yields:
         How many are drawn and how many will be, in whole blocks, with means and errors as `summary` has them once
@@ -55,7 +55,7 @@ def drawn(question: Question) -> Iterator[dict[str, Any]]:
 
 
 def summary(samples: "Samples") -> list[dict[str, Any]]:
-    """Means with standard errors of every quantity over the layers; norms are root mean squares, as theory's are."""
+    """Return means and standard errors of every quantity by layer; norms are root mean squares, as in theory."""
     table = with_cosines(layer_table(None, samples))
     return [
         {"quantity": str(name), **{column: rows[column].tolist() for column in ("layer", "mean", "sem")}}
@@ -64,7 +64,7 @@ def summary(samples: "Samples") -> list[dict[str, Any]]:
 
 
 class RunSamples:
-    """The cells of a run folder, one network each.
+    """The cells of a run folder, one network for each.
 
     Attributes:
         about: the folder's name, the cells by name, title, fields and draws, and how many are of a text, which theory
@@ -90,7 +90,7 @@ class RunSamples:
         }
 
     def cell(self, name: Any) -> dict[str, Any]:
-        """Means and errors of one of its networks.
+        """Return means and standard errors for one network of the folder.
 
         Raises:
             ValueError: there is none of that name.

@@ -1,4 +1,4 @@
-"""The page, served to this machine alone."""
+"""The local server of the page, which only this machine can reach."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ _HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers questions of one page, one at a time; only this machine reaches it.
+    """A server that answers the questions of one page, one at a time, for this machine only.
 
     Attributes:
         page: what is served.
@@ -59,13 +59,13 @@ class Server(ThreadingHTTPServer):
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say what went wrong, but not that somebody hung up."""
+        """Report an error, unless the browser only closed the connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://127.0.0.1:{self.server_port}/"
 
 
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "gradbounds", ""
 
     def do_GET(self) -> None:
-        """The page."""
+        """Send the page."""
         if not self._is_foreign():
             if self.path == "/":
                 self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(HTTPStatus.NOT_FOUND, "no page has this path; the only one is /.")
 
     def do_POST(self) -> None:
-        """An answer, or one line that says what is wrong with the question."""
+        """Send an answer, or one line that says what is wrong with the question."""
         if self._is_foreign():
             return
         kind = self.path.removeprefix("/api/")
@@ -188,10 +188,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: what is asked is nobody's business."""
+        """Log nothing: the questions are private."""
 
 
 def short(message: str) -> str:
-    """A message as one line of a length that a page has room for."""
+    """Shorten a message to one line that fits into the page."""
     line = one_line(message)
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."

@@ -16,7 +16,7 @@ from theory.stack import Stack
 from theory.stack.optimizers import OPTIMIZERS
 
 Direction = dict[str, Tensor]
-"""u, by the names of parameters."""
+"""An update u, by the names of parameters."""
 
 # Of inputs: torch keeps 32 bits of a seed, and the matrices have the small ones.
 _INPUTS = 2**30

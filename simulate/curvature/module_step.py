@@ -19,7 +19,7 @@ from simulate.modules.factories import Called, Loss, Made, ProbeError, seeded
 from simulate.modules.layers import LayerList, layer_lists
 
 WHOLE = "all"
-"""The group of everything that is stepped."""
+"""The name of the group of all parameters that a step updates."""
 
 # A loss that is linear in the output has no Gauss-Newton matrix; what rounding leaves of it is below this share of the
 # gain over a rate of first order.

@@ -195,7 +195,7 @@ BUILTINS: dict[str, Builtin] = {
     "gpt2": Builtin(_gpt2, _gpt2_stack, _GPT2_ROLES, _gpt2_note),
     "bert": Builtin(_bert),
 }
-"""By the name that `gradbounds probe` takes."""
+"""The built-in modules by the name that `gradbounds probe` takes."""
 
 
 def known(factory: Any) -> Builtin:

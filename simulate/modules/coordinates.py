@@ -41,7 +41,7 @@ from simulate.modules.weight_places import Owner, PlaceWatcher, WeightPlaces, na
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
 Row = tuple[int, int, int, int, str, str, str, float]
-"""Of such columns."""
+"""A row of measurements with the columns `COLUMNS`."""
 
 MOST_STEPS = 1000
 

@@ -25,7 +25,10 @@ from simulate.modules.redrawn import beside_draws
 
 _HALF = (torch.float16, torch.bfloat16)
 PARTS = 4
-"""Of the work: a pass forward and backward, exact tests, copies drawn anew, and other dtypes and branch ends."""
+"""The number of parts of the work, for progress reports.
+
+The parts are a forward and a backward pass, exact tests, independent copies, and other data types and branch ends.
+"""
 
 
 def one_module(

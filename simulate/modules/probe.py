@@ -33,13 +33,16 @@ _MOVED = 0.02
 # Entries this many times the median one are no draw; and how near gradients are that are the same.
 _GARBAGE, _LOOKED_AT, _EQUAL = 1e6, 65_536, 1e-3
 ROUNDED = 2.0**-23
-"""A gradient, times the size of what it is of, may be rounding below this part of the largest of its layer: the spacing
-of single precision. Of experts' gates that cannot learn it is 1e-8, and of the weakest that learn 1e-4."""
+"""The share of a layer's largest gradient, times weight, below which another may be rounding: single precision's
+spacing.
+
+Gates of experts that cannot learn have 1e-8, and the weakest gates that learn have 1e-4.
+"""
 
 COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
 
 ALONE = (0, 0)
-"""The width and the depth of one module in the table."""
+"""The width and the depth of a single module in the table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,7 @@ _ROUNDING = 1e-3
 
 Factor = tuple[Tensor, float, tuple[Hashable, ...]]
 Place = Any
-"""Whatever says where something runs."""
+"""Any object that identifies where an operation runs."""
 
 
 def unwatched() -> AbstractContextManager[Any]:

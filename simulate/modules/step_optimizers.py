@@ -14,12 +14,12 @@ from simulate.modules.factories import ProbeError, name_of, stage
 
 StepOptimizer = Literal["sgd", "adam", "adamw", "muon"]
 STEP_OPTIMIZERS: tuple[StepOptimizer, ...] = get_args(StepOptimizer)
-"""As torch.optim has them; "muon" steps matrices that are no embeddings by Muon, and what is left by AdamW."""
+"""Names of optimizers from torch.optim; "muon" updates matrices except embeddings by Muon, and the rest by AdamW."""
 
 OptimizerFactory = Callable[..., Any]
 
 RATE = 1e-3
-"""The learning rate of an optimizer by name where none is given: torch's own default."""
+"""The default learning rate of an optimizer given by name, which is torch's own default."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

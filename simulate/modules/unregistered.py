@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 Unregistered = tuple[str, tuple[int, ...]]
-"""Path of attributes from the module, "" where none is known, and the shape."""
+"""The attribute path of a tensor from the module ("" if unknown), and the tensor's shape."""
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
@@ -35,7 +35,7 @@ def unregistered(module: nn.Module, output: Tensor | None, loss: Tensor, asked: 
 
 
 def held_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield path and tensor for tensors with a gradient that a module holds in plain attributes."""
+    """Yield path and tensor of trainable tensors that a module holds in plain attributes, not as parameters."""
     known = {id(parameter) for parameter in module.parameters()}
     for name, part in module.named_modules():
         for attribute, value in vars(part).items():

@@ -1,1 +1,1 @@
-"""One random network: engines, streams of random numbers, and the pass that records quantities."""
+"""Sampling of random networks: engines for weight matrices, random number streams, and forward and backward passes."""

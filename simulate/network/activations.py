@@ -1,4 +1,4 @@
-"""Activations as functions of tensors."""
+"""Activation functions of tensors, built-in and registered."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -26,14 +26,18 @@ ACTIVATIONS: dict[str, TorchFunction] = {
     "relu_squared": lambda x: torch.relu_(x) * x,
     "identity": lambda x: x,
 }
-"""By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
+"""Functions of tensors by the value of `Stack.activation`, with torch's defaults; they may work in place."""
 
 
 def activation_of(name: str, leak: float = LEAK) -> TorchFunction:
-    """A built-in or a registered activation; `leak` is leaky ReLU's slope left of 0.
+    """Return a built-in or a registered activation as a function of tensors.
+
+    Args:
+        name: a value of `Stack.activation`.
+        leak: the slope of leaky ReLU left of 0.
 
     Raises:
-        ValueError: it is registered without a function of tensors, or with one that is not its function.
+        ValueError: the activation is registered without a function of tensors, or with a different function.
     """
     activation = NAMES[name]
     if name == "leaky_relu":
@@ -43,10 +47,10 @@ def activation_of(name: str, leak: float = LEAK) -> TorchFunction:
 
 @cache
 def _registered(name: str, activation: RegisteredActivation) -> TorchFunction:
-    """The function of tensors, compared once with the function that theory has, and their slopes.
+    """Return a registered activation's function of tensors, after comparing values and slopes with theory's function.
 
     Raises:
-        ValueError: there is none, or it is another.
+        ValueError: there is no function of tensors, or its values or slopes differ from theory's.
     """
     if activation.torch is None:
         raise ValueError(
@@ -75,10 +79,10 @@ def _registered(name: str, activation: RegisteredActivation) -> TorchFunction:
 
 
 def _imported(name: str, path: str) -> TorchFunction:
-    """The function of a dotted path.
+    """Import an activation's function of tensors from a dotted path.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the path cannot be imported.
     """
     module, _, attribute = path.rpartition(".")
     try:

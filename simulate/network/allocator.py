@@ -1,4 +1,4 @@
-"""How the C library's allocator treats the memory that a batch of networks frees."""
+"""Settings of the C library's memory allocator that make repeated batches of networks faster."""
 
 import ctypes
 import platform
@@ -14,12 +14,12 @@ _NEVER = -1
 
 @cache
 def keep_freed_memory() -> None:
-    """Let a process keep up to 512 MiB that it freed, for its next block; once, and for the whole process.
+    """Let this process keep up to 512 MiB of freed memory for its next block; the setting holds for the whole process.
 
-    By default glibc returns the top of its heap to the system as soon as some MiB of it are free, and every block pays
-    for the same pages again: a fifth of its time at d = 1024, L = 12, n = 16 (12 ms a draw instead of 15.4 on an EPYC).
-    Tensors of 32 MiB and more still go back at once. Other C libraries are left as they are.
-    Source: mallopt(3), Linux man-pages.
+    By default, glibc returns the top of its heap to the system as soon as a few MiB of it are free, and every block
+    requests the same pages again. This costs a fifth of a block's time at d = 1024, L = 12, n = 16 (15.4 ms per draw
+    instead of 12 on an EPYC). Tensors of 32 MiB or more are still returned immediately. With other C libraries, nothing
+    changes. Source: mallopt(3), Linux man-pages.
     """
     library = _glibc()
     if library is None:
@@ -30,10 +30,10 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def all_freed_memory_kept() -> Iterator[None]:
-    """Let the process keep all that it frees, for the next of several large batches; give it back in the end.
+    """Keep all freed memory in this process within a `with` block, for several large batches; return it at the end.
 
-    A page that the system hands out anew costs microseconds, on virtual machines most: a thousand layers spent a
-    quarter of their time on that where each batch takes new ones. Other C libraries are left as they are.
+    A new page from the system costs microseconds, and more on virtual machines. With a thousand layers, new pages for
+    each batch took a quarter of the time. With other C libraries, nothing changes.
     """
     keep_freed_memory()
     library = _glibc()

@@ -1,11 +1,12 @@
-"""The conditioned engine: draws what a weight matrix does to its n rows, and never the matrix.
+"""The conditioned engine: it samples the products of weight matrices with n rows, and never the matrices.
 
-A weight W that meets rows X once forward and once backward is known only by Y = X W and g Wᵀ. Both are Gaussian given
-what came before, so they can be drawn exactly in O(n² d) instead of O(n d²): docs/finite_width.md derives it.
+A weight W that multiplies rows X once forward and once backward enters only through Y = X W and g Wᵀ. Both are Gaussian
+given everything sampled before, so they can be sampled exactly in O(n² d) instead of O(n d²): docs/finite_width.md has
+the derivation.
 
-Factorizations are of n x n Gram matrices in float64, by Cholesky after every row has received a private extra input
-coordinate of relative size √ε. That makes a Gram matrix of identical or dependent rows positive definite, its factor
-unique and continuous, and is itself exact: it is the law of a network whose weights have n more input rows.
+The n x n Gram matrices are factorized in float64 by Cholesky, after every row has received a private extra input
+coordinate of relative size √ε. This makes the Gram matrix of identical or dependent rows positive definite, and its
+factor unique and continuous. It is itself exact: it is the law of a network whose weights have n more input rows.
 """
 
 import math
@@ -51,10 +52,10 @@ Draw = Callable[[int], Tensor]
 def factor(
     gram: Square, ridge: float, least: float = 0.0, identity: Float[Tensor, "rows rows"] | None = None
 ) -> tuple[Square, Float[Tensor, "draws 1 1"]]:
-    """The Cholesky factor of Gram + a² I and a², which is ridge times the mean square norm of a row, plus least².
+    """Return the Cholesky factor L of Gram + a² I and the number a², for every draw.
 
-    A factor that rounding or overflow spoiled is NaN, since what LAPACK leaves then looks like numbers. The identity
-    may be given, since to make one is a launch.
+    a² is `ridge` times the mean squared norm of a row, plus `least` squared. If rounding or overflow spoils a factor,
+    it is NaN, because LAPACK leaves plausible numbers. The identity matrix may be given, which saves a kernel launch.
     """
     if identity is None:
         identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
@@ -74,17 +75,17 @@ def pulled_back(
     fresh: Float[Tensor, "draws rows d_in"],
     fresh_extra: Square,
 ) -> Float[Tensor, "draws rows d_in"]:
-    """G Wᵀ for a W that is known to take X to L Z and is fresh elsewhere.
+    """Return g Wᵀ for a matrix W whose product with rows X is known to be L Z, with fresh random numbers elsewhere.
 
-    With the extra coordinates X' = [X, a I], L Lᵀ = X' X'ᵀ and Q = L⁻¹ X', W' = Qᵀ Z + (I - Qᵀ Q) W̃, so that
-    g W'ᵀ = N + (g Zᵀ - N Qᵀ) Q with N = g W̃ᵀ. The columns of Q and N that belong to X are what is returned.
+    With the extra coordinates X' = [X, a I], L Lᵀ = X' X'ᵀ and Q = L⁻¹ X', W' = Qᵀ Z + (I - Qᵀ Q) W̃, so that g W'ᵀ = N
+    + (g Zᵀ - N Qᵀ) Q with N = g W̃ᵀ. The result contains the columns of Q and N that belong to X.
 
     Args:
-        rows: X.
-        gradient: g.
-        lower: L.
-        extra_sq: a².
-        forward: Z, independent N(0, std²).
+        rows: the rows X.
+        gradient: the gradient g.
+        lower: the Cholesky factor L.
+        extra_sq: the squared extra coordinate a².
+        forward: the numbers Z, independent N(0, std²).
         fresh: the columns of N for X: independent with covariance std² g gᵀ; overwritten.
         fresh_extra: the columns of N for the extra coordinates.
     """
@@ -94,19 +95,19 @@ def pulled_back(
 
 
 def share_of_rows(known: Square, overlap: Square, lower: Square) -> Square:
-    """The coefficients (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹ of the rows, from g Zᵀ, N X'ᵀ and L, as two triangular solves."""
+    """Return the coefficients (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹ of the rows X in g Wᵀ, by two triangular solves."""
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
     return torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
 
 
 class ConditionedMap:
-    """A map that holds its rows and the numbers that made their product, O(n d) per draw.
+    """A random map that stores its rows and the random numbers of their product, O(n d) memory per draw.
 
     Args:
         engine: the source of random numbers.
         std: standard deviation of an entry.
-        known: draws the numbers that make the product of so many rows.
-        fresh: draws the numbers of so many rows that are pulled back.
+        known: function that samples the random numbers of the product of so many rows.
+        fresh: function that samples the fresh random numbers of the pullback of so many rows.
     """
 
     def __init__(self, engine: "ConditionedEngine", std: float, known: Draw, fresh: Draw) -> None:
@@ -131,12 +132,12 @@ class ConditionedMap:
 
 
 class ConditionedEngine(MapEngine):
-    """Draws the action of every weight matrix, exactly in distribution, in O(n² d) per map.
+    """An engine that samples the products of every weight matrix, exactly in distribution, in O(n² d) per map.
 
-    One backward pass per draw, and nothing that needs a matrix itself: those raise.
+    Each draw allows one backward pass. Operations that need a matrix itself raise an error.
 
     Args:
-        streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
+        streams: the only source of randomness, for all draws of a batch; its device is the engine's.
         dtype: type of the activations.
     """
 
@@ -152,21 +153,21 @@ class ConditionedEngine(MapEngine):
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
-        """A fresh map.
+        """Return a new random map for a role.
 
         Raises:
-            ValueError: entries are not to be normal.
+            ValueError: the entries' law is not normal.
         """
         if law != NORMAL:
             raise ValueError(NORMAL_ONLY)
         return ConditionedMap(self, std, *self.draws(d_in, d_out, std))
 
     def draws(self, d_in: int, d_out: int, std: float) -> tuple[Draw, Draw]:
-        """Draw the numbers of a map, onward and back."""
+        """Return two functions that sample a map's random numbers: of the product and of the pullback."""
         return partial(self.normals, width=d_out, std=std), partial(self.normals, width=d_in, std=std, keep=False)
 
     def applied(self, rows: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Square, Tensor]:
-        """X W of a fresh W, the Gram matrix of X, its factor and its extra coordinate."""
+        """Return X W for a new matrix W, the Gram matrix of X, its Cholesky factor and the squared extra coordinate."""
         gram = self.gram(rows)
         lower, extra_sq = factor(gram, RIDGE[rows.dtype], _LEAST, self._identity(rows.shape[1]))
         return product(lower.to(normals.dtype), normals), gram, lower, extra_sq
@@ -182,21 +183,21 @@ class ConditionedEngine(MapEngine):
         fresh: Tensor,
         fresh_extra: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """G Wᵀ of a W that was applied, from independent numbers, and ‖∂L/∂W‖_F²."""
+        """Return g Wᵀ for a matrix W that was applied, from independent numbers, and ‖∂L/∂W‖_F² of every draw."""
         gram = self.gram(gradient)
         root, _ = factor(gram, ROOT_RIDGE, identity=self._identity(rows.shape[1]))
         fresh, fresh_extra = product(root.to(rows.dtype), fresh), product(root, fresh_extra.double())
         return pulled_back(rows, gradient, lower, extra_sq, normals, fresh, fresh_extra), inner(rows_gram, gram)
 
     def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:
-        """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
+        """Return independent N(0, std²) numbers, (draws, rows, width); with `keep=False` in memory that is reused."""
         shape = (self.streams.draws, rows, width)
         like: dict[str, Any] = {"dtype": self.dtype, "device": self.streams.device}
         numbers = torch.empty(shape, **like) if keep else self.room(self.dtype, shape)
         return self.streams.fill_normal(numbers, std, piece=self._piece)
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
-        """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
+        """Return the Gram matrix X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
         draws, n, width = rows.shape
         if rows.dtype == torch.float64:
             return product(rows, rows.mT)
@@ -211,13 +212,13 @@ class ConditionedEngine(MapEngine):
         return grams
 
     def _identity(self, rows: int) -> Float[Tensor, "rows rows"]:
-        """The identity of so many rows, made once."""
+        """Return the identity matrix of a size, which is made only once."""
         if rows not in self._identities:
             self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
         return self._identities[rows]
 
     def room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        """Memory that is used again and again: fresh pages of a CPU cost as much as what is written into them."""
+        """Return reusable memory of a type and shape; new pages on a CPU cost as much as filling them."""
         if self.streams.device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=self.streams.device)
         if (view := self._views.get((dtype, shape))) is not None:

@@ -1,4 +1,4 @@
-"""The dense engine: draws every weight matrix. The ground truth."""
+"""The dense engine, the ground truth: it samples every weight matrix."""
 
 import math
 
@@ -14,10 +14,11 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def largest_eigenvalues(grams: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
-    """The largest eigenvalue λ of positive semidefinite matrices, to rounding, all by the same few products.
+    """Return the largest eigenvalue of positive semidefinite matrices, (draws,), to rounding, by repeated squaring.
 
-    With f_k = ‖A_k‖_F and A_(k+1) = (A_k / f_k)², Π f_k^(1/2^k) over k = 0..K lies between λ and n^(1/2^(K+1)) λ,
-    whatever the other eigenvalues are: λ <= ‖A‖_F <= √n λ. K is as large as rounding asks.
+    Let λ be the largest eigenvalue, f_k = ‖A_k‖_F and A_(k+1) = (A_k / f_k)². Then the product of f_k^(1/2^k) over k =
+    0..K lies between λ and n^(1/2^(K+1)) λ for any other eigenvalues, because λ <= ‖A‖_F <= √n λ. K is large enough for
+    the accuracy of the data type.
     """
     squarings = math.ceil(math.log2(1.0 + math.log(grams.shape[-1]) / torch.finfo(grams.dtype).eps))
     powers, sizes = grams, []
@@ -33,7 +34,7 @@ def largest_eigenvalues(grams: Float[Tensor, "draws rows rows"]) -> Float[Tensor
 
 
 class DenseMap:
-    """A map that holds its matrices, one per draw."""
+    """A random map that stores its weight matrices, one per draw."""
 
     def __init__(
         self, streams: RandomStreams, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None
@@ -58,13 +59,13 @@ class DenseMap:
 
 
 class DenseEngine(MapEngine):
-    """Draws every weight matrix: the ground truth, O(n d²) per map, on any device and dtype.
+    """An engine that samples every weight matrix: the ground truth, O(n d²) per map, on any device and dtype.
 
     Args:
-        streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
+        streams: the only source of randomness, for all draws of a batch; its device is the engine's.
         dtype: type of weights and activations.
-        keep: whether `weights` and `full_gradients` keep every matrix and its (d_in, d_out) gradient by role, in
-            the order of the layers; costs their memory.
+        keep: whether `weights` and `full_gradients` store every matrix and its (d_in, d_out) gradient by role, in the
+            order of the layers, which takes their memory.
     """
 
     def __init__(self, streams: RandomStreams, dtype: torch.dtype, *, keep: bool = False) -> None:
@@ -76,7 +77,7 @@ class DenseEngine(MapEngine):
         self._keep = keep
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> DenseMap:
-        """A fresh map with its own matrix per draw, of entries of that law."""
+        """Return a new random map for a role, with its own sampled matrix per draw."""
         weight = self.streams.entries(d_in, d_out, std=std, law=law, dtype=self.dtype)
         # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
         if self._keep or name == "Wemb":
@@ -84,7 +85,7 @@ class DenseEngine(MapEngine):
         return DenseMap(self.streams, weight, self.full_gradients.setdefault(name, []) if self._keep else None)
 
     def spectral_norm(self, name: str) -> Float[Tensor, " draws"]:
-        """‖W‖₂ of the one kept matrix of that role, from the smaller Gram matrix."""
+        """Return ‖W‖₂ of the one stored matrix of a role, (draws,), from the smaller Gram matrix."""
         (weight,) = self.weights[name]
         first = weight if weight.shape[-2] <= weight.shape[-1] else weight.mT
         grams = self.streams.product(first, first.mT)

@@ -1,8 +1,7 @@
-"""The interface of an engine, which multiplies by weight matrices, and the random maps that most engines use.
+"""The interface of an engine, which multiplies rows by random weight matrices, and random maps with one backward pass.
 
-A map is applied once and pulled back once. What an engine does in between is its own affair: its maps have only
-`forward` and `pullback`. `simulate.network.dense` draws the matrix; `simulate.network.conditioned` draws only what the
-matrix does.
+A map is applied once and pulled back once, by its methods `forward` and `pullback`. `simulate.network.dense` samples
+the matrix; `simulate.network.conditioned` samples only its products.
 """
 
 from abc import ABC, abstractmethod
@@ -18,25 +17,25 @@ from theory.stack.initializations import NORMAL, Law
 
 T = TypeVar("T")
 ENCODER = "encoder_"
-"""What roles of an encoder's matrices begin with."""
+"""The prefix of an encoder's role names."""
 
 
 @runtime_checkable
 class RandomMap(Protocol):
-    """One weight matrix W with independent N(0, std²) entries per draw, known by its action."""
+    """The protocol of a weight matrix W with independent N(0, std²) entries per draw, known only by its products."""
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        """The product x W of every draw."""
+        """Return the product x W of every draw."""
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
-        """The product g Wᵀ of every draw, and ‖∂L/∂W‖_F² = ‖xᵀ g‖_F²."""
+        """Return the product g Wᵀ of every draw, and the squared gradient norm ‖∂L/∂W‖_F² = ‖xᵀ g‖_F²."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """A source of independent weight matrices for a batch of independent networks, and what they multiply by."""
+    """The protocol of a source of independent weight matrices and their products, for a batch of random networks."""
 
     streams: RandomStreams
     dtype: torch.dtype
@@ -46,7 +45,7 @@ class Engine(Protocol):
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """The product x W with the next matrix of a role (W1, W2, ...), in the order of the layers."""
+        """Return the product x W with the next matrix of a role (W1, W2, ...), in the order of the layers."""
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
@@ -55,10 +54,10 @@ class Engine(Protocol):
 
 
 def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
-    """Return the value that a map kept in an earlier call, for the call that needs it.
+    """Return the value that a map's earlier call stored for the present call, or raise an error without one.
 
     Raises:
-        RuntimeError: nothing was kept, or it was taken before.
+        RuntimeError: nothing was stored, or it was used before.
     """
     if kept is None:
         raise RuntimeError(f"a {what} must be {first} before it {then}, and {then} once for each time.")
@@ -66,10 +65,10 @@ def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
 
 
 class GradientNorms:
-    """‖∂L/∂W‖_F² of every map, by role and in the order in which the maps were applied.
+    """The squared gradient norms ‖∂L/∂W‖_F² of all maps, by role and in the order of application.
 
     Args:
-        dtype: of what is told; None for that of what was put in.
+        dtype: data type of the returned norms; None for the type of the stored values.
     """
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
@@ -77,16 +76,16 @@ class GradientNorms:
         self._slots: dict[str, list[Tensor | None]] = {}
 
     def open(self, name: str) -> int:
-        """Reserve the next place of a role; returns its position."""
+        """Reserve the next place of a role, and return its position."""
         slots = self._slots.setdefault(name, [])
         slots.append(None)
         return len(slots) - 1
 
     def check_empty(self, name: str, position: int) -> None:
-        """Refuse a second backward pass.
+        """Check that a map was not pulled back before.
 
         Raises:
-            RuntimeError: the place was filled before: a map may be pulled back once.
+            RuntimeError: the place is filled: a map may be pulled back only once.
         """
         if self._slots[name][position] is not None:
             raise RuntimeError(
@@ -94,11 +93,11 @@ class GradientNorms:
             )
 
     def put(self, name: str, position: int, value: Tensor) -> None:
-        """Fill a reserved place."""
+        """Store the squared gradient norm of one map, (draws,), in its reserved place."""
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:
-        """The squared norms of a role, one column per map. Where one cancels, rounding must not make it negative.
+        """Return the squared gradient norms of a role, (draws, maps); negative rounding errors become 0.
 
         Raises:
             RuntimeError: no backward pass has reached some map of that role.
@@ -110,12 +109,12 @@ class GradientNorms:
 
 
 def times(rows: Float[Tensor, "draws rows width"], factor: float) -> Float[Tensor, "draws rows width"]:
-    """The rows times a factor; without a pass over memory where there is nothing to do, which is nearly everywhere."""
+    """Return rows times a factor; for factor 1, which is the most frequent, the rows themselves."""
     return rows if factor == 1.0 else rows * factor
 
 
 class MapEngine(ABC):
-    """An engine of random maps; the squared norm of every map's gradient is known after the backward pass."""
+    """A base class of engines with random maps; the backward pass stores every map's squared gradient norm."""
 
     streams: RandomStreams
     dtype: torch.dtype
@@ -124,22 +123,22 @@ class MapEngine(ABC):
 
     @abstractmethod
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law) -> RandomMap:
-        """The next map of a role, in the order of the layers.
+        """Return the next random map of a role, in the order of the layers.
 
         Raises:
-            ValueError: entries are not to be normal, and the engine is exact for normal ones alone.
+            ValueError: the entries' law is not normal, and the engine is exact only for normal entries.
         """
 
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """The product x W with the next map of a role, differentiable once; `gradients` receives its squared norm."""
+        """Return the product x W with the next map of a role, differentiable once; `gradients` gets its norm."""
         return self._through(self.map(name, rows.shape[-1], d_out, std, law=law), name, rows)
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """Multiply a branch by a factor, or by its layer's learned scalar, which is created here with value 0."""
+        """Multiply a branch by a factor, or by its layer's learned scalar, which is created with value 0."""
         if not learned:
             return times(rows, factor)
         while len(self.scalars) < layer:
@@ -153,10 +152,10 @@ class MapEngine(ABC):
 
 
 class EncoderEngine:
-    """The engine of an encoder's layers: another's, with roles that have names of their own.
+    """The engine of an encoder's layers: the decoder's engine, with prefixed role names.
 
     Args:
-        engine: of the layers that attend to it.
+        engine: the engine of the layers that attend to the encoder.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -166,22 +165,22 @@ class EncoderEngine:
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """The other's product, with the next matrix of the encoder's role."""
+        """Return the product x W with the next matrix of the encoder's role."""
         return self.engine.apply(ENCODER + name, rows, d_out, std, law=law)
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """The rows times the factor."""
+        """Return the rows times the factor; an encoder has no learned scalars."""
         return times(rows, factor)
 
 
 class GivenMatrices:
-    """An engine of matrices that are given; its products are differentiable without end.
+    """An engine that multiplies by given matrices, differentiable any number of times.
 
     Args:
-        streams: of what else is random.
-        matrices: (d_in, d_out) each, by role and in the order of the layers; those of an encoder have roles after
+        streams: the source of all other random numbers.
+        matrices: matrices, (d_in, d_out) each, by role and in the order of the layers; roles of an encoder begin with
             `ENCODER`.
     """
 
@@ -194,18 +193,18 @@ class GivenMatrices:
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """The product with the next matrix of a role, whatever was asked of its entries."""
+        """Return the product with the next given matrix of a role; width, deviation and law are ignored."""
         return rows @ next(self._left[name])
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """The rows times the factor."""
+        """Return the rows times the factor; learned scalars are not supported."""
         return times(rows, factor)
 
 
 def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
-    """⟨A, B⟩ of every draw: of Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F², without the d_in x d_out gradient."""
+    """Return the inner product ⟨A, B⟩ of two matrices, (draws,); for Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F²."""
     return (first * second).sum((-2, -1))
 
 

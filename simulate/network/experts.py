@@ -1,4 +1,4 @@
-"""The router of a layer with experts: which experts every token has, and with which weights."""
+"""The router of a layer with experts: the chosen experts of every token, and their weights."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from theory.stack import Stack
 def expert_weights(
     stack: Stack, record: Record, logits: Float[Tensor, "draws tokens experts"]
 ) -> Float[Tensor, "draws tokens experts"]:
-    """The weight of every expert for every token, 0 where it is not chosen; how full experts are is recorded."""
+    """Return the weight of every expert for every token, 0 if it is not chosen, and record the experts' loads."""
     scores = logits.softmax(-1) if stack.router_scores == "softmax" else logits.sigmoid()
     best = logits.topk(stack.experts_per_token, dim=-1).indices
     chosen = torch.zeros_like(scores).scatter(-1, best, 1.0)

@@ -1,4 +1,4 @@
-"""The engine without a stream: its rows are a few coordinates, and only hidden units are drawn.
+"""The Gram engine: it samples a few coordinates of the stream's rows, and hidden units, but never the full stream.
 
 Take a stack that meets the n rows X of its stream only through norms, sums and Gaussian matrices. Rotations of R^d that
 fix the vector of ones keep its law. So rows are known in a frame U: orthonormal vectors, met one by one and never
@@ -56,7 +56,7 @@ _PART = 2**17
 
 
 def columns(stack: Stack) -> list[int]:
-    """The number of coordinates of every sub-layer, and below the output matrix."""
+    """Return the number of coordinates per row that the Gram engine uses in every sub-layer, and at the output."""
     met, counts = rows_met(stack), []
     for step in plan(stack):
         roles = [role for kind in step.kinds for role in ROLES[kind] if role in met]
@@ -65,14 +65,14 @@ def columns(stack: Stack) -> list[int]:
 
 
 def drawn_rows(stack: Stack) -> list[tuple[int, int]]:
-    """Rows and width of everything that is drawn number by number: hidden units, queries, keys, values, logits."""
+    """Return rows and width of every array that is sampled number by number, such as hidden units and logits."""
     shapes, met = weight_shapes(stack), rows_met(stack)
     each = [(met[role], shapes[role][1]) for role in shapes if _sides(stack, role) == (True, False)]
     return [*each * stack.depth, (stack.rows, stack.vocab)]
 
 
 def without_gram(stack: Stack) -> str:
-    """Return the field that keeps a stack from being sampled without its stream; empty if there is none."""
+    """Return an error text with the field that the Gram engine does not support in a stack; "" if it supports all."""
     most = max(columns(stack))
     means = stack.attention_dropout == 0.0 and not stack.query_key_scale and stack.mask == "none"
     split = stack.output_projection == "identity" and (not means or stack.key_heads != stack.heads)
@@ -93,13 +93,13 @@ def without_gram(stack: Stack) -> str:
 
 
 def _sides(stack: Stack, role: str) -> tuple[bool, bool]:
-    """Whether a matrix is applied to rows of the stream, and whether its products are added to the stream."""
+    """Return whether a matrix multiplies rows of the stream, and whether its products are added to the stream."""
     reads = role not in ("WO", "W2")
     return reads, not reads or (role == "WV" and stack.output_projection == "identity")
 
 
 class _Normalized(torch.autograd.Function):
-    """The norm of rows that are coordinates: LayerNorm or RMSNorm, without its gain."""
+    """The norm of rows given by coordinates: LayerNorm or RMSNorm, without its gain."""
 
     @staticmethod
     def forward(ctx: Any, x: Coordinates, stack: Stack) -> Coordinates:
@@ -121,19 +121,19 @@ class _Normalized(torch.autograd.Function):
 
 
 class Frame:
-    """Orthonormal vectors of the stream's space, the vector of ones first.
+    """A set of orthonormal vectors of the stream's space, with the normalized vector of ones first.
 
     Args:
         engine: the source of coordinates.
-        used: vectors that rows have met.
-        columns: the most that they will meet.
+        used: number of vectors that the rows have used.
+        columns: largest number of vectors that the rows will use.
     """
 
     def __init__(self, engine: "GramEngine", used: int, columns: int) -> None:
         self._engine, self.used, self._columns = engine, used, columns
 
     def normal(self, rows: int, std: float = 1.0) -> Coordinates:
-        """Rows of d independent N(0, std²) numbers, as coordinates along all vectors and as many new ones."""
+        """Sample rows of d independent N(0, std²) numbers, as coordinates along all used and as many new vectors."""
         streams, degrees = self._engine.streams, self._engine.width - self.used
         self.used += rows
         numbers = torch.zeros(streams.draws, rows, self._columns, dtype=torch.float64, device=streams.device)
@@ -145,7 +145,7 @@ class Frame:
 
 
 class _Rebased(torch.autograd.Function):
-    """Rows of the stream in the frame that they span with the vector of ones."""
+    """A change of frame: rows of the stream in the frame that they span with the vector of ones."""
 
     @staticmethod
     def forward(ctx: Any, total: Coordinates, engine: "GramEngine") -> Coordinates:
@@ -177,7 +177,7 @@ rebased: Callable[[Coordinates, "GramEngine"], Tensor] = _Rebased.apply
 
 
 class Units:
-    """A feed-forward branch from coordinates to coordinates; its hidden units are drawn, a few draws at a time.
+    """A feed-forward branch from coordinates to coordinates, whose hidden units are sampled a few draws at a time.
 
     Args:
         engine: the source of random numbers.
@@ -207,7 +207,7 @@ class Units:
         self.hidden: list[Tensor] = []
 
     def forward(self, rows: Coordinates) -> Coordinates:
-        """The branch of the rows."""
+        """Return the branch's output for rows, as coordinates."""
         engine, n = self._engine, rows.shape[1]
         self._rows, self._rows_gram = rows, product(rows, rows.mT)
         self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
@@ -230,7 +230,7 @@ class Units:
         return after
 
     def pullback(self, gradient: Coordinates) -> tuple[Coordinates, Float[Tensor, " draws"]]:
-        """The gradient of the rows, and the squared norm of that of W2."""
+        """Return the gradient with respect to the rows, and the squared gradient norm of W2."""
         engine, n = self._engine, gradient.shape[1]
         gram = product(gradient, gradient.mT)
         extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
@@ -251,7 +251,7 @@ class Units:
         return below, inner(gram, self._gram)
 
     def _units_gradients(self, gradient: Coordinates, gram: Square, extra: Square) -> Iterator[Sequence[Tensor]]:
-        """The gradients before the activation of every part of the draws, in memory that is used again."""
+        """Yield the gradients before the activation for every part of the draws, in memory that is reused."""
         engine, std = self._engine, self._std_down
         root, _ = factor(gram, ROOT_RIDGE)
         fresh, overlap = [], torch.empty_like(gram)
@@ -273,10 +273,10 @@ class Units:
 
 
 class GramEngine(ConditionedEngine):
-    """Draws coordinates of the stream, and hidden units, exactly in distribution.
+    """An engine that samples coordinates of the stream, and hidden units, exactly in distribution.
 
     Args:
-        streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
+        streams: the only source of randomness, for all draws of a batch; its device is the engine's.
         dtype: type of hidden units and logits; coordinates are float64.
         stack: the network.
 
@@ -293,13 +293,13 @@ class GramEngine(ConditionedEngine):
         self.next_frame(1)
 
     def next_frame(self, used: int) -> int:
-        """Begin the frame of the next sub-layer, and return its number of columns."""
+        """Begin the frame of the next sub-layer, and return its number of coordinates."""
         count = next(self._columns)
         self.frame = Frame(self, used, count)
         return count
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
-        """A fresh map of a role, from and to coordinates where it meets the stream."""
+        """Return a new random map for a role, from and to coordinates on the sides where it meets the stream."""
         draws, sides = self.draws(d_in, d_out, std), _sides(self._stack, name)[::-1]
         coordinates = partial(self.frame.normal, std=std)
         return ConditionedMap(
@@ -307,13 +307,13 @@ class GramEngine(ConditionedEngine):
         )
 
     def feed_forward(self, stack: Stack, record: Record, x: Coordinates) -> Coordinates:
-        """The feed-forward branch of a layer."""
+        """Return the output of a layer's feed-forward branch, and record its hidden units."""
         units = Units(self, stack)
         output = self._through(units, "W2", x)
         record.hidden(stack.ffn_width, [part.detach() for part in units.hidden])
         return output
 
     def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Square) -> None:
-        """X Xᵀ in float64, in halves: what NumPy takes for a symmetric product is half as fast."""
+        """Write the Gram matrix X Xᵀ in float64 into `out`, in halves, twice as fast as one symmetric NumPy product."""
         room, half = self.room(torch.float64, rows.shape).copy_(rows), rows.shape[1] // 2
         out[:, :half], out[:, half:] = product(room[:, :half], room.mT), product(room[:, half:], room.mT)

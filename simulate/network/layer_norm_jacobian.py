@@ -1,4 +1,4 @@
-"""The Jacobian of LayerNorm in full, for tokens with a mean: what Lemma 3 bounds."""
+"""Samples of LayerNorm's full Jacobian for tokens with a mean, for Lemma 3."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from simulate.network.transformer import layer_norm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JacobianNorms:
-    """Spectral norms of J_LN at x = offset · 1 + z, z ~ N(0, I_d), against Lemma 3's two forms; shape (draws,).
+    """Spectral norms of LayerNorm's Jacobian at x = offset · 1 + z, z ~ N(0, I_d), and Lemma 3's two forms, (draws,).
 
     Attributes:
-        exact: ‖J_LN(x)‖₂ by singular values of the differentiated Jacobian.
-        centred: √d/‖x − mean(x)‖.
+        exact: ‖J_LN(x)‖₂, the largest singular value of the differentiated Jacobian.
+        centred: √d/‖x − mean(x)‖, the corrected lemma.
         uncentred: √d/‖x‖, the lemma as printed.
     """
 
@@ -25,7 +25,7 @@ class JacobianNorms:
 
 
 def jacobian_norms(*, width: int, offset: float, draws: int, seed: int) -> JacobianNorms:
-    """Sample tokens with mean `offset` and measure the norm of LayerNorm's Jacobian at each, in float64."""
+    """Sample tokens with mean `offset` and compute the spectral norm of LayerNorm's Jacobian at each, in float64."""
     generator = torch.Generator().manual_seed(seed)
     x = offset + torch.randn(draws, width, generator=generator, dtype=torch.float64)
     # One copy of a token for each row of its Jacobian: the gradient of one output.

@@ -1,4 +1,4 @@
-"""Logits of attention from queries and keys, of heads that may share the latter."""
+"""Attention logits from queries and keys, with heads that may share keys."""
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,7 @@ def attention_logits(
 def of_heads(
     stack: Stack, rows: Float[Tensor, "draws rows columns"]
 ) -> Float[Tensor, "batch heads tokens coordinates"]:
-    """Rows of all sequences, cut into sequences and heads, as many as there are columns for."""
+    """Split rows of all sequences into sequences and heads, as many as there are columns for."""
     split = rows.unflatten(-1, (-1, stack.key_width)).unflatten(1, (stack.sequences, -1))
     return split.flatten(0, 1).transpose(1, 2)
 
@@ -41,7 +41,7 @@ def of_heads(
 def of_every_head(
     stack: Stack, shared: Float[Tensor, "batch groups tokens coordinates"]
 ) -> Float[Tensor, "batch heads tokens coordinates"]:
-    """Keys or values of every head, from those that groups of neighbouring heads share."""
+    """Repeat keys or values that groups of neighbouring heads share, so that every head has its own."""
     return shared if stack.key_heads == stack.heads else shared.repeat_interleave(stack.heads // stack.key_heads, 1)
 
 
@@ -52,7 +52,7 @@ def _normed(stack: Stack, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*ro
 def _rotated(
     stack: Stack, rows: Float[Tensor, "batch heads tokens width"]
 ) -> Float[Tensor, "batch heads tokens width"]:
-    """Pairs (f, f + r/2) of the first r coordinates of a head, rotated by their token's place times base^(-2 f/r)."""
+    """Rotate pairs (f, f + r/2) of a head's first r coordinates by their token's position times base^(-2 f/r)."""
     half = stack.rotary_width // 2
     steps = torch.arange(half, device=rows.device, dtype=torch.float64) / half
     places = torch.arange(stack.tokens, device=rows.device, dtype=torch.float64)

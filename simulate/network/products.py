@@ -1,9 +1,8 @@
-"""Products of many small matrices, one of each draw, by the library that has the faster kernels for them.
+"""Matrix products for many draws at once, computed by the faster library for their sizes.
 
-On a CPU torch multiplies by MKL, whose kernels for processors of other makers leave out half of the vector unit, and
-which copies a few rows into the order of large matrices. NumPy's OpenBLAS takes 0.4 of the time for 8 to 64 rows on an
-EPYC with AVX-512, and no more without it (docs/report.md). It multiplies draw by draw, so that how a product is
-rounded does not depend on how many draws there are.
+On a CPU, torch multiplies with MKL, whose kernels for other makers' processors use only half of the vector unit and
+copy small matrices. NumPy's OpenBLAS takes 0.4 of the time for 8 to 64 rows on an EPYC with AVX-512, and no more time
+without AVX-512 (docs/report.md). It multiplies draw by draw, so rounding does not depend on the number of draws.
 """
 
 import numpy as np
@@ -21,13 +20,13 @@ def product(
     out: Tensor | None = None,
     onto: Tensor | None = None,
 ) -> Float[Tensor, "draws a c"]:
-    """The matrix product A B, for every draw.
+    """Return the matrix product A B of every draw.
 
     Args:
-        first: A.
-        second: B; either may be a transposed view.
+        first: the matrices A, (draws, a, b).
+        second: the matrices B, (draws, b, c); A or B may be a transposed view.
         out: contiguous output tensor; None allocates memory.
-        onto: what it is added to and written into in its place.
+        onto: a tensor to which the product is added in place, and which is returned.
     """
     draws, a, b = first.shape
     if onto is not None:
@@ -41,6 +40,6 @@ def product(
 
 
 def _plain(matrices: Tensor) -> bool:
-    """Whether rows or columns are contiguous and apart; of others, such as expanded ones, NumPy multiplies by hand."""
+    """Return whether matrices have contiguous rows or columns; for others, NumPy uses a slow loop."""
     (_, rows, columns), (_, down, along) = matrices.shape, matrices.stride()
     return (along == 1 and down >= columns) or (down == 1 and along >= rows)

@@ -1,6 +1,6 @@
-"""Random numbers for a batch of networks, of which every block has a stream of its own.
+"""Random numbers for a batch of networks, with a separate stream for every block of draws.
 
-So a number does not depend on how many blocks are sampled together.
+A number therefore does not depend on how many blocks are sampled together.
 """
 
 import math
@@ -16,11 +16,11 @@ from theory.stack.initializations import Law
 _ALIGNED = 64
 
 AHEAD = 2**20
-"""Numbers that a block draws ahead on a GPU, where every call of a generator is a launch, and blocks are many."""
+"""The number of random numbers that a block samples ahead on a GPU, where every generator call is a kernel launch."""
 
 
 class RandomStreams:
-    """One generator per block of equally many draws; the blocks stand one after another in a batch.
+    """One random generator per block of equally many draws; the draws of a batch are ordered by block.
 
     Args:
         seeds: seeds of the blocks' generators.
@@ -36,7 +36,7 @@ class RandomStreams:
         self._ahead: dict[tuple[str, torch.dtype], tuple[Tensor, int]] = {}
 
     def fill_normal(self, numbers: Tensor, std: float = 1.0, *, piece: int = sys.maxsize) -> Tensor:
-        """Independent N(0, std²) numbers in a contiguous tensor of shape (draws, ...), so many at a time."""
+        """Fill a contiguous tensor of shape (draws, ...) with independent N(0, std²) numbers."""
         if (drawn := self._drawn_ahead("normal_", numbers)) is not None:
             torch.mul(drawn, std, out=numbers.view(drawn.shape))
             return numbers
@@ -49,11 +49,11 @@ class RandomStreams:
         return numbers
 
     def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Independent N(0, 1) numbers, (draws, *shape)."""
+        """Return independent N(0, 1) numbers, (draws, *shape)."""
         return self.fill_normal(torch.empty(self.draws, *shape, dtype=dtype, device=self.device))
 
     def uniform(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Independent numbers in [0, 1), (draws, *shape)."""
+        """Return independent uniform numbers in [0, 1), (draws, *shape)."""
         numbers = torch.empty(self.draws, *shape, dtype=dtype, device=self.device)
         if (drawn := self._drawn_ahead("uniform_", numbers)) is not None:
             numbers.view(drawn.shape).copy_(drawn)
@@ -63,14 +63,14 @@ class RandomStreams:
         return numbers
 
     def chi(self, degrees: Tensor) -> Tensor:
-        """Roots of independent chi-squared numbers of so many degrees of freedom each, (draws, *)."""
+        """Return independent chi-distributed numbers with the given degrees of freedom, (draws, *degrees.shape)."""
         numbers = torch.empty(self.draws, *degrees.shape, dtype=degrees.dtype, device=self.device)
         for part, generator in self._parts(numbers):
             part.copy_(torch._standard_gamma((degrees / 2).expand_as(part).contiguous(), generator=generator))
         return numbers.mul_(2.0).sqrt_()
 
     def entries(self, *shape: int, std: float, law: Law, dtype: torch.dtype) -> Tensor:
-        """Independent numbers of that law and standard deviation, (draws, *shape)."""
+        """Return independent numbers with a given law and standard deviation, (draws, *shape)."""
         if law.uniform:
             return self.uniform(*shape, dtype=dtype).sub_(0.5).mul_(12**0.5 * std)
         if not law.cut:
@@ -80,30 +80,31 @@ class RandomStreams:
         return self.uniform(*shape, dtype=dtype).mul_(2.0).sub_(1.0).mul_(share).erfinv_().mul_(size)
 
     def integers(self, end: int, *shape: int) -> Tensor:
-        """Independent integers below `end`, (draws, *shape)."""
+        """Return independent uniform integers below `end`, (draws, *shape)."""
         numbers = torch.empty(self.draws, *shape, dtype=torch.long, device=self.device)
         for part, generator in self._parts(numbers):
             part.random_(end, generator=generator)
         return numbers
 
     def chosen(self, weights: Tensor, *shape: int) -> Tensor:
-        """Independent indices with chances in proportion to weights, (draws, *shape)."""
+        """Return independent indices with probabilities proportional to weights, (draws, *shape)."""
         numbers = torch.empty(self.draws, *shape, dtype=torch.long, device=self.device)
         for part, generator in self._parts(numbers):
             part.view(-1).copy_(torch.multinomial(weights, part.numel(), replacement=True, generator=generator))
         return numbers
 
     def product(self, first: Tensor, second: Tensor) -> Tensor:
-        """The product of two batches of matrices, (draws, a, b) and (draws, b, c).
+        """Return the product of two batches of matrices, (draws, a, b) and (draws, b, c).
 
-        On a CPU each block is multiplied by itself: how a product of many matrices is rounded depends on how many.
+        On a CPU each block is multiplied separately, because the rounding of a batched product depends on the batch
+        size.
         """
         return torch.cat([a @ b for a, b in zip(self.blocks(first), self.blocks(second), strict=True)])
 
     def blocks(self, batch: Tensor) -> list[Tensor]:
-        """The blocks of a batch, (draws, ...), aligned as tensors of their own: rounding hangs on that too.
+        """Split a batch, (draws, ...), into its blocks, each with the memory alignment of a tensor of its own.
 
-        Elsewhere than on a CPU the batch itself, since calls cost more than numbers.
+        Rounding depends on the alignment. On a GPU the batch is not split, because calls cost more than numbers.
         """
         if self.device.type != "cpu":
             return [batch]
@@ -111,14 +112,14 @@ class RandomStreams:
         return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
 
     def parts(self, most: int) -> list[slice]:
-        """All draws in turn, at most so many together where a block has more, else whole blocks."""
+        """Return slices of about `most` draws: equal parts of one block, or several whole blocks."""
         most, each = max(1, most), self._each
         blocks = range(0, self.draws, max(each, most // each * each))
         starts = [k + at for k in blocks for at in range(0, each, min(most, each))]
         return [slice(*ends) for ends in zip(starts, [*starts[1:], self.draws], strict=True)]
 
     def normal_part(self, part: slice, *shape: int, std: float, dtype: torch.dtype) -> Tensor:
-        """Independent N(0, std²) numbers of the draws of one of the `parts`, (draws, *shape)."""
+        """Return independent N(0, std²) numbers for one of the `parts`, (draws, *shape)."""
         numbers = torch.empty(part.stop - part.start, *shape, dtype=dtype, device=self.device)
         first = part.start // self._each
         for k, chunk in enumerate(numbers.split(self._each)):
@@ -126,7 +127,7 @@ class RandomStreams:
         return numbers
 
     def _drawn_ahead(self, kind: str, numbers: Tensor) -> Tensor | None:
-        """The next numbers of every block, (blocks, numbers), as many as a tensor has; None where each call draws."""
+        """Return numbers for every block from a buffer sampled ahead, (blocks, numbers), or None without a buffer."""
         blocks = len(self._generators)
         each = numbers.numel() // blocks
         if self.device.type == "cpu" or each > AHEAD // 2:

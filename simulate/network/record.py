@@ -1,4 +1,4 @@
-"""The record of a network's passes: named quantities, and how they are read from tensors."""
+"""The record of a network's forward and backward pass: named quantities, and functions that compute them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ Stream = Float[Tensor, "draws tokens width"]
 
 @dataclass(slots=True)
 class Record:
-    """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached.
+    """The recorded quantities of a batch of networks, as detached tensors of shape (draws,) per network or per layer.
 
     Attributes:
         per_network: values by quantity name.
         per_layer: values by quantity name, in the order of the layers.
-        hidden_norm: ‖h_i‖ of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
-        streams: the last residual sum of every layer and the logits, where they are kept; or None.
+        hidden_norm: ‖h_i‖ of the latest feed-forward branch, (draws, tokens), an intermediate result.
+        streams: the last residual sum of every layer and the logits, if they are to be kept; otherwise None.
         with_streams: whether a backward pass by autograd follows, which records the gradient of the stream.
     """
 
@@ -38,12 +38,12 @@ class Record:
     _later: dict[str, tuple[Callable[..., Tensor], list[tuple[Tensor, ...]]]] = field(default_factory=dict)
 
     def keep(self, stream: Tensor) -> None:
-        """Keep a tensor of the forward pass, where such are kept."""
+        """Store a tensor of the forward pass, if streams are to be kept."""
         if self.streams is not None:
             self.streams.append(stream.detach())
 
     def watch_gradient(self, stream: Stream) -> None:
-        """Let the backward pass record the squared gradient of the stream after the next layer, where it is wanted."""
+        """Let the backward pass record the squared gradient of the stream after the next layer, if it is wanted."""
         if not self.with_streams:
             return
         layers = self.per_layer.setdefault(STREAM, [])
@@ -56,41 +56,42 @@ class Record:
         stream.register_hook(take)
 
     def layer(self, name: str, value: Tensor) -> None:
-        """Append the next layer's value."""
+        """Append a quantity's value for the next layer, (draws,)."""
         self.per_layer.setdefault(name, []).append(value)
 
     def layer_later(self, name: str, function: Callable[..., Tensor], *values: Tensor) -> None:
-        """Append the next layer's value as a function of tensors, which is taken of all layers at once by `settle`.
+        """Append a quantity's value for the next layer as a function, which `settle` evaluates for all layers.
 
         Args:
             name: the quantity's name.
-            function: the same for every layer; of tensors (draws, layers, ...).
-            values: (draws, ...) of this layer.
+            function: function of tensors of shape (draws, layers, ...), the same for every layer.
+            values: the function's arguments for this layer, (draws, ...).
         """
         self._later.setdefault(name, (function, []))[1].append(values)
 
     def settle(self) -> None:
-        """Take what was left for later; its layers stand below those whose values are known."""
+        """Evaluate the functions of `layer_later` for all layers at once, and place their values before known ones."""
         for name, (function, layers) in self._later.items():
             columns = [torch.stack(column, 1) for column in zip(*layers, strict=True)]
             self.per_layer[name] = [*function(*columns).unbind(1), *self.per_layer.get(name, [])]
         self._later.clear()
 
     def hidden(self, width: int, hidden: Sequence[Float[Tensor, "draws tokens units"]]) -> None:
-        """Record the hidden units of the next layer, draws after draws."""
+        """Record energy and largest value of the hidden units of the next layer, given in parts of the draws."""
         self.hidden_norm = torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in hidden])
         self.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / width, self.hidden_norm)
         largest, least = (torch.cat([size(part, (1, 2)) for part in hidden]) for size in (torch.amax, torch.amin))
         self.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
 
     def network(self, name: str, value: Tensor) -> None:
-        """Set the network's value."""
+        """Set a quantity's value for the whole network, (draws,)."""
         self.per_network[name] = value
 
     def gradients(self, stack: Stack, norms: GradientNorms, prefix: str = "") -> None:
-        """Append ‖∂L/∂W‖_F² of every matrix of every layer; the engine's names of roles have a prefix.
+        """Append the squared gradient norms ‖∂L/∂W‖_F² of every matrix of every layer.
 
-        Of experts it is the sum over all of a layer. What dense layers below those with experts do not have is NaN.
+        The engine's role names have a prefix. For experts, the value is the sum over a layer's experts. Quantities that
+        dense layers below the experts do not have are NaN there.
         """
         for role in weight_shapes(stack):
             values, experts = norms.of(prefix + role), copies(stack, role)
@@ -109,7 +110,7 @@ class Record:
 def record_last_norm(
     stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
 ) -> None:
-    """Record the quantities of Theorem 1's proof at the last LayerNorm, with input `total`, and at the loss."""
+    """Record the quantities of Theorem 1's proof at the last LayerNorm, whose input is `total`, and at the loss."""
     width = stack.width
     # The first of fewer coordinates than d is the one along the mean.
     rest = total[..., 1:] if total.shape[2] < width else total - total.mean(-1, keepdim=True)
@@ -133,23 +134,23 @@ def record_last_norm(
 
 
 def norm(x: Stream) -> Float[Tensor, " draws"]:
-    """‖x‖ of all tokens, in one pass over memory."""
+    """Return the norm ‖x‖ over all tokens of each draw, (draws,), in one pass over memory."""
     return torch.linalg.vector_norm(x.detach(), dim=(1, 2))
 
 
 def norm_of_sums(x: Stream, sequences: int) -> Float[Tensor, " draws"]:
-    """The same of the sum of the tokens of each sequence."""
+    """Return the norm of the sums of tokens over each sequence, over all sequences of each draw, (draws,)."""
     return norm(x.detach().view(len(x), sequences, -1, x.shape[2]).sum(2))
 
 
 def record_energies(stack: Stack, record: Record, norms: list[Tensor], sums: list[Tensor]) -> None:
-    """Energies ‖x‖²/d averaged over tokens, and correlations of tokens, of all layers at once.
+    """Record energies ‖x‖²/d, averaged over tokens, and correlations of tokens, for all layers at once.
 
     Args:
         stack: the network.
-        record: gets them.
-        norms: norms of every residual sum, (draws,).
-        sums: of the sums of tokens, of the last residual sum of every layer, (draws,).
+        record: the record to which they are added.
+        norms: norms of every residual sum, (draws,) each.
+        sums: norms of the sums over tokens of the last residual sum of every layer, (draws,) each.
     """
     size = stack.rows * stack.width
     energies, of_sums = torch.stack(norms, 1).square() / size, torch.stack(sums, 1).square() / size
@@ -165,7 +166,7 @@ def record_energies(stack: Stack, record: Record, norms: list[Tensor], sums: lis
 
 
 def on_host(values: dict[str, Tensor]) -> dict[str, NDArray]:
-    """Tensors of shape (draws, ...) as arrays; those of a GPU in one copy, for which the host waits once."""
+    """Convert tensors of shape (draws, ...) to NumPy arrays; tensors on a GPU are copied together."""
     if all(value.device.type == "cpu" for value in values.values()):
         return {name: value.numpy() for name, value in values.items()}
     arrays: dict[str, NDArray] = {}

@@ -1,7 +1,7 @@
-"""Functions of tensors that a GPU is given as one graph of CUDA, where they come again and again.
+"""CUDA graphs of functions that are called repeatedly, to save kernel launches on a GPU.
 
-A deep stack fills a GPU's memory with few draws, and then a layer costs what its launches cost the host. A graph is
-launched at once, with the same kernels on the same numbers.
+A deep network fills a GPU's memory with few draws, so that kernel launches dominate a layer's time. A graph is launched
+as a whole, with the same kernels on the same numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Function = Callable[..., Sequence[Tensor]]
 
 
 class Replays:
-    """Graphs of functions, by their names and the shapes of what they are given; of no use to a CPU.
+    """A cache of CUDA graphs by function name and argument shapes; on a CPU, functions are called directly.
 
     Args:
         device: the device of the tensors.
@@ -32,10 +32,10 @@ class Replays:
         self._graphs: dict[Any, _Graph | None] = {}
 
     def call(self, function: Function, *inputs: Tensor) -> Sequence[Tensor]:
-        """Return a function's output, in memory of its own.
+        """Return a function's output in newly allocated memory, by replaying its graph if there is one.
 
         Args:
-            function: named, of tensors alone; whatever else it reads must stay as it is.
+            function: a named function of tensors only; everything else that it reads must not change.
             inputs: tensors on one device.
         """
         if not self._of_use or sum(value.numel() for value in inputs) > MOST_NUMBERS:
@@ -49,7 +49,7 @@ class Replays:
 
 
 class _Graph:
-    """A graph with the places of its numbers."""
+    """A captured CUDA graph with the memory of its inputs and outputs."""
 
     def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
         self._inputs = [torch.empty_like(value) for value in inputs]
@@ -59,7 +59,7 @@ class _Graph:
             self._outputs = list(function(*self._inputs))
 
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The function of other numbers."""
+        """Run the graph on other inputs and return copies of its outputs."""
         for group in _by_dtype(self._inputs):  # of one dtype many are copied at once
             torch._foreach_copy_([self._inputs[k] for k in group], [inputs[k] for k in group])
         self._graph.replay()
@@ -71,16 +71,16 @@ class _Graph:
 
 
 def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Positions of the tensors of each dtype."""
+    """Group positions of tensors by data type."""
     dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
     return [[k for k, tensor in enumerate(tensors) if tensor.dtype == dtype] for dtype in dtypes]
 
 
 def captured(function: Function, inputs: Sequence[Tensor]) -> _Graph | None:
-    """The graph of a function, or None where a library does something that has no place in one.
+    """Capture a function as a CUDA graph; None if a library does something that cannot be captured.
 
     Raises:
-        OutOfMemoryError: of the GPU.
+        OutOfMemoryError: the GPU's memory is too small.
     """
     try:
         return _Graph(function, inputs)

@@ -1,4 +1,4 @@
-"""Scalars that multiply branches and learn, as ReZero's: one for each layer, 0 at initialization."""
+"""Learned scalars that multiply branches, as in ReZero: one per layer, 0 at initialization."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Scalar:
-    """A number per draw, its momentum, and its gradient over all branches that it multiplied.
+    """A learned scalar per draw, with its momentum and its gradient from all branches that it multiplied.
 
     Attributes:
-        value: the number.
-        gradient: since the latest step; None where no branch has been pulled back.
+        value: the scalar of each draw.
+        gradient: the gradient since the latest step; None if no branch was pulled back.
     """
 
     value: Float[Tensor, " draws"]
@@ -22,21 +22,21 @@ class Scalar:
 
     @property
     def slope(self) -> Float[Tensor, " draws"]:
-        """The gradient.
+        """The gradient with respect to the scalar, (draws,).
 
         Raises:
-            RuntimeError: no branch has been pulled back since the latest step.
+            RuntimeError: no branch was pulled back since the latest step.
         """
         if self.gradient is None:
             raise RuntimeError("a scalar must be pulled back before it learns, and learns once for each time.")
         return self.gradient
 
     def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
-        """Add what comes from one branch."""
+        """Add one branch's gradient, (draws,), to the gradient of the learned scalar."""
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def learn(self, rate: float, momentum: float, weight_decay: float) -> None:
-        """One step of SGD along the gradient since the latest one."""
+        """Update the scalar by one step of SGD with momentum and weight decay."""
         gradient, self.gradient = self.slope, None
         self._momentum = momentum * self._momentum + gradient + weight_decay * self.value
         self.value = self.value - rate * self._momentum
@@ -44,7 +44,7 @@ class Scalar:
 
 @dataclass(slots=True)
 class ScalarUse:
-    """A scalar where it multiplies the rows of one branch.
+    """The use of a learned scalar as a multiplier of one branch's rows.
 
     Attributes:
         scalar: the scalar.
@@ -54,14 +54,14 @@ class ScalarUse:
     _rows: Tensor | None = field(init=False, default=None)
 
     def forward(self, rows: Float[Tensor, "draws rows width"]) -> Float[Tensor, "draws rows width"]:
-        """The rows times the scalar of every draw."""
+        """Return the rows times the scalar of every draw."""
         self._rows = rows
         return rows * self.scalar.value[:, None, None]
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows width"]
     ) -> tuple[Float[Tensor, "draws rows width"], Float[Tensor, " draws"]]:
-        """The gradient times the scalar, and the square of what this branch adds to the scalar's own.
+        """Return the gradient times the scalar, and the square of this branch's contribution to the scalar's gradient.
 
         Raises:
             RuntimeError: no rows were multiplied.

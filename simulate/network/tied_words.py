@@ -1,7 +1,7 @@
-"""Tied embeddings: the rows of W_emb that are a batch's words are its inputs, scaled; all others are fresh.
+"""Tied embeddings in sampled networks: inputs are scaled rows of W_emb for a batch's token ids.
 
-Those others are independent of everything below the output, so that a fresh matrix with its columns of the batch's
-words put in place is the tied one, in the conditioned engine too.
+The rows of all other token ids are independent of everything below the output. A newly sampled output matrix, whose
+columns for the batch's token ids are replaced, is therefore exactly the tied one, also in the conditioned engine.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """The words of a batch.
+    """The token ids of a batch, with their rows of W_emb.
 
     Attributes:
-        ids: word ids, below V, (draws, rows).
-        first: for every row the first one with the same word, (draws, rows).
-        rows: their rows of W_emb, σ_e d^(−1/2) x_0 without positions, (draws, rows, d).
+        ids: token ids, below V, (draws, rows).
+        first: for every row the first row with the same token id, (draws, rows).
+        rows: the token ids' rows of W_emb, σ_e d^(−1/2) x_0 without positions, (draws, rows, d).
     """
 
     ids: Int[Tensor, "draws rows"]
@@ -30,7 +30,7 @@ class Words:
     def put_in(
         self, logits: Float[Tensor, "draws counted vocab"], output: Float[Tensor, "draws counted width"]
     ) -> Float[Tensor, "draws counted vocab"]:
-        """Logits with those of the batch's words replaced by products with their own rows."""
+        """Return the logits with those of the batch's token ids replaced by products with their rows of W_emb."""
         place = torch.arange(self.ids.shape[1], device=self.ids.device)
         # A word that has been put in goes to a place that is cut off: gradients of duplicates would count twice.
         vocab = logits.shape[2]
@@ -41,12 +41,12 @@ class Words:
     def gradient_sq(
         self, stack: Stack, input_gradient: Float[Tensor, "draws rows width"], row_gradient: Tensor
     ) -> Float[Tensor, " draws"]:
-        """Squared norm of the gradient of these rows of W_emb, by both of their uses.
+        """Return the squared gradient norm of the batch's rows of W_emb, from input and output together, (draws,).
 
         Args:
             stack: the network.
-            input_gradient: ∂L/∂x_0 through the layers.
-            row_gradient: ∂L/∂(rows) at the output, 0 but at first occurrences.
+            input_gradient: the gradient ∂L/∂x_0 through the layers.
+            row_gradient: the gradient ∂L/∂(rows) at the output, 0 except at first occurrences.
         """
         where = self.first[:, :, None].expand_as(input_gradient)
         through = torch.zeros_like(input_gradient).scatter_add(1, where, input_gradient)

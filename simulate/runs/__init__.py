@@ -1,1 +1,1 @@
-"""Many draws of many networks: cells, blocks, and the folder they land in."""
+"""Sampling of many random networks: configurations, blocks of draws, sweeps, and the run folders that store them."""

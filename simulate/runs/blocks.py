@@ -1,4 +1,4 @@
-"""The Parquet files of draws in a run folder: whole, named by a sweep, and each draw in one of them alone."""
+"""The Parquet files of draws in a run folder, with checks that they are complete and hold each draw once."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from theory.stack.quantities import QUANTITIES
 
 _NAMES = re.compile(r"(\d{6,})-(?:[0-9a-f]{16}){1,2}\.parquet")
 KEY = ["cell", "seed", "draw"]
-"""What tells any two draws apart."""
+"""The columns that identify a draw."""
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
 _SIZES = {name for name in QUANTITIES if any(part in name for part in ("_sq", "energy", "norm"))}
-"""Squares and norms, which are at least 0; rounding may put a loss or an entropy slightly below 0."""
+"""The names of squares and norms, which are at least 0; rounding may put a loss or an entropy slightly below 0."""
 
 
 def block_files(folder: Path) -> list[Path]:
-    """The paths of the files of draws, in the order in which they landed.
+    """Return the paths of a run's files of draws, in the order in which they were saved.
 
     Raises:
-        ValueError: a file has a name that no sweep gives, such as a copy.
+        ValueError: a file's name is not one that a sweep gives; it may be a copy.
     """
     files = sorted(folder.glob("*.parquet"))
     if strange := [str(file) for file in files if not _NAMES.fullmatch(file.name)]:
@@ -39,18 +39,18 @@ def block_files(folder: Path) -> list[Path]:
 
 
 def next_number(folder: Path) -> int:
-    """Return the number of the next file to save; files with other names are ignored here and refused when read."""
+    """Return the number of the next file to save in a folder of draws."""
     numbers = [int(name[1]) for file in folder.glob("*.parquet") if (name := _NAMES.fullmatch(file.name))]
     return max(numbers, default=-1) + 1
 
 
 def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
-    """The rows of a file of draws.
+    """Read the rows of a file of draws, one per draw, after checking them.
 
     Raises:
-        TypeError: they are of something else: columns are missing, of other types, or have gaps; or there are none.
+        TypeError: the rows are not draws: columns are missing, have other types or gaps; or the file has no rows.
         OSError: the file is damaged.
-        ValueError: it has numbers that no draw has.
+        ValueError: a number is impossible for a draw.
     """
     opened = open_parquet(file)
     about, schema = opened.metadata, opened.schema_arrow
@@ -66,7 +66,7 @@ def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
 
 
 def _check_numbers(rows: pa.Table) -> None:
-    """Refuse numbers that no draw can have; lists are checked where the depth was read with them.
+    """Check rows of draws for impossible numbers; lists are checked only if the depth was read with them.
 
     Raises:
         ValueError: a square or a norm is below 0, or a list does not have one number for each layer and step.
@@ -92,15 +92,15 @@ def _check_numbers(rows: pa.Table) -> None:
 
 
 def check_whole_blocks(file: Path, rows: pa.Table, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """List the blocks in a file by cell name, root seed and index; each has all its draws.
+    """Return the blocks in a file by cell name, root seed and index, after checking that each has all its draws.
 
     Args:
-        file: their file.
+        file: the file of the rows, for errors.
         rows: the columns cell, seed, block and draw, at least.
-        sizes: draws in a block of each cell, by its name; blocks of other cells are not checked.
+        sizes: number of draws in a block of each cell, by cell name; blocks of other cells are not checked.
 
     Raises:
-        ValueError: a block lacks draws, or has others.
+        ValueError: a block lacks draws, or has additional ones.
     """
     draws = rows.group_by(["cell", "seed", "block"]).aggregate([("draw", each) for each in ("count", "min", "max")])
     names, seeds, blocks, counts, first, last = (draws[name].to_pylist() for name in draws.column_names)
@@ -116,12 +116,12 @@ def check_whole_blocks(file: Path, rows: pa.Table, sizes: Mapping[str, int]) -> 
 
 
 def _of_numbers(kind: pa.DataType) -> bool:
-    """Whether a column has numbers, or a list of them for every layer or step."""
+    """Return whether a column holds numbers, or a list of numbers for every layer or step."""
     return pa.types.is_floating(kind) or (pa.types.is_list(kind) and _of_numbers(kind.value_type))
 
 
 def _without_loss(about: pq.FileMetaData) -> int:
-    """How many rows have no loss; every network has one, which is NaN where its numbers are too large."""
+    """Return the number of rows without a loss; every network has a loss, NaN if its numbers are too large."""
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
     losses = [chunk.statistics for chunk in chunks if chunk.path_in_schema == "loss"]
@@ -129,7 +129,7 @@ def _without_loss(about: pq.FileMetaData) -> int:
 
 
 def tables_of(files: Sequence[Path], columns: list[str] | None) -> list[pa.Table]:
-    """The rows of each file.
+    """Read the rows of several files of draws, one table per file.
 
     Raises:
         ValueError: a file is damaged.
@@ -138,10 +138,10 @@ def tables_of(files: Sequence[Path], columns: list[str] | None) -> list[pa.Table
 
 
 def check_distinct(files: Sequence[Path], tables: Sequence[pa.Table]) -> None:
-    """Refuse draws that stand in two places, of which every error would be too small.
+    """Check that no draw is stored twice, because copies would make every standard error too small.
 
     Args:
-        files: where they stand.
+        files: the files of draws.
         tables: the columns of `KEY`, at least, of each file.
 
     Raises:
@@ -166,10 +166,10 @@ def check_distinct(files: Sequence[Path], tables: Sequence[pa.Table]) -> None:
 
 
 def readable(read: Any, file: Path) -> Any:
-    """Return the result of `read`, or raise one clear error.
+    """Read a Parquet file with a given function, and turn every failure into one clear error.
 
     Raises:
-        ValueError: the file is damaged, or is another program's.
+        ValueError: the file is damaged, or was written by another program.
     """
     try:
         return read()

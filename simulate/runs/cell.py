@@ -1,4 +1,4 @@
-"""A cell: one Stack under one way of sampling it. Its key names it; with a root seed it fixes every random number."""
+"""The configuration of a sampled network, `Cell`: a Stack with engine, device, dtype and text."""
 
 import hashlib
 import json
@@ -26,16 +26,16 @@ _CONDITIONED_FROM = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """One configuration to sample: a Stack with engine, device, dtype and text.
+    """A configuration to sample: a Stack with engine, device, data type and text.
 
     Attributes:
         stack: the network.
         engine: "dense", "conditioned" or "gram"; "auto" becomes the cheaper of the first two.
         device: "cpu", "cuda" or "cuda:N"; a `torch.device` is stored by its name.
         dtype: the type of weights and activations.
-        text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
+        text: windows of a real text as inputs; None for inputs and labels as the Stack describes them.
         key: canonical JSON of the fields that differ from their defaults, the versions of registered names, and the
-            sampling options.
+            sampling options; with a root seed it determines every random number.
         name: sixteen hexadecimal digits that identify the key in files and tables.
 
     Raises:
@@ -76,12 +76,12 @@ class Cell:
 
     @property
     def device_kind(self) -> str:
-        """The device without its index: numbers are the same on every GPU of a kind."""
+        """The device without its index, "cpu" or "cuda"; numbers are the same on every GPU of a kind."""
         return self.device.partition(":")[0]
 
     @property
     def draws_per_block(self) -> int:
-        """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
+        """The number of draws in a block, a power of two that depends only on the Stack and the engine."""
         s, parts = self.stack, self.stack.parts
         if self.engine == "dense":
             each = sum(
@@ -103,24 +103,25 @@ class Cell:
         return max(1, min(MOST_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
     def blocks(self, draws: int) -> int:
-        """How many blocks hold at least so many draws."""
+        """Return the number of blocks that hold at least so many draws."""
         return -(-draws // self.draws_per_block)
 
     def block_seed(self, seed: int, block: int) -> int:
-        """The seed of a block's generator.
+        """Return the random seed of a block's generator, from the root seed and the block's index.
 
-        CPU generators read only the lower 32 bits of a seed (mt19937), so hashing every block on its own would
-        repeat streams after some 10^4 blocks; counting up from one hash per cell never does within a cell.
+        CPU generators read only the lower 32 bits of a seed (mt19937). A separate hash for every block would therefore
+        repeat streams after about 10^4 blocks; counting up from one hash per cell never repeats within a cell.
         """
         digest = hashlib.sha256(f"{seed}:{self.key}".encode()).digest()
         return (int.from_bytes(digest[:7], "big") + block) % 2**56
 
 
 def cheaper_engine(stack: Stack) -> EngineName:
-    """The engine that takes less time for a Stack; a rule of counts, not of clocks, since it decides the numbers.
+    """Return the engine, "dense" or "conditioned", that takes less time for a Stack, by a fixed rule of counts.
 
-    Both are exact for every Stack with normal matrices; uniform ones are drawn. Conditioning draws 4 n d numbers a
-    layer instead of 3 d², but works on more of them: it wins from about d = 6 n, as `python -m bench engines` measures.
+    The choice determines the numbers, so it must not depend on measured times. Both engines are exact for normal
+    matrices; other laws need "dense". The conditioned engine samples 4 n d numbers per layer instead of 3 d², with more
+    work for each number: it is faster from about d = 6 n, as `python -m bench engines` measures.
     """
     if law(stack) != NORMAL:
         return "dense"
@@ -129,10 +130,11 @@ def cheaper_engine(stack: Stack) -> EngineName:
 
 
 def _check_text(stack: Stack, text: TextWindows) -> None:
-    """Refuse windows of another length, what a text gives itself, a source, and a text too short for a batch.
+    """Check that the windows of a text fit a Stack: their length and number, and fields that a text replaces.
 
     Raises:
-        ValueError: it is one of these, or no windows.
+        ValueError: the text is not `TextWindows`, is too short, has another window length, or cannot be combined with a
+            field.
     """
     if not isinstance(text, TextWindows):
         raise ValueError(f"text must be the path of a text, or gb.TextWindows, got {text!r}.")
@@ -151,10 +153,10 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
 
 
 def device_name(device: object) -> str:
-    """The name of a device, given by it or as a `torch.device`.
+    """Return the name of a device that is given by name or as a `torch.device`.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the device is unknown.
     """
     name = str(device) if isinstance(device, torch.device) else device
     kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
@@ -164,10 +166,10 @@ def device_name(device: object) -> str:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have; a cell may name one, since its draws can be read anywhere.
+    """Check that this machine has a device; a cell may name another one, because its draws can be read anywhere.
 
     Raises:
-        ValueError: it names no device, or there is no such CUDA device here.
+        ValueError: the device is unknown, or this machine does not have this CUDA device.
     """
     device = device_name(device)
     kind, _, index = device.partition(":")

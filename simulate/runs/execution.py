@@ -1,4 +1,4 @@
-"""Where blocks are sampled, and how many at a time. Nothing here changes a number."""
+"""Options of how blocks are sampled: processes, batch sizes and memory; none of them changes a number."""
 
 import os
 import signal
@@ -27,17 +27,17 @@ from simulate.runs.registrations import packed, unpack
 from simulate.runs.sample import sample_batches
 
 LAND_EVERY = 5.0
-"""Seconds between files of a young sweep: what an interruption can lose."""
+"""Seconds between files at the beginning of a sweep: the work that an interruption can lose."""
 
 # Blocks of a cell that are made tasks of together.
 _AT_A_TIME = 2**16
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-"""What ends a command: Ctrl-C, and what schedulers send before they kill."""
+"""The signals that end a command: Ctrl-C, and the one that schedulers send before they kill."""
 
 Values = dict[str, NDArray[np.floating]]
 Task = tuple[Cell, int, tuple[int, ...]]
-"""Blocks of one cell that are handed over together: the cell, the root seed, and their indices."""
+"""The blocks of one cell that a worker gets together: the cell, the root seed, and the blocks' indices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Execution:
         task_seconds: seconds of work that a worker gets at once, as several blocks of a cell.
         at_once: blocks in one batch of tensors; 0 chooses the fastest number that fits into memory.
         memory: bytes for the batches of all workers together, or of each worker of a pool. None means half of the free
-            memory, at most 6 GiB each; a worker of a pool uses its core's share.
+            memory, at most 6 GiB per worker; a worker of a pool uses its core's share.
         pool: an existing executor with `workers` workers.
         work: function that returns the draws of a task's blocks, with the arguments of `sample_task`, its default.
 
@@ -76,11 +76,11 @@ class Execution:
 
     @contextmanager
     def executor(self) -> Iterator[Executor]:
-        """The pool, or one that ends with the context; one worker is this process.
+        """Yield the executor that samples: the given pool, this process for one worker, or new worker processes.
 
         Raises:
-            KeyboardInterrupt: the context was interrupted; its workers have ended then.
-            SystemExit: likewise, by a handler that exits.
+            KeyboardInterrupt: the `with` block was interrupted; its workers are then terminated.
+            SystemExit: the `with` block was interrupted by a handler that exits; its workers are then terminated.
         """
         if self.pool is not None or self.workers == 1:
             yield self.pool or InProcess()
@@ -102,7 +102,7 @@ class Execution:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def tasks(self, blocks: Iterable[tuple[Cell, int, int]]) -> Iterator[Task]:
-        """Blocks as tasks, in their order."""
+        """Group blocks into tasks of one cell each, in the order of the blocks."""
         for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
             # A cell may have more blocks than fit into memory.
             while left := [block for _, _, block in islice(group, _AT_A_TIME)]:
@@ -114,13 +114,13 @@ class Execution:
 
     @property
     def limits(self) -> BatchLimits:
-        """The limits of batches, for the place where they are sampled."""
+        """The limits of batches (number of blocks, memory, processes that share it) where blocks are sampled."""
         elsewhere = self.pool is not None
         sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
         return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
 
     def _most(self, cell: Cell, left: int) -> int:
-        """Blocks of a task: a batch, or more where that would be over too soon."""
+        """Return the largest number of blocks in a task: a batch, or more if that would take too little time."""
         # The memory of a worker elsewhere, or of its GPU, is not known here.
         known = self.pool is None and cell.device_kind == "cpu"
         batch = self.limits.blocks(cell) if known else useful_blocks(cell)
@@ -129,11 +129,11 @@ class Execution:
         return max(batch, int(self.task_seconds / block_work(cell).cost))
 
     def _registrations(self, cell: Cell) -> bytes:
-        """Return the registrations that worker processes need, which this process has."""
+        """Return this process's registrations that worker processes need to sample a cell."""
         return packed(cell.stack) if self.workers > 1 or self.pool is not None else b""
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
-        """Tasks and what they gave, as they finish."""
+        """Yield each task with its blocks' draws, in the order in which tasks finish."""
         # Two for each process keep it busy; this process takes one after the other.
         in_flight = 2 * self.workers if self.workers > 1 else 1
         queue = iter(tasks)
@@ -169,23 +169,23 @@ class Execution:
 
 
 ONE_PROCESS = Execution()
-"""Block after block, in this process."""
+"""The default execution: block after block, in this process."""
 
 
 class _Processes(ProcessPoolExecutor):
-    """Processes that a call may start, which an interruption must not leave half started: it comes after the call."""
+    """A process pool whose calls to start workers cannot be interrupted halfway."""
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Hand a call to one of them."""
+        """Hand a call to a worker process."""
         with uninterrupted():
             return super().submit(fn, *args, **kwargs)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let what ends a command wait for the end of the context.
+    """Delay Ctrl-C and SIGTERM until the end of a `with` block.
 
-    Blocking signals would not do: another thread of this process takes them, and Python raises in this one.
+    Blocking the signals is not sufficient: another thread of the process receives them, and Python raises in this one.
     """
     came: list[int] = []
     here = threading.current_thread() is threading.main_thread()  # the only one that is interrupted
@@ -204,7 +204,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class InProcess(Executor):
-    """An executor that runs each call at once, in this process."""
+    """An executor that runs each call immediately, in this process."""
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         """Run the call and return its finished future."""
@@ -219,11 +219,11 @@ class InProcess(Executor):
 def sample_task(
     cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits, registrations: bytes = b""
 ) -> list[Values]:
-    """The draws of the blocks of a task, in a process that is told what others registered.
+    """Sample the blocks of a task in a worker process, after applying the registrations of the main process.
 
     Raises:
-        ValueError: there is no such device here, one block does not fit into its memory, or a registration cannot be
-            had here.
+        ValueError: this machine does not have the device, one block does not fit into its memory, or a registration
+            cannot be loaded in this process.
     """
     unpack(cell.stack, registrations)
     check_device(cell.device)
@@ -231,11 +231,11 @@ def sample_task(
 
 
 def worker_context() -> BaseContext:
-    """How workers start: never as a fork of this process, whose CUDA and thread pools would not survive it.
+    """Return the multiprocessing context of workers, which never forks this process with its CUDA and threads.
 
-    On Linux they are forks of a process that has imported what they need and done nothing else. It starts with Ctrl-C
-    and SIGTERM blocked, and so do they: an interruption is the parent's alone, however early it comes, and also where a
-    scheduler sends it to all processes of a job.
+    On Linux, workers are forks of a server process that has only imported the necessary modules. The server and its
+    workers start with Ctrl-C and SIGTERM blocked, so that only the parent handles an interruption, even a very early
+    one or one that a scheduler sends to all processes of a job.
     """
     if sys.platform != "linux":
         return get_context("spawn")
@@ -252,7 +252,7 @@ def worker_context() -> BaseContext:
 
 
 def _start_worker(numbers: Any) -> None:
-    """Take a GPU in turn, leave Ctrl-C and SIGTERM to the parent, and never outlive one that was killed."""
+    """Set up a worker: take a GPU in turn, leave Ctrl-C and SIGTERM to the parent, and end when the parent ends."""
     number = numbers.get()
     if torch.cuda.is_available():
         torch.cuda.set_device(number % torch.cuda.device_count())
@@ -270,7 +270,7 @@ def _follow(sentinel: int) -> None:
 
 
 def _obey(parent: int) -> None:
-    """End when the parent says so, by the SIGTERM that is blocked for all others."""
+    """End this worker when its parent sends SIGTERM, which is blocked for all other senders."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from typing import IO
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write under a temporary name; synced and renamed at the end, removed if that is not reached.
+    """Yield a file under a temporary name; it is renamed to its path at the end, or removed after an error.
 
     Raises:
-        ValueError: the place cannot be written, or is a device, or the disk is full.
+        ValueError: the path cannot be written, is a device, or the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -36,10 +36,10 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder that cannot be written, before there is anything to write; nothing is left in it.
+    """Check that a folder can be written, without leaving anything in it.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the folder cannot be written.
     """
     missing: list[Path] = []
     try:
@@ -57,16 +57,16 @@ def check_place(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, making its folder if needed.
+    """Write a file completely or not at all, and create its folder if needed.
 
     Raises:
-        ValueError: the place cannot be written, or the disk is full.
+        ValueError: the path cannot be written, or the disk is full.
     """
     with whole_file(path) as file:
         file.write(content)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process left of files it had not finished; only safe for the one writer of a folder."""
+    """Remove unfinished files of a killed process from a folder; only its one writer may do this."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)

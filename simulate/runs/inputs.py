@@ -1,4 +1,4 @@
-"""Inputs of networks: Gaussian tokens with independent labels, or windows of a text; one batch or many."""
+"""Inputs and labels of sampled networks: Gaussian tokens with independent labels, or windows of a text."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from theory.stack import Stack
 def network_inputs(
     cell: Cell, engine: Engine
 ) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
-    """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
+    """Sample x_0, labels and tied token ids of a batch: Gaussian tokens, or random windows of the cell's text."""
     stack, streams = cell.stack, engine.streams
     if isinstance(engine, GramEngine):
         x = engine.frame.normal(stack.rows)
@@ -39,10 +39,10 @@ def network_inputs(
 def input_batches(
     cell: Cell, engine: Engine
 ) -> Iterator[tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"]]]:
-    """x_0 and labels of one batch after another, each drawn when it is asked for; the first has `network_inputs`' law.
+    """Yield x_0 and labels of one batch after another; the first has the same law as in `network_inputs`.
 
-    Gaussian tokens and labels are independent of those before. Windows are chosen anew, and a word has the vector that
-    it had before; so has a position.
+    Gaussian tokens and labels are independent of earlier batches. For a text, each batch uses new random windows, but
+    token ids and positions keep their vectors.
     """
     stack, streams = cell.stack, engine.streams
     seen, vectors = list[Tensor](), list[Tensor]()
@@ -64,7 +64,7 @@ def input_batches(
 
 
 def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source width"] | None:
-    """x_0 of the encoder of a batch, Gaussian tokens; None if there is no encoder."""
+    """Sample x_0 of the encoder of a batch, Gaussian tokens; None if there is no encoder."""
     encoder = stack.encoder
     if encoder is None:
         return None
@@ -87,13 +87,13 @@ def positions(stack: Stack, engine: Engine) -> Tensor:
 
 
 def _positioned(stack: Stack, x: Tensor, added: Tensor) -> Tensor:
-    """Inputs, of their scale, with their positions added: a network's sequences have the same."""
+    """Scale inputs by the embedding scale and add position vectors, which are equal for all sequences of a network."""
     x = x if stack.embedding_scale == 1.0 else x * stack.embedding_scale
     return x + added.repeat(1, stack.sequences, 1) if len(added) else x
 
 
 def _labels(stack: Stack, streams: RandomStreams) -> Int[Tensor, "draws tokens"]:
-    """Labels that do not depend on the inputs."""
+    """Sample labels that are independent of the inputs, (draws, tokens)."""
     shape = (streams.draws, stack.rows)
     count = stack.sequences * (stack.label_groups or stack.tokens)
     if stack.labels == "zipf":
@@ -110,7 +110,7 @@ def _labels(stack: Stack, streams: RandomStreams) -> Int[Tensor, "draws tokens"]
 def _window(
     stack: Stack, streams: RandomStreams, text: TextWindows
 ) -> tuple[Int[Tensor, "draws tokens"], Int[Tensor, "draws tokens"], Int[Tensor, "draws tokens"]]:
-    """Words, labels and the first place of each word, of windows that are chosen at random."""
+    """Choose windows at random, and return token ids, labels and the first position of each token id."""
     shape = (streams.draws, stack.rows)
     chosen = streams.integers(len(text.ids) // stack.sequences)
     first = torch.as_tensor(text.first_occurrence(stack.sequences), device=streams.device)[chosen]
@@ -126,7 +126,7 @@ def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
 
 
 def _correlated(stack: Stack, streams: RandomStreams, x: Tensor) -> Tensor:
-    """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
+    """Give independent N(0, I_d) tokens the stack's covariance within every sequence."""
     if not stack.input_gram and stack.input_correlation == 0.0:
         return x
     # Of the symmetric root, since a Gram matrix may be singular.

@@ -1,4 +1,4 @@
-"""A run folder's manifest, read without torch: a folder that is no run is said at once."""
+"""The manifest of a run folder, read without importing torch, with clear errors for other folders."""
 
 import hashlib
 import re
@@ -30,16 +30,16 @@ _DIGEST = re.compile(rb'digest = "([0-9a-f]{64})"\n')
 
 
 def sealed(manifest: Mapping[str, Any]) -> bytes:
-    """Write a manifest as TOML, after a first line with the SHA-256 of what follows."""
+    """Return a manifest as TOML, with the SHA-256 of its content in the first line."""
     content = tomli_w.dumps(manifest).encode()
     return f'digest = "{hashlib.sha256(content).hexdigest()}"\n'.encode() + content
 
 
 def check_seal(path: Path) -> None:
-    """Refuse a manifest that is not as it was written; those of earlier versions have no digest, and pass.
+    """Check that a manifest has not been changed since it was written; manifests of earlier versions have no digest.
 
     Raises:
-        ValueError: its first line is the digest of other content.
+        ValueError: the digest in the first line does not match the content.
     """
     content = path.read_bytes() if path.is_file() else b""
     digest = _DIGEST.match(content)
@@ -55,10 +55,10 @@ _STUDIED = {"train": "training", "hessian": "hessian", "reproduce": "fig3, warmu
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a run's manifest.toml.
+    """Read and check the manifest.toml of a run folder.
 
     Raises:
-        ValueError: the folder holds no run, one of another format, or a manifest that was changed.
+        ValueError: the folder is not a run, has another format, or has a changed manifest.
     """
     try:
         manifest: dict[str, Any] = read_document(folder / MANIFEST, MANIFEST, "TOML")
@@ -90,20 +90,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_sampled(folder: Path) -> None:
-    """Refuse a folder that is no run of sampled networks, such as one that a study wrote.
+    """Check that a folder is a run of sampled networks, not a folder that a study wrote.
 
     Raises:
-        ValueError: the folder holds no run, or a study's.
+        ValueError: the folder is not a run, or was written by a study.
     """
     check_no_study(folder)
     read_manifest(folder)
 
 
 def check_no_study(folder: Path) -> None:
-    """Refuse a folder that a study wrote.
+    """Check that a folder was not written by a study.
 
     Raises:
-        ValueError: it is one.
+        ValueError: a study wrote the folder.
     """
     if study := _study(folder):
         raise ValueError(
@@ -113,7 +113,7 @@ def check_no_study(folder: Path) -> None:
 
 
 def _study(folder: Path) -> str:
-    """The study that wrote a folder, "" for none."""
+    """Return the name of the study that wrote a folder, or ""."""
     try:
         if (folder / MANIFEST).exists():
             word = str(read_manifest(folder).get("request", {}).get("command"))

@@ -1,4 +1,4 @@
-"""Memory: what a block takes, and how many blocks share a batch of tensors. Nothing changes a number."""
+"""The memory of blocks, and the number of blocks in a batch of tensors; neither changes a number."""
 
 import math
 import os
@@ -43,13 +43,13 @@ _GPU_BLOCKS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How large a batch may be.
+    """The limits of a batch of blocks: a fixed number of blocks, or a share of memory.
 
     Attributes:
-        at_once: blocks in it; 0 for as many as are of use and fit.
-        memory: bytes for the batches of all who share it, which hold one block each at least; None for half of what is
-            free, on a CPU at most 6 GiB each.
-        sharers: processes that share it; 0 for one for each core, wherever the batch is sampled.
+        at_once: number of blocks in a batch; 0 for as many as are useful and fit into memory.
+        memory: bytes for the batches of all processes that share them, with at least one block each; None for half of
+            the free memory, on a CPU at most 6 GiB each.
+        sharers: number of processes that share the memory; 0 for one per core of the machine that samples the batch.
 
     Raises:
         ValueError: memory is not a positive number.
@@ -63,7 +63,7 @@ class BatchLimits:
         check_memory(self.memory)
 
     def as_now(self) -> "BatchLimits":
-        """These limits with what is free now, so that the system is not asked again for each of many cells of a CPU."""
+        """Return these limits with the memory that is free now, so that the system is asked once for many cells."""
         return self if self.memory is not None else replace(self, memory=self._room * self._sharers)
 
     @property
@@ -72,11 +72,11 @@ class BatchLimits:
 
     @property
     def _room(self) -> float:
-        """Bytes of each sharer on a CPU where none are given."""
+        """The bytes for each process on a CPU if no memory is given."""
         return min(_ENOUGH, _SHARE * free_memory() / self._sharers)
 
     def blocks(self, cell: Cell) -> int:
-        """The number of blocks of a cell in a batch here and now, at least 1."""
+        """Return the number of blocks of a cell in a batch on this machine now, at least 1."""
         if self.at_once:
             return self.at_once
         useful, each = useful_blocks(cell), block_bytes(cell)
@@ -96,10 +96,10 @@ class BatchLimits:
 
 
 def check_memory(memory: float | None) -> None:
-    """Refuse what is no number of bytes.
+    """Check that a memory limit is None or a positive number of bytes.
 
     Raises:
-        ValueError: it is not None and not a positive finite number.
+        ValueError: the limit is neither None nor a positive finite number.
     """
     if memory is None:
         return
@@ -110,7 +110,7 @@ def check_memory(memory: float | None) -> None:
 
 
 def useful_blocks(cell: Cell) -> int:
-    """The number of blocks in a batch beyond which a draw does not become cheaper."""
+    """Return the number of blocks in a batch above which a draw does not become cheaper."""
     if cell.device_kind != "cpu":
         return max(1, min(int(_GPU_BATCH // block_bytes(cell)), _GPU_BLOCKS))
     if not _rounds_alike(cell):
@@ -120,11 +120,11 @@ def useful_blocks(cell: Cell) -> int:
 
 
 def _rounds_alike(cell: Cell) -> bool:
-    """Whether a block's numbers are, to the last bit, the same in any batch of a CPU.
+    """Return whether a block's numbers are the same to the last bit in any batch on a CPU.
 
-    They are not where the network itself multiplies matrices of a batch, by attention other than the mean over all
-    tokens and by tied embeddings, nor where experts are chosen, which the last bit may change; nor where matrices of
-    the conditioned engine begin at odd places of memory.
+    They differ if the network multiplies batched matrices itself (attention other than the mean over all tokens, tied
+    embeddings), if experts are chosen, which the last bit may change, or if matrices of the conditioned engine are not
+    aligned in memory.
     """
     stack = cell.stack
     aligned = cell.engine == "dense" or not any(
@@ -140,7 +140,7 @@ def _rounds_alike(cell: Cell) -> bool:
 
 
 def next_batch(left: int, most: int) -> int:
-    """The size of the first of as few batches as hold what is left, nearly equal and of at most so many.
+    """Return the size of the first of as few, nearly equal batches of at most `most` items as hold all items.
 
     >>> next_batch(64, 44)
     32
@@ -150,12 +150,12 @@ def next_batch(left: int, most: int) -> int:
 
 @contextmanager
 def fitting(cell: Cell) -> Iterator[None]:
-    """Turn a failed allocation into one error that says what did not fit.
+    """Turn a failed memory allocation within a `with` block into an error that names the network.
 
     Raises:
-        ValueError: the memory of the cell's device is too small for it.
-        MemoryError: never; it becomes that.
-        RuntimeError: what else went wrong.
+        ValueError: the memory of the cell's device is too small for the network.
+        MemoryError: never; it is turned into a ValueError.
+        RuntimeError: any other error within the block.
     """
     try:
         yield

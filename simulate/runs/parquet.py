@@ -1,7 +1,7 @@
-"""Parquet files of a run folder, and how damage to them is noticed.
+"""Parquet files of a run folder with checksums, so that damage is noticed.
 
-Each page has a checksum, which other readers verify too. The names of columns stand between the pages, so a file also
-has the SHA-256 of all its bytes at the end of its name. Files of earlier versions have neither.
+Each page has a checksum, which other readers verify too. Page checksums do not cover the column names, so the file's
+name also ends with the SHA-256 of all its bytes. Files of earlier versions have neither.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _DIGEST = re.compile(r".+-([0-9a-f]{32})\.parquet")
 
 
 def write_parquet(folder: Path, stem: str, table: pa.Table) -> None:
-    """Write a table as `stem-DIGEST.parquet` into a folder, whole or not at all.
+    """Write a table as `stem-DIGEST.parquet` into a folder, completely or not at all.
 
     Raises:
         ValueError: the file cannot be written.
@@ -29,11 +29,11 @@ def write_parquet(folder: Path, stem: str, table: pa.Table) -> None:
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
-    """A file to read from, whose bytes are those that its name says.
+    """Open a Parquet file after checking that its bytes match the digest in its name.
 
     Raises:
-        OSError: the file cannot be read, or has other bytes.
-        ArrowException: it is no Parquet file.
+        OSError: the file cannot be read, or its bytes do not match the digest.
+        ArrowException: the file is not a Parquet file.
     """
     content = file.read_bytes()
     digest = _DIGEST.fullmatch(file.name)
@@ -43,5 +43,5 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 
 def has_checksum(file: Path) -> bool:
-    """Whether a file has checksums; those of earlier versions have none."""
+    """Return whether a file has checksums; files of earlier versions have none."""
     return _DIGEST.fullmatch(file.name) is not None

@@ -1,4 +1,4 @@
-"""Estimates of a sweep's cost: counted work, converted to time, memory and disk by a short calibration."""
+"""Estimates of a sweep's time, memory and disk space, from counted work and a short calibration."""
 
 import time
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Plan:
     """The estimated cost of a sweep.
 
     Attributes:
-        cells: number of cells.
+        cells: number of cells (configurations).
         blocks: number of blocks.
         draws: number of draws, in whole blocks.
         seconds: estimated duration.
@@ -56,16 +56,16 @@ class Plan:
 
 
 def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits) -> Plan:
-    """Estimate a sweep from a calibration of about a second on the cells' device.
+    """Estimate time, memory and disk space of a sweep, after a calibration of about a second on the cells' device.
 
     Args:
         cells: the cells to sample.
         draws: least number of draws per cell.
-        workers: processes.
-        limits: limits of their batches.
+        workers: number of processes.
+        limits: limits of the processes' batches.
 
     Raises:
-        ValueError: the device is not there.
+        ValueError: this machine does not have the device.
     """
     kinds = {(cell.engine, cell.device, cell.dtype): cell for cell in cells}
     rates = {kind: _rates(cell, _SECONDS / len(kinds)) for kind, cell in kinds.items()}
@@ -96,11 +96,11 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
 
 
 def _rates(cell: Cell, enough: float) -> np.ndarray:
-    """Seconds per step, random number, flop and element of this machine, by nonnegative least squares.
+    """Return this machine's seconds per step, random number, flop and element, by nonnegative least squares.
 
     Args:
-        cell: how to sample, and where.
-        enough: seconds after which nothing is repeated any more.
+        cell: a cell with the engine, device and data type to calibrate.
+        enough: number of seconds after which no measurement is repeated.
     """
     from scipy.optimize import nnls  # late: to sample takes none of it
 

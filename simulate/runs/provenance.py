@@ -1,4 +1,4 @@
-"""The content of a run's manifest: the request, the command, the versions and the machine."""
+"""The content of a run's manifest: the request, the command, the versions, and the machine."""
 
 import hashlib
 import platform
@@ -19,9 +19,15 @@ from simulate.runs.cell import Cell
 
 
 def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> dict[str, Any]:
-    """The manifest of a sweep about to run; `request` is what must be equal for another to continue it.
+    """Return the manifest of a sweep, with the request that another run must repeat to continue it.
 
-    The number of draws is not part of the request: a larger one continues a folder.
+    The number of draws is not part of the request, so a larger number continues a folder.
+
+    Args:
+        command: the name of the command.
+        cells: the cells to sample.
+        draws: the smallest number of draws per cell.
+        seed: the root seed.
     """
     keys = "\n".join(sorted(cell.key for cell in cells))
     request = {"command": command, "seed": seed, "cells": hashlib.sha256(keys.encode()).hexdigest()}
@@ -30,7 +36,7 @@ def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> d
 
 
 def session() -> dict[str, Any]:
-    """When, how and where this process was started."""
+    """Return start time, command, versions and machine of this process, for a manifest."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": started_by(),
@@ -48,7 +54,7 @@ def session() -> dict[str, Any]:
 
 
 def started_by() -> str:
-    """The command line of this process: of `gradbounds`, or of Python and a script or notebook."""
+    """Return the command line of this process, beginning with `gradbounds` or `python`."""
     program = Path(sys.argv[0])
     if program.stem == "gradbounds" or program.parts[-2:] == ("gradbounds", "__main__.py"):
         return shlex.join(["gradbounds", *sys.argv[1:]])
@@ -63,7 +69,7 @@ def _version() -> str:
 
 
 def revision() -> str:
-    """The git revision of the checkout that runs, with "+" if it has changes; "" where there is none."""
+    """Return the git revision of the running checkout, with "+" if it has changes; "" outside of a checkout."""
     folder = Path(__file__).parent
     # An installed package may lie in somebody else's repository: then this file is not tracked there.
     if not _git(folder, "ls-files", Path(__file__).name):
@@ -80,7 +86,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def processor(device: str = "cpu") -> str:
-    """The name of the CPU, or of the GPU where a device is one."""
+    """Return the name of the CPU, or of the GPU if the device is one."""
     if torch.device(device).type == "cuda":
         return str(torch.cuda.get_device_name(device))
     try:

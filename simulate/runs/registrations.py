@@ -1,4 +1,4 @@
-"""Names that one process registered, passed on to the processes that sample."""
+"""Registrations of a user's names (such as activations), passed from the main process to workers that sample."""
 
 import pickle
 from collections.abc import Sequence
@@ -8,13 +8,12 @@ from theory.stack.stack import NAMED
 
 
 def packed(stack: Stack) -> bytes:
-    """The registrations behind a Stack, for `unpack` in another process; nothing where all is built in.
+    """Return the registrations that a Stack needs, as bytes for `unpack` in another process; empty if all are built in.
 
-    Functions travel by the module and the name under which they are found there, and what an entry point registered by
-    its version alone.
+    Functions are stored by module and name, and entries from an entry point only by their version.
 
     Raises:
-        ValueError: a function has no such name.
+        ValueError: a function cannot be found by a module and a name.
     """
     if not stack.versions:
         return b""
@@ -29,10 +28,10 @@ def packed(stack: Stack) -> bytes:
 
 
 def unpack(stack: Stack, registrations: bytes) -> None:
-    """Register what another process has registered for a Stack.
+    """Register in this process the names that another process has registered for a Stack.
 
     Raises:
-        ValueError: this process cannot import it, or knows something else under that name.
+        ValueError: this process cannot import an entry, or has a different entry under the same name.
     """
     if not registrations:
         return

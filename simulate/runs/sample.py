@@ -1,4 +1,4 @@
-"""Independent draws of random networks: named quantities of each."""
+"""Sampling of independent random networks, with named quantities for each of them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples(NamedArrays):
-    """Sampled values of named quantities, one for each draw (random network).
+    """The sampled quantities of one network configuration, with one value per draw (random network).
 
     Attributes:
         cell: the configuration that was sampled.
@@ -56,16 +56,16 @@ class Samples(NamedArrays):
 
     @property
     def stack(self) -> Stack:
-        """The network that was sampled."""
+        """The Stack of the sampled networks."""
         return self.cell.stack
 
     @property
     def draws(self) -> int:
-        """The number of draws."""
+        """The number of draws (random networks)."""
         return len(self.seeds)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per draw and layer, one column per quantity; layer 0 holds the quantities of the whole network."""
+        """Return a data frame: one row per draw and layer, one column per quantity; layer 0 is the whole network."""
         import pandas as pd  # late: workers do without it, and it takes a third of a second to load
 
         constants = cell_columns(self.cell)
@@ -88,7 +88,7 @@ def sample(
     text: str | Path | TextWindows | None = None,
     memory: float | None = None,
 ) -> Samples:
-    """Sample random networks of a Stack, with one forward and backward pass each.
+    """Sample random networks of a Stack, each with one forward and backward pass, and return their quantities.
 
     The same arguments give the same numbers, and n draws are the first n of a larger number of draws.
 
@@ -102,7 +102,7 @@ def sample(
         device: "cpu", "cuda", "cuda:N", or a `torch.device`.
         dtype: type of weights and activations, "float32" or "float64".
         text: a text file, "lighthouse", or `TextWindows`, for inputs and labels; each draw uses one random window.
-            Without it, inputs are independent N(0, I_d) tokens and labels are uniform.
+            Without it, inputs are Gaussian tokens and labels are independent, as the Stack describes them.
         memory: bytes for a batch of draws beyond its first block. None means half of the free memory, at most 6 GiB.
             The numbers do not depend on it.
 
@@ -131,14 +131,14 @@ _ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine, "gram": Gram
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
-    """The draws of one block: the unit of work, of seeding and of storage."""
+    """Sample the draws of one block, the unit of work, seeding and storage; arrays by quantity name."""
     return sample_blocks(cell, seed, [block])[0]
 
 
 def sample_batches(
     cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits
 ) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, in batches as large as limits say, and as memory turns out to allow.
+    """Sample several blocks in batches as large as the limits and the memory allow; a dictionary of arrays per block.
 
     Raises:
         ValueError: one block does not fit into memory.
@@ -150,7 +150,7 @@ def sample_batches(
 
 
 def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, in batches of at most so many or fewer, if memory turns out not to allow that.
+    """Sample several blocks in batches of at most `most` blocks, or smaller ones if memory does not allow that.
 
     Raises:
         ValueError: one block does not fit into memory.
@@ -170,7 +170,7 @@ def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list
 
 
 def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:
-    """The draws of some blocks, sampled in one batch of tensors. One intra-op thread.
+    """Sample several blocks in one batch of tensors, on one thread; return a dictionary of arrays per block.
 
     Raises:
         ValueError: the batch does not fit into memory.
@@ -192,7 +192,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside an operation of torch and in a product of NumPy, as long as it lasts."""
+    """Limit torch operations and NumPy products to one thread within a `with` block."""
     # Sums must not depend on the count, and small matrices are faster so.
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""A run folder: Parquet files of draws, the windows of text they used, and one TOML manifest.
+"""A run folder: Parquet files of draws, the text windows that they used, and one TOML manifest.
 
     RUN/manifest.toml            what was asked, with which versions, where
     RUN/blocks/*.parquet         one row per draw: the fields of its Stack, block and draw, one column per quantity
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 _LOCK = ".lock"
 
 Landed = tuple[str, int, int]
-"""A block on disk: cell name, root seed, block index."""
+"""A saved block: cell name, root seed, block index."""
 
 
 class Run:
-    """A run folder on disk. `Run.open` opens one; `Run.create` makes or continues one."""
+    """A run folder on disk with sampled networks. `Run.open` opens one; `Run.create` makes or continues one."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
@@ -69,15 +69,15 @@ class Run:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The request that another run must repeat to continue this one; empty if it was not saved."""
+        """The request that another sweep must repeat to continue this run; empty if it was not saved."""
         return self.manifest.get("request", {})
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """The run in a folder.
+        """Open the run in a folder.
 
         Raises:
-            ValueError: the folder holds no run, or one of another format.
+            ValueError: the folder is not a run, or has another format.
         """
         path = Path(folder)
         return cls(path, read_manifest(path))
@@ -86,16 +86,17 @@ class Run:
     def create(
         cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
     ) -> "Run":
-        """A new run, or the one already there if it was asked for the same `request`.
+        """Create a run folder, or continue the run that is there if its `request` is the same.
 
         Args:
-            folder: where.
-            manifest: `request`, the command and what fixes its numbers, and anything else worth keeping.
-            replace: start anew where a run of the same command is there, instead of continuing it.
-            resume: whether to continue; if not, a run that is there is refused.
+            folder: the path of the run folder.
+            manifest: the manifest; its `request` holds the command and everything that determines the numbers.
+            replace: whether to delete the draws of an existing run of the same command, instead of continuing it.
+            resume: whether to continue an existing run; otherwise an existing run is an error.
 
         Raises:
-            ValueError: there is no request, or the folder holds something else, is in use, or cannot be written.
+            ValueError: the manifest has no request, or the folder contains something else, is in use, or cannot be
+                written.
         """
         if not manifest.get("request"):
             raise ValueError(
@@ -130,7 +131,7 @@ class Run:
 
     @property
     def held(self) -> bool:
-        """Whether a process writes into the folder now; True where that cannot be found out."""
+        """Whether a process writes into the folder now; true if that cannot be determined."""
         lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
         try:
             lock.acquire()
@@ -141,10 +142,10 @@ class Run:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Be the folder's one writer; the hold ends with the process, however it ends.
+        """Lock the folder for this process as its only writer, within a `with` block or until the process ends.
 
         Raises:
-            ValueError: another process is, or the folder cannot be written.
+            ValueError: another process holds the lock, or the folder cannot be written.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -165,16 +166,16 @@ class Run:
             lock.release()
 
     def append(self, blocks: Sequence[Block]) -> None:
-        """Land blocks in one new file, named by its place in the order of landing and a digest of its bytes.
+        """Save blocks in one new file, whose name has the file's number and a digest of its bytes.
 
         Raises:
-            ValueError: as `append_rows`.
+            ValueError: the folder is gone, or the file cannot be written.
         """
         if blocks:
             self.append_rows(block_rows(blocks))
 
     def append_rows(self, rows: pa.Table) -> None:
-        """Land rows that `block_rows` made.
+        """Save rows of draws from `block_rows` in one new file.
 
         Raises:
             ValueError: the folder is gone, or the file cannot be written.
@@ -184,10 +185,10 @@ class Run:
         write_parquet(folder, f"{next_number(folder):06}", marked(rows))
 
     def check_there(self) -> None:
-        """Refuse to go on where the folder was deleted or moved: files alone are no run.
+        """Check that the run folder was not deleted or moved while a sweep writes to it.
 
         Raises:
-            ValueError: its manifest is gone.
+            ValueError: the folder's manifest is gone.
         """
         if not (self.folder / MANIFEST).exists():
             raise ValueError(
@@ -196,26 +197,26 @@ class Run:
             )
 
     def landed(self, cells: "Sequence[Cell]" = ()) -> set[Landed]:
-        """The blocks on disk.
+        """Return the saved blocks, as a set of (cell name, root seed, block index).
 
         Args:
             cells: networks whose blocks must have all their draws.
 
         Raises:
-            ValueError: a file is damaged or not of a sweep, a draw stands there twice, or a block lacks draws.
+            ValueError: a file is damaged or not from a sweep, a draw is stored twice, or a block lacks draws.
         """
         sizes = {cell.name: cell.draws_per_block for cell in cells}
         tables = self._held([*KEY, "block"])
         return {block for file, rows in tables for block in check_whole_blocks(file, rows, sizes)}
 
     def samples(self) -> "list[Samples]":
-        """Every cell of the run with all its draws, in the order of their Stack's fields.
+        """Load all draws of the run, one `Samples` per network, sorted by the fields of their Stack.
 
-        Draws of the same cell under several seeds are independent and stand together.
+        Draws of the same cell with several seeds are independent, and are merged.
 
         Raises:
-            ValueError: no draws yet, a run of training, a file is damaged or not of a sweep, a draw stands there twice,
-                a block lacks draws, or a cell is of a later version.
+            ValueError: the run has no draws or is a training run, a file is damaged or not from a sweep, a draw is
+                stored twice, a block lacks draws, or a cell is from a later version.
         """
         from simulate.runs.sample import Samples  # late: it loads torch
 
@@ -238,18 +239,18 @@ class Run:
         return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))
 
     def planned(self) -> "list[Cell]":
-        """The cells that `sweep` was called with, landed or not; none where the manifest has a recipe instead.
+        """Return the cells that `sweep` was called with, sampled or not; empty if the manifest has a recipe instead.
 
         Raises:
-            ValueError: a cell is of a later version, or its text's windows are gone.
+            ValueError: a cell is from a later version, or its text's windows are missing.
         """
         return [cell_of_table(table, self._windows) for table in self.manifest.get("networks", [])]
 
     def frames(self) -> "Iterator[pd.DataFrame]":
-        """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
+        """Yield the draws as data frames, one per file of the run, with one row per draw and layer.
 
         Raises:
-            ValueError: a file is damaged or not of a sweep, a draw stands there twice, or the run is of training.
+            ValueError: a file is damaged or not from a sweep, a draw is stored twice, or the run is a training run.
         """
         sources: dict[str, str] = {}
         for file in self._parquet("windows"):
@@ -258,10 +259,10 @@ class Run:
             yield rows_frame(self._sampled(rows), sources)
 
     def _sampled(self, rows: pa.Table) -> pa.Table:
-        """Rows of networks at initialization.
+        """Return rows unchanged after checking that they are of networks at initialization.
 
         Raises:
-            ValueError: they have numbers of several steps.
+            ValueError: the rows contain several training steps.
         """
         if "loss" in rows.column_names and pa.types.is_list(rows.schema.field("loss").type):
             raise ValueError(
@@ -271,11 +272,11 @@ class Run:
         return rows
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """The files of draws, in the order in which they landed.
+        """Yield the rows of each file of draws as an Arrow table, in the order in which files were saved.
 
         Raises:
-            ValueError: a file is damaged or not of a sweep, or a draw stands in two places. All files are looked at
-                before the first table is given.
+            ValueError: a file is damaged or not from a sweep, or a draw is stored twice. All files are checked before
+                the first table is yielded.
         """
         files = self.files()
         check_distinct(files, tables_of(files, KEY))
@@ -283,10 +284,10 @@ class Run:
             yield readable(lambda f=file: rows_of(f, columns), file)
 
     def _held(self, columns: list[str] | None) -> list[tuple[Path, pa.Table]]:
-        """All files with their tables, read once; columns are those of `KEY` and more, or all.
+        """Read all files of draws once, and return each with its table; `columns` includes `KEY`, or is None for all.
 
         Raises:
-            ValueError: as `tables`.
+            ValueError: a file is damaged or not from a sweep, or a draw is stored twice.
         """
         files = self.files()
         tables = tables_of(files, columns)
@@ -294,15 +295,15 @@ class Run:
         return list(zip(files, tables, strict=True))
 
     def files(self) -> list[Path]:
-        """The paths of the files of draws, in the order in which they landed.
+        """Return the paths of the run's files of draws, in the order in which they were saved.
 
         Raises:
-            ValueError: a file has a name that no sweep gives, such as a copy.
+            ValueError: a file's name is not one that a sweep gives; it may be a copy.
         """
         return block_files(self.folder / "blocks")
 
     def without_checksums(self) -> list[str]:
-        """A line that says how many Parquet files of the run have no checksums; none where all have."""
+        """Return a remark on the number of the run's Parquet files without checksums; empty if all have them."""
         files = [file for sub in ("blocks", "windows") for file in self._parquet(sub)]
         without = sum(not has_checksum(file) for file in files)
         if not without:
@@ -316,12 +317,12 @@ class Run:
         return sorted((self.folder / sub).glob("*.parquet"))
 
     def _windows_file(self, digest: str, stack: Stack) -> Path | None:
-        """Where the windows of a text are, if they are kept; earlier versions had no digest of bytes in the name."""
+        """Return the path of a text's saved windows, or None; earlier versions had no digest of bytes in the name."""
         stem = _windows_stem(digest, stack)
         return next((file for file in self._parquet("windows") if f"{file.stem}-".startswith(f"{stem}-")), None)
 
     def keep_windows(self, cells: "Iterable[Cell]") -> None:
-        """Keep the windows of text of cells that have one, once for every text, tokens and vocabulary."""
+        """Save the text windows of cells, once per text, number of tokens and vocabulary."""
         for cell in cells:
             if cell.text is None or self._windows_file(cell.text.digest, cell.stack):
                 continue
@@ -344,7 +345,7 @@ def _windows_stem(digest: str, stack: Stack) -> str:
 
 
 def _source_of(file: Path) -> dict[str, str]:
-    """The name of a text's file by its digest."""
+    """Return the name of the text file of saved windows, by the text's digest."""
     about = open_parquet(file).schema_arrow.metadata
     return {about[b"digest"].decode(): about[b"source"].decode()}
 

@@ -1,6 +1,6 @@
-"""Many cells in blocks over an executor, landing in a run folder as they finish.
+"""Sweeps: many configurations, sampled in blocks by an executor and saved in a run folder as they finish.
 
-`sweep` makes the folder; `sample_into` fills one that is there.
+`sweep` creates the folder; `sample_into` fills an existing one.
 """
 
 import logging
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep has come.
+    """The progress of a running sweep, in blocks, cells, draws, work and seconds.
 
     Attributes:
-        blocks: blocks sampled now, without those that had landed before, and how many there are to sample.
-        cells: cells that have all their blocks, and all cells.
-        draws: draws sampled now.
-        share: of the random numbers and products, which is nearer to time than blocks are.
-        seconds: since it began.
+        blocks: number of blocks sampled in this call, and number of blocks to sample in this call.
+        cells: number of completed cells, and number of all cells.
+        draws: number of draws sampled in this call.
+        share: the share of the work (random numbers and products) that is done, a better measure of time than blocks.
+        seconds: seconds since the start of this call.
     """
 
     blocks: tuple[int, int]
@@ -97,29 +97,30 @@ def begin(
     resume: bool = True,
     **more: Any,
 ) -> Run:
-    """The folder of a sweep about to run, with its manifest.
+    """Create or open the folder of a sweep, with its manifest, before sampling.
 
     Args:
         cells: the cells to sample.
         draws: least number of draws per cell.
         seed: root seed.
-        out: a new or empty folder, or that of the same cells and seed.
-        execution: processes, memory and files.
-        resume: whether to continue; if not, a run that is there is refused.
-        **more: what the manifest says besides, such as the recipe.
+        out: a new or empty folder, or the folder of the same cells and seed.
+        execution: number of processes, memory and file options.
+        resume: whether to continue an existing run; otherwise an existing run is an error.
+        **more: further entries of the manifest, such as the recipe.
 
     Raises:
-        ValueError: as `check_sweep`, or the folder holds something else, is in use or cannot be written.
+        ValueError: an argument is outside its range, or the folder contains something else, is in use or cannot be
+            written.
     """
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
     return Run.create(out, manifest("sweep", cells, draws=draws, seed=seed) | more, resume=resume)
 
 
 def distinct(cells: Sequence[Stack | Cell]) -> list[Cell]:
-    """Every cell once; a Stack is one with what `Cell` has by default.
+    """Return every configuration once, as a list of `Cell`; a Stack becomes a `Cell` with default options.
 
     Raises:
-        ValueError: there is something else.
+        ValueError: an item is neither a Stack nor a Cell.
     """
     if isinstance(cells, Stack | Cell | str):
         raise ValueError(f"cells must be a list of Stack or Cell, got {cells!r}.")
@@ -139,18 +140,18 @@ def sample_into(
     execution: Execution = ONE_PROCESS,
     on_block: Callable[[Progress], None] | None = None,
 ) -> None:
-    """Sample every cell into a run, skipping the blocks that have landed there.
+    """Sample every cell into an existing run, skipping the blocks that are already saved there.
 
-    Blocks are whole: a cell gets at least `draws` draws, rounded up to its block size. The numbers depend on seed,
-    cell and block alone, not on the execution.
+    A cell gets at least `draws` draws, rounded up to whole blocks. The numbers depend only on seed, cell and block, not
+    on the execution.
 
     Args:
         cells: the cells to sample.
-        draws: least number of draws per cell, or of each by its name.
+        draws: smallest number of draws per cell, or a mapping from cell names to numbers.
         seed: root seed.
-        run: where blocks land; nobody else may write there meanwhile.
-        execution: processes, memory and files.
-        on_block: called after each block.
+        run: the run in which blocks are saved; no other process may write to it meanwhile.
+        execution: number of processes, memory and file options.
+        on_block: progress callback after each block.
 
     Raises:
         ValueError: an argument is outside its range, the run is in use or was deleted meanwhile, its files are damaged
@@ -184,7 +185,7 @@ def sample_into(
 
 @contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Write into a file when what landed."""
+    """Write log messages about saved blocks to a file within a `with` block."""
     handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     level = log.level
@@ -199,7 +200,7 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 class _Landing:
-    """Blocks on their way to the disk."""
+    """A buffer of sampled blocks that are waiting to be saved."""
 
     def __init__(self, run: Run, land_every: float) -> None:
         self._run, self._land_every = run, land_every
@@ -208,7 +209,7 @@ class _Landing:
         self._start = self._last = time.monotonic()
 
     def add(self, block: Block) -> None:
-        """Take a block; write a file when there is enough for one."""
+        """Add a block, and save all waiting blocks if there are enough or enough time has passed."""
         self._pending.append(block)
         self._bytes += sum(value.nbytes for value in block.values.values())
         now = time.monotonic()
@@ -217,7 +218,7 @@ class _Landing:
             self.land()
 
     def land(self) -> None:
-        """Write what is there as one file."""
+        """Save all waiting blocks as one file."""
         blocks, self._pending, self._bytes = self._pending, [], 0
         with uninterrupted():  # else the blocks of a half-written file would be lost
             self._run.append(blocks)
@@ -227,7 +228,7 @@ class _Landing:
 
 
 class _Account:
-    """Which blocks are to be sampled, and how many have been."""
+    """The account of a sweep: the blocks that are to be sampled, and the number sampled so far."""
 
     def __init__(self, cells: Sequence[Cell], draws: int | Mapping[str, int], seed: int, landed: set[Landed]) -> None:
         self._cells, self._seed, self._skip = cells, seed, landed
@@ -248,7 +249,7 @@ class _Account:
                 self._left[cell.name] = missing
 
     def work(self) -> Iterator[tuple[Cell, int, int]]:
-        """The blocks to sample, cell after cell."""
+        """Yield the blocks to sample, cell by cell, as (cell, root seed, block index)."""
         for cell in self._cells:
             name = cell.name
             for block in range(self._blocks[name]):
@@ -256,7 +257,7 @@ class _Account:
                     yield cell, self._seed, block
 
     def finished(self, cell: Cell, draws: int) -> Progress:
-        """Count a block."""
+        """Count a sampled block and return the progress."""
         self.done += 1
         self._drawn += draws
         self._spent += block_work(cell).cost
@@ -271,11 +272,11 @@ class _Account:
 def check_sweep(
     cells: Sequence[Cell], *, draws: int | Mapping[str, int], seed: int, execution: Execution = ONE_PROCESS
 ) -> None:
-    """Refuse what `sample_into` would refuse, before a folder is made for it.
+    """Check the arguments of a sweep before its folder is made.
 
     Raises:
-        ValueError: no cells, a count outside its range, no execution, or a device this machine does not have and is to
-            sample on.
+        ValueError: there are no cells, a count is outside its range, `execution` is not an `Execution`, or this machine
+            does not have a device that it is to sample on.
     """
     if not cells:
         raise ValueError("cells must hold at least one cell, got none.")

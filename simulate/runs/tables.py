@@ -1,4 +1,4 @@
-"""Draws as tables: blocks to Arrow rows, rows back to Samples, and both to data frames."""
+"""Conversions of draws between blocks, Arrow rows, `Samples` and data frames."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,7 +26,7 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The draws of one block of a cell, by quantity name."""
+    """The sampled quantities of one block of draws of a cell, as arrays by quantity name."""
 
     cell: "Cell"
     seed: int
@@ -35,12 +35,12 @@ class Block:
 
     @property
     def draws(self) -> int:
-        """The number of draws."""
+        """The number of draws in the block."""
         return len(self.values["loss"])
 
 
 def block_rows(blocks: Sequence[Block]) -> pa.Table:
-    """One row per draw: the fields of its cell, seed, block, draw, and one column per quantity (a list per layer)."""
+    """Convert blocks to an Arrow table: one row per draw, with cell fields, seed, block, draw and quantities."""
     groups = [list(group) for _, group in groupby(blocks, _layout)]
     quantities = pa.concat_tables([_quantity_columns(group) for group in groups], promote_options="permissive")
     draws = np.array([block.draws for block in blocks])
@@ -59,16 +59,16 @@ def block_rows(blocks: Sequence[Block]) -> pa.Table:
 
 
 def _array(numbers: NDArray, known: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Convert numbers like `pa.array`, with null for unknown ones, but without loading pandas.
+    """Convert numbers to an Arrow array, with null for unknown ones, without importing pandas.
 
-    It takes as long to load as a short sweep to sample.
+    Importing pandas takes as long as sampling a short sweep.
     """
     bits = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [bits, pa.py_buffer(numbers)])
 
 
 def _constants(name: str, values: Sequence[Any]) -> pa.Array:
-    """Return the column of a field, or of another name part, with one value per cell."""
+    """Return the Arrow column of a field, or of another part of a cell's name, with one value per cell."""
     if name in OWN:
         numbers = np.array(values, dtype=float)  # None is NaN
         return _array(numbers, ~np.isnan(numbers))
@@ -83,12 +83,12 @@ _OWN_IS_NULL = {"own": "null"}
 
 
 def marked(rows: pa.Table) -> pa.Table:
-    """Rows to be written, which say that a field left to its own, such as `branch_scale`, is null in them."""
+    """Mark rows before writing: fields left at the placement's default, such as `branch_scale`, are null in them."""
     return rows.replace_schema_metadata((rows.schema.metadata or {}) | _OWN_IS_NULL)
 
 
 def with_nulls(rows: pa.Table) -> pa.Table:
-    """Rows as read; where they are not `marked` a field left to its own was still written as 0, which is null here."""
+    """Return rows as read from a file, with null for fields left at the placement's default, also in older files."""
     if b"own" in (rows.schema.metadata or {}):
         return rows
     for name in set(OWN) & set(rows.column_names):
@@ -98,7 +98,7 @@ def with_nulls(rows: pa.Table) -> pa.Table:
 
 
 def cell_columns(cell: "Cell") -> dict[str, Any]:
-    """Return the columns that identify a cell in a row: its digest, the fields of its Stack, how it was sampled."""
+    """Return the columns that identify a cell in a row: its name, the fields of its Stack, and sampling options."""
     sampling = {"engine": cell.engine, "device": cell.device_kind, "dtype": cell.dtype}
     return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
 
@@ -107,7 +107,7 @@ _UNSAID = {"cell": "", "engine": "auto", "device": "cpu", "dtype": "float32", "t
 
 
 def cell_table(cell: "Cell") -> dict[str, Any]:
-    """A cell as a table of a manifest: its name, and what differs from the defaults of `Stack` and `Cell`."""
+    """Describe a cell as a table of a manifest: the values that differ from the defaults of `Stack` and `Cell`."""
     from simulate.runs.cell import cheaper_engine  # late: it loads torch
 
     columns = cell_columns(cell)
@@ -118,10 +118,10 @@ def cell_table(cell: "Cell") -> dict[str, Any]:
 
 
 def cell_of_table(table: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
-    """The cell that `cell_table` has described.
+    """Return the `Cell` that `cell_table` has described in a manifest.
 
     Raises:
-        ValueError: as `cell_of`.
+        ValueError: this process cannot describe the cell; see `cell_of`.
     """
     return cell_of(_UNSAID | dict(table), windows)
 
@@ -144,11 +144,11 @@ def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:
 
 
 def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
-    """The cell of a row; a field that a file lacks has its default.
+    """Return the `Cell` of a row of draws; a field that the file lacks has its default.
 
     Raises:
-        ValueError: this process cannot describe the cell: it has a field of a later version, or a name that is not
-            registered here, or not in that version.
+        ValueError: this process cannot describe the cell: it has a field from a later version, or a name that is not
+            registered in this process, or not in that version.
     """
     for name, table in NAMED.items():
         if row.get(name) is not None and not table.knows(row[name]):
@@ -176,11 +176,11 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
 
 
 def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stack]) -> list[dict[str, Floats]]:
-    """The quantities of cells whose rows follow each other, of shape (draws,) or (draws, layers).
+    """Return the quantities of several cells from one table, as arrays of shape (draws,) or (draws, layers).
 
     Args:
-        rows: all rows.
-        starts: where each cell's rows start, and the number of rows.
+        rows: all rows, with the rows of a cell next to each other.
+        starts: the index of each cell's first row, followed by the number of rows.
         stacks: the network of each cell.
     """
     arrays: list[dict[str, Floats]] = [{} for _ in stacks]
@@ -201,12 +201,12 @@ def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stac
 
 
 def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> "pd.DataFrame":
-    """One row per draw and layer, quantities in columns: layer 0 holds those of the whole network, l those of layer l.
+    """Return a data frame with one row per draw and layer, quantities in columns; layer 0 is for the whole network.
 
     Args:
-        draws: one row per draw, whose columns are repeated; `depth` is the number of layers, `encoder_depth` that of
-            the encoder, where it is another.
-        values: per quantity its numbers, draw after draw and layer after layer, and which draws have them.
+        draws: one row per draw, whose columns are repeated; `depth` is the number of layers, and `encoder_depth` the
+            encoder's number of layers if it differs.
+        values: for each quantity its numbers, draw by draw and layer by layer, and a mask of the draws that have them.
     """
     import pandas as pd  # late: workers do without it, and it takes a third of a second to load
 
@@ -226,7 +226,7 @@ def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArra
 
 
 def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> "pd.DataFrame":
-    """`layer_frame` of rows of any number of cells, texts named by their sources."""
+    """Return the data frame of `layer_frame` for Arrow rows of any number of cells, with texts named by source."""
     import pandas as pd
 
     values = {}

@@ -1,5 +1,6 @@
 """Statements of files: planted errors are caught, true ones are seldom refused, and ill-formed files have one line."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,6 +195,13 @@ def test_an_ill_formed_file_has_one_line(before, after, said, tmp_path, capsys):
     assert said in lines[-1], lines
     assert len(lines) <= 1 + ("max-time" in said)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_file_of_claims_is_a_regular_file(make, tmp_path, capsys):
+    make(tmp_path / "mine")
+    assert main(["verify", "--claims", str(tmp_path / "mine")]) == 2
+    assert "claims must be a regular file" in capsys.readouterr().err
 
 
 def test_flags_of_statements(capsys):

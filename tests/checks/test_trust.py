@@ -168,6 +168,7 @@ LATER |= {
     "branch_scaling",
     "lower_placement",
     "lower_share",
+    "depth_mixing",
     "tanh_scale",
     "norm_gain",
     "loss_share",

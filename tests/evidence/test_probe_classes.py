@@ -41,6 +41,33 @@ PACKAGES = ("transformers", "timm", "vit-pytorch", "x-transformers")
 ROUNDING = 1e-12
 """The share of the module's largest gradient below which one in double precision is rounding."""
 OWN = "label of every position is its own input"
+READ = {
+    **dict.fromkeys("marian pegasus blenderbot blenderbot-small bigbird_pegasus plbart trocr whisper".split(),
+                    "the decoder's loss compares logits and labels of one position; it asks for shifted labels"),
+    "cpmant": "the loss flattens logits and labels, and shifts neither",
+    "xlnet": "seg_embed and r_s_bias enter only where token types are given",
+    "prophetnet": "cross-attention runs only where an encoder's output is given",
+    **dict.fromkeys(("longformer", "led"), "key_global and its like run only for positions of global attention"),
+    "swiftformer": "the softmax over the last axis of queries @ w_g, which has one entry, is 1 whatever w_g is",
+    "efficientvim_m1": "A is added to all positions of a state, and the softmax over positions cancels it",
+    "qwen3_vl_vision": "mergers run after the layers of deepstack_visual_indexes, which four layers do not have",
+    "vjepa2": "the classifier calls the backbone with skip_predictor=True",
+    "bert-generation": "is_decoder is False by default, and attention is causal only if it is True",
+    "deepseek_v32": "the indexer runs under no_grad and returns indices",
+    "sam_vision_model": "initializer_range is 1e-10",
+    "attn_orthog_projected_values": "orthog_project flattens positions with the width and projects on all of them",
+}  # fmt: skip
+"""By module with an alarm, what its source does, as somebody read it who had not written the rule."""
+FIRST_RUN = {
+    "rules of commit": "03aafbf2", "modules": 155, "with an alarm": 28,
+    "with a false alarm": [
+        "edgenext_small_rw", "gcvit_xtiny", "post, epsilon", "post, gelu", "post, no bias", "post, relu",
+        "qwen3_vl_moe_vision", "sew", "vjepa2", "wav2vec2", "levit.LeViT", "wwt.WWT", "RWKV",
+        "attn_data_dependent_alibi+weight_tie_layers",
+    ],
+}  # fmt: skip
+"""What the first run on the modules kept aside found. Later numbers are not held out: the rule on copies and the
+numbers that show an alarm's truth were changed after it."""
 _FEWEST, _SHORTEST = 3, 8
 """Layers that are compared, and a matrix's shorter side."""
 
@@ -177,7 +204,8 @@ def without_residual(single: Single, choice: random.Random) -> Planted:
 def of_the_other_tie(single: Single, _: random.Random) -> Planted:
     module, *_ = single
     planted = hasattr(module, "get_output_embeddings") and is_read(module) and other_tie(module)
-    return ("both ends", says("tie_word_embeddings")) if planted else None
+    named: Named = lambda alarms: any("tie_word_embeddings" in str(one) for one in alarms)  # noqa: E731
+    return ("both ends", named) if planted else None
 
 
 def is_read(module: nn.Module) -> bool:
@@ -186,10 +214,6 @@ def is_read(module: nn.Module) -> bool:
         stack_from_config(module.config.to_dict(), tokens=small_classes.TOKENS)
         return True
     return False
-
-
-def says(words: str) -> Named:
-    return lambda alarms: any(words in str(one) for one in alarms)
 
 
 FAULTS: dict[str, tuple[int, Callable[[Single, random.Random], Planted]]] = {
@@ -203,13 +227,13 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     """Numbers that show whether alarms are true, by the alarm's kind, in double precision where the class can.
 
     Returns:
-        "loss": itself; "no gradient": the largest entry of the gradients of the parameters that the alarm names,
-        divided by the largest of the module, 1 if it names none; "norm": the least number of times that the output of
-        a norm that the alarm names is as large without its epsilon; "leak": by how much outputs move with what they
-        must not see (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-
-        entropy of the inputs' ids, each at its own position.
+        "loss": itself; "no gradient", "detached": the largest entry of the gradients of the parameters that the alarm
+        names, divided by the largest of the module, 1 if it names none; "norm": how many times larger a named norm's
+        output is without its epsilon, at least; "leak": by how much outputs move with what they must not see
+        (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
+        ids, each at its own position.
     """
-    kinds = {one.kind for one in alarms} & {"loss", "no gradient", "leak", "norm"}
+    kinds = {one.kind for one in alarms} & {"loss", "non-finite", "no gradient", "detached", "leak", "norm"}
     if not kinds:
         return {}
     with suppress(RuntimeError):  # of a kernel that takes single precision alone
@@ -236,13 +260,13 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
     value.backward()
     if "norm" in kinds:
         found["norm"] = min(times, default=1.0)
-    if "loss" in kinds:
+    if {"loss", "non-finite"} & kinds:
         found["loss"] = float(value.detach())
-    if "no gradient" in kinds:
-        named = [one for _, one in named_by(alarms, "no gradient", module.named_parameters())]
+    for kind in {"no gradient", "detached"} & kinds:
+        named = [one for _, one in named_by(alarms, kind, module.named_parameters())]
         largest, all_of = (max((float(one.grad.abs().max()) for one in of if one.grad is not None), default=0.0)
                            for of in (named, module.parameters()))  # fmt: skip
-        found["no gradient"] = largest / all_of if named else 1.0
+        found[kind] = largest / all_of if named else 1.0
     if any(OWN in one.what for one in alarms):
         logits = logits_of(output).detach()
         own = nn.functional.cross_entropy(logits.flatten(0, -2), inputs["input_ids"].flatten())
@@ -258,9 +282,11 @@ def named_by(alarms: list[Any], kind: str, members: Iterable[tuple[str, Any]]) -
     members = list(members)
     for alarm in (one for one in alarms if one.kind == kind):
         said = alarm.what.partition("; also ")[0]
+        whole = kind == "detached" or "no parameter of its layers" in said
         words = {re.escape(word.rstrip(",:")).replace(r"\*", r"\d+") for word in said.split()}
         number = f"{alarm.layer - 1}" if alarm.layer else r"\d+"
-        pattern = re.compile(rf"{re.escape(alarm.part)}\.{number}\.(?:{'|'.join(words)})")
+        layer = rf"{re.escape(alarm.part)}\.{number}\." if alarm.part else ""
+        pattern = re.compile(rf"{layer}(?:{'.*' if whole else '|'.join(words)})")
         yield from ((name, one) for name, one in members if pattern.fullmatch(name))
 
 
@@ -274,7 +300,10 @@ def without_epsilon(times: list[float], epsilon: str, part: nn.Module, args: tup
 
 def moved_by_the_last(module: nn.Module, inputs: Any) -> float:
     """Return how far logits before the last token move with it, over their size; 0 unless a decoder takes token ids."""
-    if isinstance(inputs, dict) and "input_ids" in inputs and not module.config.is_encoder_decoder:
+    one_way = (
+        isinstance(inputs, dict) and not module.config.is_encoder_decoder and "Masked" not in type(module).__name__
+    )
+    if one_way and "input_ids" in inputs:
         return first_positions_move(module, inputs)
     if isinstance(inputs, Tensor) and not inputs.is_floating_point():
         other = inputs.clone()
@@ -366,7 +395,9 @@ def planted_cases(folder: Any, fault: str, keys: list[tuple[str, str]]) -> dict[
 def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
     """Return whether an alarm on a module as it is drawn is true, and the number that shows it."""
     kind, harm_of = alarm.partition(":")[0], found["harm"]
-    if kind == "no gradient":
+    if kind == "non-finite":
+        return not math.isfinite(harm_of["loss"]), f"loss in double precision {harm_of['loss']:g}"
+    if kind in ("no gradient", "detached"):
         share = harm_of[kind]
         return share < ROUNDING, f"these gradients in double precision are {share:.2g} of the module's largest"
     if OWN in alarm:
@@ -393,7 +424,7 @@ def summary(healthy: dict[tuple[str, str], Any], faults: dict[str, dict[tuple[st
             "layers": one["layers"],
             "alarms": [{"said": said, **dict(zip(("true", "shown by"), is_true(one, said), strict=True))}
                        for said in one["alarms"]],
-            "as drawn": one["as drawn"],
+            "as drawn": one["as drawn"], "read": READ.get(key[1], ""),
             "planted": {fault: {"where": of[key]["planted"], "named": of[key]["named"]}
                         for fault, of in faults.items() if key in of},
         } for key, one in sorted(built.items())
@@ -419,6 +450,8 @@ def test_classes(kept_folder):
     keys = sorted(key for key, one in healthy.items() if "alarms" in one)
     random.Random(SEED).shuffle(keys)
     found = summary(healthy, {fault: planted_cases(kept_folder, fault, keys) for fault in FAULTS})
+    aside = {key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}
+    found["held out"] = {"first run": FIRST_RUN, "later": summary(aside, {})}
     record("probe-classes", rounded(found), short=True)
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]
     assert all(of["named"] >= NAMED * of["planted"] for of in found["faults"].values())

@@ -181,7 +181,7 @@ def scanned(m: Any, x: Tensor) -> Tensor:
 
 
 STATES, INNER = 8, 2 * WIDTH
-PARTS: dict[str, Callable[..., nn.Module]] = {
+PARTS: dict[str, Callable[..., Any]] = {
     "annotated transformer's norm": lambda width: Written(
         lambda m, x: m.a_2 * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + m.eps) + m.b_2,
         a_2=nn.Parameter(torch.ones(width)), b_2=nn.Parameter(torch.zeros(width)), eps=1e-6),
@@ -207,16 +207,16 @@ PARTS: dict[str, Callable[..., nn.Module]] = {
         nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)))),
     "perceiver's layer": lambda: nn.TransformerDecoderLayer(
         WIDTH, HEADS, 192, 0.0, batch_first=True, norm_first=True),
+    "word model of PyTorch's examples": lambda kind: Written(
+        lambda m, ids: m.decoder(m.rnn(m.encoder(ids))[0]), encoder=nn.Embedding(VOCAB, WIDTH),
+        rnn=kind(WIDTH, WIDTH, DEPTH, batch_first=True), decoder=nn.Linear(WIDTH, VOCAB)),
+    "patches": lambda images: functional.unfold(images, 8, stride=8).transpose(1, 2),
 }  # fmt: skip
-ANNOTATED, NEOX, SWIGLU, TIME_MIX, MAMBA, ACROSS, CONV_MIXER, RESIDUAL, PERCEIVES = PARTS.values()
+ANNOTATED, NEOX, SWIGLU, TIME_MIX, MAMBA, ACROSS, CONV_MIXER, RESIDUAL, PERCEIVES, RECURRENT, patches = PARTS.values()
 
 
 def pre(*makes: Callable[[], nn.Module], norm: Any = nn.LayerNorm) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*(Residual(norm(WIDTH), make()) for make in makes))
-
-
-def patches(images: Tensor) -> Tensor:
-    return functional.unfold(images, 8, stride=8).transpose(1, 2)
 
 
 def decoder(layer: Callable[[], nn.Module], *, positions: float = 1.0, norm: Any = nn.LayerNorm, std: float = 0.0,
@@ -236,14 +236,7 @@ def decoder(layer: Callable[[], nn.Module], *, positions: float = 1.0, norm: Any
     return module
 
 
-def recurrent(kind: type[nn.RNNBase]) -> nn.Module:
-    return Written(
-        lambda m, ids: m.decoder(m.rnn(m.encoder(ids))[0]), encoder=nn.Embedding(VOCAB, WIDTH),
-        rnn=kind(WIDTH, WIDTH, DEPTH, batch_first=True), decoder=nn.Linear(WIDTH, VOCAB))  # fmt: skip
-
-
 def translated(first: bool) -> Single:
-    """`torch.nn.Transformer` with scaled embeddings, drawn by Xavier's law, as in PyTorch's translation tutorial."""
     mask, target = nn.Transformer.generate_square_subsequent_mask(TOKENS), words()
     module = Written(
         lambda m, one, other: m.head(m.body(m.source(one) * WIDTH**0.5, m.target(other) * WIDTH**0.5, tgt_mask=mask)),
@@ -255,7 +248,6 @@ def translated(first: bool) -> Single:
 
 
 def classified(norm: nn.Module | None = None, **options: Any) -> Single:
-    """Layers of `torch.nn`, each drawn by itself, over words and learned positions; their mean, and classes."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 192, 0.0, batch_first=True, **options)
     module = Written(
         lambda m, ids: m.head(m.layers(m.embed(ids) * WIDTH**0.5 + m.places).mean(1)), head=nn.Linear(WIDTH, 4),
@@ -283,7 +275,7 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
     "RWKV": lambda: decoder(pre(TIME_MIX, mlp), positions=0.0),
     "Mamba": lambda: decoder(pre(MAMBA, norm=nn.RMSNorm), positions=0.0, norm=nn.RMSNorm),
     "Mamba and attention": lambda: decoder(pre(MAMBA, partial(attention, rotated)), positions=0.0),
-    "LSTM": lambda: recurrent(nn.LSTM), "GRU": lambda: recurrent(nn.GRU),
+    "LSTM": partial(RECURRENT, nn.LSTM), "GRU": partial(RECURRENT, nn.GRU),
 }  # fmt: skip
 IMAGES: dict[str, Callable[[], nn.Module]] = {
     "conv mixer": lambda: convolved(CONV_MIXER, 4), "residual net": lambda: convolved(RESIDUAL, 2),
@@ -306,7 +298,6 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
-    """Every one, by package and name."""
     made: dict[str, tuple[Any, Callable[[Any], Single]]] = {
         "timm": (TIMM.split(), small_modules.of_timm), "x-transformers": (PAIRS.split(), of_pair),
         "transformers": (FAMILIES.split(), of_family), "vit-pytorch": (VISION, of_vision),

@@ -42,6 +42,7 @@ ALONE: list[dict[str, Any]] = [
     {"lower_placement": "keel", "lower_share": 0.4},
     {"head_width": 2048, "output_projection": "random", "attention_dropout": 0.2},
     {"layout": "parallel"},
+    {"depth_mixing": "highway", "placement": "pre"},
     {"branch_gain": 0.6},
     {"attention_factor": 1.6},
     {"feed_forward_factor": 0.5},

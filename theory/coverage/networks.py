@@ -123,7 +123,8 @@ def has_closed_growth(stack: Stack) -> bool:
     unmasked = stack.mask == "none" or stack.tokens == 1 or (stack.mask == "causal" and stack.dropout == 0.0)
     normed = stack.normalization in ("layer", "rms") and stack.norm_gain == 1.0 and stack.norm_epsilon == 0.0
     added = stack.branch_scaling == "none" and stack.branch_scale in (None, 1.0) and stack.lower_share == 0.0
-    added = added and stack.input_scaling == "none" and stack.attention_factor == stack.feed_forward_factor == 1.0
+    added = added and stack.depth_mixing == "none" and stack.input_scaling == "none"
+    added = added and stack.attention_factor == stack.feed_forward_factor == 1.0
     read = not is_tied(stack) and not stack.source_tokens and stack.layout == "sequential"
     untied = stack.query_key == "untied" or not stack.query_key_scale or stack.attention_scale == "linear"
     # A token that sees itself alone never aligns by attention.

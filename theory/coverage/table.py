@@ -182,6 +182,13 @@ GAPS = (
         has_experts,
     ),
     Gap(
+        ("grouped", *_RESPONSE, *_SAMPLED, "sampled_step", "mean_hessian", "noise_scale"),
+        "depth mixing",
+        "depth_mixing 'none'",
+        "its rules have been derived for gradients at initialization, without groups of tokens",
+        lambda stack: stack.depth_mixing != "none",
+    ),
+    Gap(
         (*_RESPONSE, "layer_growth"),
         "a W^O or W2 of zeros",
         "projection_gain and down_gain above 0",

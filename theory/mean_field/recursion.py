@@ -23,6 +23,7 @@ from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
 from theory.mean_field.averaged_units import averaged_units
+from theory.mean_field.depth_mixing import MixedStream
 from theory.mean_field.experts import experts
 from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count
@@ -54,6 +55,7 @@ from theory.mean_field.tied.text_gradient import text_tied_backward
 from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
+from theory.stack.depth_mixing import mixing_matrix
 from theory.stack.plan import Kind, Step, plan
 from theory.stack.quantities import QUANTITIES, STREAM
 from theory.stack.weights import weight_shapes
@@ -310,6 +312,8 @@ def forward_pass(
     memory = encoded and encoded[1]
     stream, first = _embedded(stack, tokens, TokenMoments(inputs.kernel, inputs.means))
     pullbacks = [first]
+    mixed = None if (matrix := mixing_matrix(stack)) is None else MixedStream(matrix, [stream])
+    stream = stream if mixed is None else mixed.read()
     insides: list[tuple[SublayerState[Kernel], ...]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
@@ -321,6 +325,7 @@ def forward_pass(
             of_words = words.variance(cast(Array, stream.kernel), normed=step.stack.composition.input_norm)
         branches = [_branch(kind, step, tokens, memory, generator, variance, of_words) for kind in step.kinds]
         passed = _passed(step, tokens, stream, branches)
+        passed = passed if mixed is None else mixed.passed(passed)
         if words is not None:
             words = words.passed(step, passed)
         if groups is not None and variance is not None:
@@ -333,7 +338,7 @@ def forward_pass(
     read, output_scales, pullback = _read_out(stack, tokens, stream)
     output, transform = transformed(stack, tokens, read)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
-    pullbacks.append(pullback)
+    pullbacks.append(pullback if mixed is None else mixed.joined(pullback, len(mixed.outputs) - 1))
     layers = {name: _above_dense(stack, values) for name, values in layers.items() if values}
     return Forward(
         layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded

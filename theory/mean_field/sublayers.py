@@ -50,9 +50,22 @@ class LastNorm:
     kernel: Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PathGradients(Generic[Kernel]):
+    """The gradients of all inputs above, with a depth-mixing matrix: of sub-layers, and of the final norm.
+
+    Attributes:
+        gradients: their kernels, the lowest first.
+        removed: the parts that their norms removed.
+    """
+
+    gradients: tuple[Kernel, ...] = ()
+    removed: tuple[NormOverlaps[Kernel] | None, ...] = ()
+
+
 Overlaps = NormOverlaps[Kernel] | None
 """The part that norms removed, for a branch; None if nothing needs it."""
-Above = NormOverlaps[Kernel] | LastNorm | None
+Above = NormOverlaps[Kernel] | LastNorm | PathGradients[Kernel] | None
 """The information that a sub-layer passes to the one below it in the backward pass, in addition to the gradient."""
 Recorded = dict[str, Any]
 """Statistics of the inside of a branch, by name.

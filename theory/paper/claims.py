@@ -279,6 +279,8 @@ def read_claims(path: str | Path) -> dict[str, Claim]:
     Raises:
         ValueError: the file cannot be read, is larger than 1 MiB, or has a fault.
     """
+    if Path(path).exists() and not Path(path).is_file():  # opening a pipe without a writer would never end
+        raise ValueError(f"claims must be a regular file, got {str(path)!r}.")
     return claims_of(content_of(path, "claims", "a readable file of claims", most=MOST_BYTES), str(path))
 
 

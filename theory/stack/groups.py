@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS, LEAK, Activation
+from theory.stack.depth_mixing import mixing
 from theory.stack.fields import Group, choice, integer, matrix, named, own_unless_given, real, zeros_and_ones
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS
@@ -191,6 +192,7 @@ class Residual(Group):
     branch_scale: float | None = own_unless_given(
         "tau; factor on every branch's output; own: from placement", allowed=_SOME, low=0
     )
+    depth_mixing: str = mixing("weights of all earlier outputs: none (1), a published scheme, or rows of a matrix")
     branch_scaling: BranchScaling = choice(
         "none", get_args(BranchScaling),
         "factor on tau: none, 1/sqrt(L) (depth), 1/L (inverse_depth), or 1/sqrt(l) in layer l (layer)",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from theory.stack.depth_mixing import NONE
 from theory.stack.stack import Stack
 
 Kind = Literal["attention", "cross", "units"]
@@ -26,7 +27,7 @@ class Step:
         layer: number of the layer, l = 1..L.
         stack: the stack whose layers are all like this one; its composition determines the norms.
         kinds: kinds of its branches.
-        residual: α.
+        residual: α; 0 where a matrix mixes the outputs of sub-layers.
         branches: τ of each branch.
         learned: whether τ is a learned scalar of the layer.
         input_scale: κ.
@@ -82,7 +83,7 @@ def plan(stack: Stack) -> tuple[Step, ...]:
         like = stack.of_layer(layer)
         composition = like.composition
         alpha, tau, kappa = (
-            composition.residual(like.depth),
+            composition.residual(like.depth) if like.depth_mixing == NONE else 0.0,
             composition.branch(like.depth),
             composition.input_scale(layer),
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS
+from theory.stack.depth_mixing import check_mixing
 from theory.stack.fields import LARGEST, LARGEST_INTEGER, Group
 from theory.stack.groups import Attention, Experts, FeedForward, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
@@ -117,6 +118,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         self._check_inputs()
         self._check_scales()
         check_streams(self)
+        check_mixing(self)
         if (self.mask == "given") != bool(self.mask_rows) or (self.mask_rows and len(self.given_mask) != self.tokens):
             raise ValueError(
                 f"mask_rows must have tokens = {self.tokens} rows with mask 'given', and be empty with other masks, "

@@ -21,7 +21,7 @@ def check_streams(stack: Any) -> None:
                 f"norm_epsilon must be above 0 with attention_dropout and placement {stack.placement!r}: if all of a "
                 "token's weights are dropped, its branch is 0 and cannot be normalized."
             )
-        if _first_attention_is_zero(stack):
+        if first_attention_is_zero(stack):
             raise ValueError(
                 f"norm_epsilon must be above 0 with placement {stack.placement!r} and inputs that sum to zero: the "
                 "first attention branch is their mean, 0, and cannot be normalized."
@@ -43,7 +43,7 @@ def _check_without_residual(stack: Any) -> None:
     reasons = {
         "a branch_scale of 0, the placement's own or a given one": stack.is_idle,
         "attention_dropout, which may drop all of a token's weights": stack.attention_dropout > 0.0,
-        "inputs that sum to zero, whose mean the first attention takes": alone and _first_attention_is_zero(stack),
+        "inputs that sum to zero, whose mean the first attention takes": alone and first_attention_is_zero(stack),
     }
     for reason, stands in reasons.items():
         if stands:
@@ -53,7 +53,7 @@ def _check_without_residual(stack: Any) -> None:
             )
 
 
-def _first_attention_is_zero(stack: Any) -> bool:
+def first_attention_is_zero(stack: Any) -> bool:
     """Return whether the first attention branch is the mean of the tokens, and this mean is 0."""
     if stack.query_key_scale or stack.mask != "none" or stack.positions != "none":
         return False

@@ -29,13 +29,15 @@ class Patterns:
 
     Attributes:
         weights: the softmax of the logits, (batch, heads, N, M).
-        queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm q_i·q_k/d_k; without queries the kernel.
-        keys: k_j·k_l/(s² d_k), (batch, heads, M, M), or after a norm k_j·k_l/d_k; without keys the kernel.
+        queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm q_i·q_k/d_k; the kernel if queries are
+            not random.
+        keys: k_j·k_l/(s² d_k), (batch, heads, M, M), or after a norm k_j·k_l/d_k; the kernel if queries are
+            not random.
         sizes: divisors of the norms of queries and keys, (batch, heads, N) and (batch, heads, M); None without norms.
         slopes: slopes of the cap on logits, (batch, heads, N, M); None without a cap.
         coordinates: q_i/s and k_j/s in a basis that the heads of one group share, (batch, heads, N, r) and, for heads
             with keys of their own, (batch, key heads, M, r'). The first r axes of the keys are those of the queries.
-            None unless queries are random and the embeddings are tied or the batch has one entry.
+            None unless queries are random, and either embeddings are tied or the batch has one entry.
         turns: factors on a logit's change with rotary positions, (batch, heads, N, M), as in `_turns`; None without
             rotary positions.
     """
