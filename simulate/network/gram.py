@@ -199,6 +199,8 @@ class Units:
         self._phi = (lambda gate, up: phi(gate) * up) if stack.ffn == "gated" else phi
         self._relu = stack.activation == "relu" and stack.ffn == "plain"
         self._parts = engine.streams.parts(engine.piece // (stack.rows * stack.ffn_width))
+        shape = stack.rows, stack.ffn_width
+        self._drawn = lambda part, std: engine.streams.normal_part(part, *shape, std=std, dtype=engine.dtype)
         self._normals: list[dict[str, Tensor]] = []
         self._norms: dict[str, list[Tensor]] = {}
         self._edges: list[list[GradientEdge]] = []
@@ -210,11 +212,8 @@ class Units:
         self._rows, self._rows_gram = rows, product(rows, rows.mT)
         self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
         self._gram, lower = torch.empty_like(self._rows_gram), self._lower.to(engine.dtype).contiguous()
-        for part, generator in self._parts:
-            shape = len(lower[part]), n, self._width
-            normals = {
-                role: lower.new_empty(shape).normal_(0.0, std, generator=generator) for role, std in self._std.items()
-            }
+        for part in self._parts:
+            normals = {role: self._drawn(part, std) for role, std in self._std.items()}
             self._normals.append(normals)
             self.hidden.append(self._activated([product(lower[part], numbers) for numbers in normals.values()]))
             engine.exact_gram(self.hidden[-1].detach(), self._gram[part])
@@ -237,7 +236,7 @@ class Units:
         extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
         known, total = torch.zeros_like(gram), torch.zeros_like(gram)
         for k, slopes in enumerate(self._units_gradients(gradient, gram, extra[:, 0])):
-            part, of_role = self._parts[k][0], torch.empty_like(gram[self._parts[k][0]])
+            part, of_role = self._parts[k], torch.empty_like(gram[self._parts[k]])
             for (role, numbers), slope in zip(self._normals[k].items(), slopes, strict=True):
                 engine.exact_gram(slope, of_role)
                 total[part] += self._std[role] ** 2 * of_role
@@ -256,13 +255,13 @@ class Units:
         engine, std = self._engine, self._std_down
         root, _ = factor(gram, ROOT_RIDGE)
         fresh, overlap = [], torch.empty_like(gram)
-        for (part, generator), hidden in zip(self._parts, self.hidden, strict=True):
-            fresh.append(torch.empty_like(hidden).normal_(0.0, std, generator=generator))
+        for part, hidden in zip(self._parts, self.hidden, strict=True):
+            fresh.append(self._drawn(part, std))
             overlap[part] = product(fresh[-1], hidden.detach().mT)
         overlap = product(root, overlap + self._hidden_extra_sq.sqrt() * std * extra)
         share = share_of_rows(product(gradient, self._known.mT), overlap, self._hidden_lower)
         root, share = (each.to(engine.dtype).contiguous() for each in (root, share))
-        for k, (part, _) in enumerate(self._parts):
+        for k, part in enumerate(self._parts):
             hidden = self.hidden[k].detach()
             room = engine.room(engine.dtype, (2, *hidden.shape))
             below = product(root[part], fresh[k], out=room[0])

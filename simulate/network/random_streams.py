@@ -111,14 +111,20 @@ class RandomStreams:
         parts = batch.split(self._each)
         return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
 
-    def parts(self, most: int) -> list[tuple[slice, Generator]]:
-        """Return slices of at most `most` draws that do not cross blocks, each with its block's generator."""
-        step = max(1, min(most, self._each))
-        return [
-            (slice(k * self._each + at, min(k * self._each + at + step, (k + 1) * self._each)), generator)
-            for k, generator in enumerate(self._generators)
-            for at in range(0, self._each, step)
-        ]
+    def parts(self, most: int) -> list[slice]:
+        """Return slices of about `most` draws: equal parts of one block, or several whole blocks."""
+        most, each = max(1, most), self._each
+        blocks = range(0, self.draws, max(each, most // each * each))
+        starts = [k + at for k in blocks for at in range(0, each, min(most, each))]
+        return [slice(*ends) for ends in zip(starts, [*starts[1:], self.draws], strict=True)]
+
+    def normal_part(self, part: slice, *shape: int, std: float, dtype: torch.dtype) -> Tensor:
+        """Return independent N(0, std²) numbers for one of the `parts`, (draws, *shape)."""
+        numbers = torch.empty(part.stop - part.start, *shape, dtype=dtype, device=self.device)
+        first = part.start // self._each
+        for k, chunk in enumerate(numbers.split(self._each)):
+            chunk.normal_(0.0, std, generator=self._generators[first + k])
+        return numbers
 
     def _drawn_ahead(self, kind: str, numbers: Tensor) -> Tensor | None:
         """Return numbers for every block from a buffer sampled ahead, (blocks, numbers), or None without a buffer."""

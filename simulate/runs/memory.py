@@ -113,7 +113,7 @@ def useful_blocks(cell: Cell) -> int:
     """Return the number of blocks in a batch above which a draw does not become cheaper."""
     if cell.device_kind != "cpu":
         return max(1, min(int(_GPU_BATCH // block_bytes(cell)), _GPU_BLOCKS))
-    if cell.engine == "gram" or not _rounds_alike(cell):
+    if not _rounds_alike(cell):
         return 1
     work = block_work(cell)
     return max(1, min(_MOST_DRAWS // cell.draws_per_block, round(_LAYER_NORMALS * work.steps / work.normals)))

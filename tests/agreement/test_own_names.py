@@ -74,7 +74,7 @@ def register_all():
     register_initialization("uneven", Initialization(gain=small_gain, source="here"))
 
 
-@pytest.mark.parametrize("engine", ["dense", "conditioned"])
+@pytest.mark.parametrize("engine", ["dense", "conditioned", "gram"])
 def test_a_built_in_under_another_name_has_the_same_law(engine):
     """With the key's seed: the draws are the same numbers."""
     register_activation("my_gelu", gelu, gelu_slope, torch="torch.nn.functional.gelu")

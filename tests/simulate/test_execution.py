@@ -30,6 +30,7 @@ CELLS = [
     (Stack(width=16, depth=2, tokens=2, vocab=8, sequences=2, dropout=0.1, positions="learned"), "dense"),
     (Stack(width=96, depth=1, tokens=4, vocab=8, query_key_scale=1.0, attention_dropout=0.1), "conditioned"),
     (Stack(width=16, depth=1, tokens=4, vocab=8, embeddings="tied", initialization="pytorch"), "dense"),
+    (Stack(width=96, depth=2, tokens=4, vocab=8, ffn="gated"), "gram"),
 ]
 
 
