@@ -66,8 +66,8 @@ FIRST_RUN = {
         "attn_data_dependent_alibi+weight_tie_layers",
     ],
 }  # fmt: skip
-"""What the first run on the modules kept aside found. Later numbers are not held out: the rule on copies and the
-numbers that show an alarm's truth were changed after it."""
+"""What the first run on the modules kept aside found. Later numbers are not held out: the rule on outputs without a
+gradient, and the numbers that show an alarm's truth, were changed after it."""
 _FEWEST, _SHORTEST = 3, 8
 """Layers that are compared, and a matrix's shorter side."""
 
@@ -264,8 +264,8 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
         found["loss"] = float(value.detach())
     for kind in {"no gradient", "detached"} & kinds:
         named = [one for _, one in named_by(alarms, kind, module.named_parameters())]
-        largest, all_of = (max((float(one.grad.abs().max()) for one in of if one.grad is not None), default=0.0)
-                           for of in (named, module.parameters()))  # fmt: skip
+        gradients = ([one.grad for one in of if one.numel()] for of in (named, module.parameters()))
+        largest, all_of = (max((float(g.abs().max()) for g in of if g is not None), default=0.0) for of in gradients)
         found[kind] = largest / all_of if named else 1.0
     if any(OWN in one.what for one in alarms):
         logits = logits_of(output).detach()
@@ -451,8 +451,16 @@ def test_classes(kept_folder):
     random.Random(SEED).shuffle(keys)
     found = summary(healthy, {fault: planted_cases(kept_folder, fault, keys) for fault in FAULTS})
     aside = {key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}
-    found["held out"] = {"first run": FIRST_RUN, "later": summary(aside, {})}
+    later = summary(aside, {})
+    later["table"] = [row for row in later["table"] if row["alarms"]]
+    found["held out"] = {"first run": FIRST_RUN, "later": later}
     record("probe-classes", rounded(found), short=True)
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]
     assert all(of["named"] >= NAMED * of["planted"] for of in found["faults"].values())
     assert not any("fails" in one for one in healthy.values())
+
+
+@pytest.mark.xfail(reason="8 of 155 after the first run, which had 14: FIRST_RUN", strict=True)
+def test_modules_kept_aside(kept_folder):
+    found = summary({key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}, {})
+    assert len(found["with a false alarm"]) <= FALSE * found["modules"]
