@@ -110,7 +110,7 @@ class Setting:
 
     def __str__(self) -> str:
         parts = [self.networks, *(f"{letter} = {_range(low, high)}" for letter, low, high in self.ranges), self.more]
-        parts += [f"{_range(*self.draws, to='-')} draws a cell"] if self.draws else []
+        parts += [f"{_range(*self.draws, to='-')} networks each"] if self.draws else []
         return ", ".join(filter(None, parts))
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
+from simulate.network.allocator import keep_freed_memory
 from simulate.threads import one_numpy_thread
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
@@ -151,6 +152,7 @@ class Way:
         arguments = {"grouped": False} | dict(self.arguments)
 
         def prediction() -> Prediction:
+            keep_freed_memory()  # of a layer, for the next one
             with one_numpy_thread() if arguments["grouped"] else nullcontext():  # matrices of few representatives
                 return predict(self.stack, **arguments, max_time=math.inf, memory=math.inf)
 

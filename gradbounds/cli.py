@@ -341,7 +341,12 @@ def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbound
     # "None" among choices is a flag left out, which nobody types.
     message = re.sub(r"'None', |, 'None'(?=[,)])", "", " ".join(lines[first:last])).rstrip(".")
     # Of a flag that may be left out what counts is why its own kind refuses the word.
-    message = re.sub(r"no type matching .* could be instantiated from .* - <class '[\w.]+'>: ", "", message)
+    message = re.sub(
+        r"no type matching .* could be instantiated from .* - <class '[\w.]+'>: |(?<=Unrecognized) or misplaced"
+        r"| \(applied to [^)]*\) Arguments are applied .* can matter",
+        "",
+        message,
+    )
     command = next((f" {word}" for word in arguments[:1] if any(word in name.split() for name in EXAMPLES)), "")
     return f"{message}.{_suggestion(lines, arguments)} See {program}{command} --help."
 

@@ -165,10 +165,8 @@ def predict_batch(
         raise ValueError(f"{error} --text {DISTINCT} assumes that no token occurs twice.") from error
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
-    table, line = (
-        _shares(scale.squares(batch, vectors)),
-        first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab)),
-    )
+    table = _shares(scale.squares(batch, vectors))
+    line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     lost = set(layers["quantity"][layers["predicted"].isna()])
     shown = table.sort_values("share", ascending=False, kind="stable")
@@ -178,6 +176,7 @@ def predict_batch(
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
+            "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
         },
         lines=[

@@ -137,9 +137,9 @@ def explain(name: str, *, everything: bool = False) -> Result:
         "Statement": [claim.statement],
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),
         "Setting": [claim.setting],
-        "Assumes": claim.assumptions or ["nothing more"],
+        "Assumes": claim.assumptions or ["nothing beyond the setting"],
         "Derived": derived or [underived],
-        "Tight?": [claim.tight],
+        "Is it tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
         f"Measured: {_apart(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id)],
     }

@@ -1,7 +1,7 @@
 """The view `gradbounds predict --learning-rate`: the effect of step 1 on the loss at one learning rate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import Asked, law_of
+from gradbounds.actions.first_line import scale_of_batch
+from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import shown
 from gradbounds.result import Result
 from simulate.counts import check_count
+from theory import Stack
 from theory.coverage import require
 from theory.first_step.batch_step import ERRORS, BatchStep, batch_step, seconds_of
 from theory.mean_field.text_law import TextLaw
@@ -91,24 +94,38 @@ def predict_rate(
         raise ValueError(f"learning_rate must be a positive number, got {rate!r}.")
     stack, notes = of.read(asked.given)
     require(stack, "noise_scale")
-    law = law_of(stack, asked.text) or TextLaw.distinct(stack.vocab)
+    of_text = law_of(stack, asked.text)
+    law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     seconds = len(optimizers) * seconds_of(stack)
     with shown(f"predicting step 1 of {len(optimizers)} optimizers", seconds):
-        steps = [RateOfStep(name, first, batch_step(stack, name, batch, law)) for name in optimizers]
+        by_name = {name: batch_step(stack, name, batch, law) for name in optimizers}
+    scale = None if of_text is None else _kernel_scale(stack, of_text, batch, by_name)
+    steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
     text = f" of --text {asked.text}" * (asked.text is not None)
     warmed = f", the first of {warmup_steps} steps of a linear warm-up to {rate:g}" if warmup_steps else ""
     return Result(
         about=f"step 1 of {title(stack)}", tables={"learning_rate": table},
-        values={"stack": stack, "batch": batch, "notes": notes},
+        values={"stack": stack, "batch": batch, "notes": notes, "kernel_scale": scale},
         lines=[
             title(stack), *drawn_lines(notes), "",
             f"Step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}{text}:", "",
-            *_table(table), "", *_sentences(rate, warmup_steps, steps), *_LIMITS, *note_lines(notes),
+            *_table(table), "", *_sentences(rate, warmup_steps, steps), *_LIMITS, *[_UNSCALED] * (scale is None),
+            *note_lines(notes),
         ],
     )  # fmt: skip
+
+
+def _kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
+    """Return the squared gradient of the batch divided by SGD's gain; None without a prediction of the batch."""
+    try:
+        squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
+    except ValueError:  # no rule for a batch of this text, or it takes long
+        return None
+    sgd = steps["sgd"] if "sgd" in steps else batch_step(stack, "sgd", batch, law)
+    return sum(float(np.nansum(square)) for square in squares.values()) / sgd.gain
 
 
 def _table(table: pd.DataFrame) -> list[str]:
@@ -141,10 +158,12 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
     return lines
 
 
+_UNSCALED = "The gradient of the batch is not known: with small embeddings, these critical rates are far too small."
 _LIMITS = (
     "",
     "Critical rate: learning rate at which the quadratic loss (Gauss-Newton) is back at its start, in step 1 only.",
     "Weights move in a warm-up, so that later steps have other critical rates. The theory does not recommend a rate.",
-    f"Stated errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}.",
+    f"Stated errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}. With small",
+    "embeddings and gated units, 16 layers had critical rates up to 2.4 times as large.",
     "Not stepped: biases, gains, position tables and, with untied embeddings, the embedding table.",
 )

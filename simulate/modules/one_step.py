@@ -53,8 +53,7 @@ def one_step(
 ) -> OneStep:  # fmt: skip
     """Take the first optimizer step of one module and measure it; module, optimizer and schedule are then restored.
 
-    The step takes two forward passes and one backward pass, and the memory of two more copies of the weights, in
-    addition to the optimizer's state.
+    The step takes two forward passes, one backward pass, and the memory of two copies of the weights.
 
     Args:
         module: the module, in training or eval mode.

@@ -59,8 +59,8 @@ def stack_from_config(
         that was used, and on how weights are initialized.
 
     Raises:
-        ValueError: the file, its family, a field, or `drawn_by` is not known or contradicts another; `init_std` is
-            given together with a framework's `drawn_by`, or the framework's rule does not cover one of the matrices.
+        ValueError: the file, its family, a field, or `drawn_by` is not known or contradicts another. `init_std` is
+            given together with a framework's `drawn_by`. The framework's rule does not cover one of the matrices.
 
     Source: the classes of Hugging Face transformers 5 and theory/configurations/training_codes.toml.
 

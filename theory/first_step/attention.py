@@ -154,6 +154,7 @@ class RandomAttention(Branch):
     seed: int
     uses: list[MatrixUse] = field(init=False)
     values: Array = field(init=False)
+    _rotated: tuple[Array, Array] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         shapes = weight_shapes(self.stack)
@@ -400,6 +401,8 @@ class RandomAttention(Branch):
 
     def rotated_coordinates(self) -> tuple[Array, Array]:
         """Return queries and keys as they enter the logits, after rotation and norms, (heads, N, r) each."""
+        if self._rotated is not None:
+            return self._rotated
         stack, patterns = self.stack, self.patterns
         assert patterns.coordinates is not None, "attention is random"
         q, k = (rows[0] for rows in patterns.coordinates)
@@ -407,7 +410,8 @@ class RandomAttention(Branch):
         k = np.repeat(k, stack.heads // len(k), axis=0)
         first, second = self.sizes()
         q, k = q * gain(stack, "WQ") ** 0.5 / first, k * gain(stack, "WK") ** 0.5 / second
-        return (rotated(stack, q), rotated(stack, k)) if stack.rotary else (q, k)
+        self._rotated = (rotated(stack, q), rotated(stack, k)) if stack.rotary else (q, k)
+        return self._rotated
 
 
 def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:

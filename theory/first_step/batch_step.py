@@ -14,6 +14,7 @@ Source: this project.
 """
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from scipy.special import softmax
@@ -39,7 +40,7 @@ An error of 0.25 means a ratio of at most 1.25 in either direction.
 
 _NUMBERS, _LEAST, _MOST = 2**23, 2, 8
 """The number of logits to sample in all networks together, and the smallest and largest number of networks."""
-_SAMPLES = 1024
+_SAMPLES = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,12 +48,14 @@ class BatchStep:
     """The predicted step θ − η u along the gradient of a batch of text, averaged over networks at η = 1.
 
     Attributes:
+        optimizer: name of the optimizer.
         gain: E g·u, the decrease of the loss per learning rate.
         curvature: E u'Gu with the Gauss-Newton matrix of the text.
         logit_change_sq: E of a logit's squared change.
         relative_updates: |u_W|/|W| by role: (L,), and for "Wemb" ().
     """
 
+    optimizer: Optimizer
     gain: float
     curvature: float
     logit_change_sq: float
@@ -79,6 +82,24 @@ class BatchStep:
         """
         gain, curvature = rate * self.gain, rate**2 * self.curvature / 2.0
         return curvature - gain, float(np.hypot(ERRORS["gain"] * gain, ERRORS["curvature"] * curvature))
+
+    def rescaled(self, scale: float) -> Self:
+        """Return the step for a tangent kernel that is larger by a factor.
+
+        Few positions share more than the sequences of a batch do. The factor is the squared gradient of the batch
+        divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other
+        optimizers have a fixed size, so that their gain is linear in its root.
+
+        Args:
+            scale: factor of the tangent kernel.
+        """
+        is_sgd = self.optimizer == "sgd"
+        times = scale if is_sgd else scale**0.5
+        updates = {role: update * scale**0.5 if is_sgd else update for role, update in self.relative_updates.items()}
+        return replace(
+            self, gain=self.gain * times, curvature=self.curvature * times**2,
+            logit_change_sq=self.logit_change_sq * times**2, relative_updates=updates,
+        )  # fmt: skip
 
 
 def batch_step(
@@ -122,7 +143,7 @@ def batch_step(
         for name in ("curvature", "change")
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
-    return BatchStep(float(has_seen["gain"].mean()), curvature, change, updates)
+    return BatchStep(optimizer, float(has_seen["gain"].mean()), curvature, change, updates)
 
 
 def seconds_of(stack: Stack) -> float:

@@ -85,7 +85,7 @@ class NoiseScale:
     def matrices(self) -> dict[str, Array]:
         """The noise scale of each matrix, by role; infinite if gradients of two sequences are orthogonal in the mean.
 
-        In the first layer this holds for every matrix whose input is a linear image of independent inputs. The input
+        In the first layer this holds for every matrix whose input is a linear image of independent inputs. The inputs
         of W2 are hidden units, whose products have the mean kappa(0): 1/(2 pi) for ReLU, and 0 for odd activations.
         """
         return {role: _scale(self.single[role], self.product[role]) for role in self.single}

@@ -31,7 +31,7 @@ class WordSteps:
     Attributes:
         coefficients: coefficients on the gradients at the inputs, (M or 1, N, N).
         energy: kernel of the part along none of these gradients, (M or 1, N, N); 0 for signs, which `signs` samples.
-        scale: κ, factor between a column of the output matrix and the input.
+        scale: κ, by which a column of the output matrix is multiplied to give the input.
         along: samples of Σ_j z_j r_jv at the inputs' own words, (samples, N); empty except for signs.
     """
 

@@ -18,11 +18,11 @@ n_i (`theory.mean_field.tied.gradient`), with w the words. In the upward pass �
 
     c_ij, its coefficients on the noise n_j,    X_ij = ẋ_i·x_j/√d,    W_ip = ẋ_i·w_p/√d,    E_ij = ẋ_i·ẋ_j.
 
-A matrix of outputs y takes X to gain (d_out/d_in) X + (gain c + C) Δ·y/√d, and E likewise. A norm removes x_i
-(ẋ_i·x_i)/|x_i|². A branch f at the sum αx + τf moves by ḟ = c_f n_f plus a part that is only along f, with n_f = τ (g
-− τ M f/√d) the noise to it, which does not depend on f's own matrices; and n_j below the sum contains ατ Σ_p M_jp
-f_p/√d. The inputs move by both uses of the output matrix, so that ẋ_0 has a part along x_L, to which every sub-layer
-adds. With untied embeddings M, C, X and W are 0, and g is its noise.
+A matrix of outputs y takes X to gain (d_out/d_in) X + (gain c + C) Δ·y/√d, and E likewise. A norm removes
+x_i (ẋ_i·x_i)/|x_i|². A branch f at the sum αx + τf moves by ḟ = c_f n_f plus a part that is only along f, with n_f = τ
+(g − τ M f/√d) the noise to it, which does not depend on f's own matrices; and n_j below the sum contains
+ατ Σ_p M_jp f_p/√d. The inputs move by both uses of the output matrix, so that ẋ_0 has a part along x_L, and every
+sub-layer adds some of x_L to the stream. With untied embeddings M, C, X and W are 0, and g is its noise.
 
 At the output of untied embeddings g_j = W_emb r_j with r (N, V) the gradients at the logits, so that logits move by
 Σ_j (C^emb_ij + σ_e² c_ij) r_j, and in addition by independent N(0, σ_e² E_ii/d), which matter to the softmax unless V

@@ -285,7 +285,8 @@ def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float
     text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
-    by_layer = [min(stack.heads, text_heads(k, coarse=coarse) if text else HEADS) for k in range(1, stack.depth + 1)]
+    layers = range(1, stack.depth + 1)
+    by_layer = [min(stack.heads, text_heads(k, stack.depth, coarse=coarse) if text else HEADS) for k in layers]
     heads = float(np.mean(by_layer)) if stack.query_key_scale else 0.0
     samples, pairs, rows = heads * SAMPLES, r * members / stack.sequences, members * stack.key_width
     counted = min(stack.rows, COUNTED * r) * stack.experts * has_experts(stack)  # logits that tell loads of experts

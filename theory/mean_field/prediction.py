@@ -202,8 +202,8 @@ def predict_sequences(
     Arguments are those of `predict`, and `coarse` as in `noise_scale`.
 
     Returns:
-        A prediction in which every E‖∂L/∂W‖² has two parts along a last axis: the sum over pairs of tokens within a
-        sequence, and over pairs of tokens of both sequences.
+        A prediction in which every E‖∂L/∂W‖² has two parts along a last axis: the sum over pairs of tokens in one
+        sequence, and the sum over pairs of tokens in different sequences.
 
     Raises:
         ValueError: an argument is not allowed, or the prediction would take more time or memory than it may.

@@ -45,26 +45,28 @@ _NOTHING = 1e-9
 _FIRST_HEADS, _HEADS, _COARSE_HEADS = 32, 8, 2
 
 
-def text_heads(layer: int, *, coarse: bool = False) -> int:
-    """The largest number of heads that a layer samples for text.
+def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
+    """Return the largest number of heads that a layer samples for text.
 
     Small embeddings vanish next to the first layer's attention. It decides how alike the tokens of all layers are, and
     gradients are not linear in that: 8 of the 32 heads of Llama 3 8B make the norm a quarter too large.
     """
-    return _FIRST_HEADS if layer == 1 else _COARSE_HEADS if coarse else _HEADS
+    return _FIRST_HEADS if layer == 1 else _COARSE_HEADS if coarse and layer < depth else _HEADS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelChances:
-    """The probabilities that labels are certain words, (2 R, 2 R), for tokens with equal and with different ids.
+    """The probabilities that labels equal the row's or the column's id, (2 R, 2 R), for equal and for different ids.
 
     Attributes:
         own: probability that the row's label is its own id. If the column is the next position, it is 1 for equal ids
             and 0 for different ones.
         both: probability that both labels are the tokens' own ids.
-        hits: for different ids, probability that the column's label is the row's id; 1 if the row is next.
-        hits_twice: for different ids, probability that the row's label is the row's id, too.
-        crossed: for different ids, probability that each is the other's label.
+        hits: for different ids, probability that the column's label is the row's id; 1 if the row is the position after
+            the column.
+        hits_twice: for different ids, probability that both labels, the column's and the row's, are the row's id.
+        crossed: for different ids, probability that the column's label is the row's id and the row's label is the
+            column's id.
     """
 
     own: Array
@@ -138,9 +140,9 @@ class TextLayout(GroupLayout):
             independent_labels=law.independent_labels, coarse=coarse,
         )  # fmt: skip
 
-    def most_heads(self, layer: int) -> int:
+    def most_heads(self, layer: int, depth: int) -> int:
         """Return the number for text, which needs more in the first layer."""
-        return text_heads(layer, coarse=self.coarse)
+        return text_heads(layer, depth, coarse=self.coarse)
 
     @property
     def one(self) -> TextLayout:
@@ -270,10 +272,10 @@ class TextLayout(GroupLayout):
     def turned_coincidences(self, of_all: Array, with_itself: Array) -> Array:
         """Return `coincidences` for sums over pairs that rotary positions turn, each with its own factor, (2 R, 2 R).
 
-        Rows with the word w see it themselves: of the m tokens that each sees a are known, and the others are w with
-        the probability f_w, so that two rows have a a' + (a (m' - a') + a' (m - a)) f_w + (m - a) (m' - a') κ pairs
-        of one word. Rows that differ see correspondingly fewer pairs of one word. A row with itself knows one token,
-        which is not a pair.
+        Rows with the word w see it themselves: of the m tokens that one row sees, a are known to be w, and each other
+        one is w with the probability f_w; for the second row the numbers are m' and a'. So two rows have
+        a a' + (a (m' - a') + a' (m - a)) f_w + (m - a) (m' - a') κ pairs of one word. Rows with different ids see
+        correspondingly fewer pairs of one word. A row with itself knows one token, which is not a pair.
 
         Args:
             of_all: the mean factor of all pairs, (R, R) or ().

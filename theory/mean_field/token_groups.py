@@ -66,7 +66,7 @@ class GroupLayout(MatrixLayout):
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
         )  # fmt: skip
 
-    def most_heads(self, layer: int) -> int:
+    def most_heads(self, layer: int, depth: int) -> int:
         """Return the largest number of heads that a layer samples; more would average out little among many tokens."""
         return HEADS
 

@@ -78,7 +78,7 @@ def post_jacobian_size(width: int) -> float:
 
 
 def pre_eigenvalue_radius(layer: int) -> float:
-    """Return (1 + 3l/2)^(−1/2), the radius around 1 of the eigenvalues of I + J_LN(x) W^V at ‖x‖² = (1 + 3l/2) d.
+    """Return (1 + 3l/2)^(−1/2), the radius of the eigenvalues of I + J_LN(x) W^V around 1, at ‖x‖² = (1 + 3l/2) d.
 
     J_LN(x) is 1/√q times a projector of rank d − 2, and the eigenvalues of W^V fill the unit disc at large width.
     Source: the circular law, Ginibre (1965).

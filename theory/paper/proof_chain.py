@@ -121,7 +121,7 @@ _NAMES = ("chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq", "lo
 
 
 def factors(placement: Placement) -> list[sp.Expr]:
-    """Return s_k/s_{k−1} at large width, k = 1..6, in d, L, n, V, σ_e, and P = E‖p‖²; the largest over n and L.
+    """Return s_k/s_{k−1} at large width, k = 1..6, in d, L, n, V, σ_e, and P = E‖p‖², the largest for given n and L.
 
     Step 1 is at large V, where it is largest. Step 5 takes the largest energy that Lemma 2 allows.
 
@@ -153,7 +153,7 @@ def growth(placement: Placement) -> tuple[sp.Expr, ...]:
 
 
 def product_of_factors(placement: Placement) -> sp.Expr:
-    """Return the product of the steps' factors divided by (bound / root mean square at large width): 1 if complete.
+    """Return the product of the steps' factors divided by (bound / root mean square at large d and V): 1 if complete.
 
     >>> product_of_factors("post")
     1

@@ -44,7 +44,7 @@ def entry_threshold() -> sp.Expr:
 
 
 def entry_failure() -> sp.Expr:
-    """Return the proof's bound on P[E1 fails] for one position: a union over d entries, P[N(0, 1) > u] ≤ exp(−u²/2)/2.
+    """Return the union bound over d entries on P[E1 fails] for one position, from P[N(0, 1) > u] ≤ exp(−u²/2)/2.
 
     >>> entry_failure()  # the proof allows 0.01
     1/200

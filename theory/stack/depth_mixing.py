@@ -11,11 +11,11 @@ the plain residual stream. Published schemes start from these matrices:
 - highway: x_{k+1} = (1 - T) x_k + T y_k with the gate T = sigmoid(-1) of a bias of -1. Gates with random matrices
   depend on the token and are no such matrix. Source: Srivastava et al. (2015), arXiv:1505.00387, section 2.2.
 - denseformer: an average over blocks whose weights start as the identity, so all entries are 1.
-  Source: Pagliardini et al. (2024), arXiv:2402.02622, section 3.
+  Source: Pagliardini et al. (2024), arXiv:2402.02622, section 3, and `_init_weights` of its code.
 - attention_residuals: a softmax over outputs with queries of zeros, so row k has k + 1 equal weights.
   Source: Kimi Team (2026), arXiv:2603.15031, section 5.
 - hyper_connections: 4 streams start alike, every branch is added to each, and their sum is read out. All entries are 1,
-  those of the last row 4. Source: Zhu et al. (2024), arXiv:2409.19606, section 2.3.
+  and 4 in the last row. Source: Zhu et al. (2024), arXiv:2409.19606, initialization, known at second hand.
 """
 
 import json

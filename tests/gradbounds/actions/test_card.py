@@ -80,7 +80,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         rate, factor = rates[row["optimizer"]].values()
         printed = re.search(rf"{title} (\S+) \((\S+) to (\S+)\)", value_of(card, "critical rate")).groups()
         assert [*map(float, printed)] == pytest.approx([rate, rate / factor, rate * factor], rel=0.06)
-        assert rate == pytest.approx(row["critical_rate"], rel=0.1)
+        assert rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
 def test_relative_updates_are_those_of_the_first_step():

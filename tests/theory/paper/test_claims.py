@@ -220,7 +220,7 @@ def test_claims_are_listed_and_explained(capsys):
     assert paper.count("not tested here") == len(set(NAMES) - judged)
     assert main(["claims", "t1"]) == 0
     said = capsys.readouterr().out
-    for words in ("Statement", "Derived", "Tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):
+    for words in ("Statement", "Derived", "tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):
         assert words in said
     assert main(["claims", "T2"]) == 2
     assert "claim must be one of 'L1', 'L2a'" in capsys.readouterr().err

@@ -86,7 +86,7 @@ class GroupedAttention:
         Returns:
             The kernel of the output, the backward rule, and recorded statistics.
         """
-        heads = min(self.stack.heads, tokens.most_heads(self.layer))
+        heads = min(self.stack.heads, tokens.most_heads(self.layer, self.stack.depth))
         patterns = grouped_patterns(self.stack, tokens, kernel, heads, self.generator)
         forward = self._attended(tokens, patterns, kernel)
         pullback = self._pullback(tokens, patterns, kernel, forward)
@@ -110,7 +110,7 @@ class GroupedAttention:
         stack, pooled = self.stack, tokens.pooled(kernel)
         groups = replace(tokens.groups, apart=True) if tokens.apart else tokens.groups
         rule, rows = replace(self, unlike=tokens.unlike(kernel)), attending_members(tokens)
-        heads = min(stack.heads, rows.most_heads(self.layer))
+        heads = min(stack.heads, rows.most_heads(self.layer, self.stack.depth))
         every = grouped_patterns(stack, rows, pooled, heads, self.generator, attending=kernel)
         forward = rule._attended(rows, every, pooled)
         patterns = every.at_rows(tokens.first)

@@ -7,6 +7,7 @@ k_j·k_l/d_k, which vary with the logits.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,15 @@ class Patterns:
 
     Attributes:
         weights: the softmax of the logits, (batch, heads, N, M).
-        queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm q_i·q_k/d_k; without queries the kernel.
-        keys: k_j·k_l/(s² d_k), (batch, heads, M, M), or after a norm k_j·k_l/d_k; without keys the kernel.
+        queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm q_i·q_k/d_k; the kernel if queries are
+            not random.
+        keys: k_j·k_l/(s² d_k), (batch, heads, M, M), or after a norm k_j·k_l/d_k; the kernel if queries are
+            not random.
         sizes: divisors of the norms of queries and keys, (batch, heads, N) and (batch, heads, M); None without norms.
         slopes: slopes of the cap on logits, (batch, heads, N, M); None without a cap.
         coordinates: q_i/s and k_j/s in a basis that the heads of one group share, (batch, heads, N, r) and, for heads
             with keys of their own, (batch, key heads, M, r'). The first r axes of the keys are those of the queries.
-            None unless queries are random and the embeddings are tied or the batch has one entry.
+            None unless queries are random, and either embeddings are tied or the batch has one entry.
         turns: factors on a logit's change with rotary positions, (batch, heads, N, M), as in `_turns`; None without
             rotary positions.
     """
@@ -182,7 +185,11 @@ def _positions(stack: Stack) -> NDArray[np.int64]:
 
 def frequencies(stack: Stack) -> Array:
     """Return the rotary frequencies, in radians per position, of the rotated pairs of a head's coordinates."""
-    return np.asarray(stack.rotary_base ** (-np.arange(0, stack.rotary_width, 2) / stack.rotary_width))
+    return _frequencies(stack.rotary_base, stack.rotary_width)
+
+
+def _frequencies(base: float, width: int) -> Array:
+    return np.asarray(base ** (-np.arange(0, width, 2) / width))
 
 
 def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
@@ -207,16 +214,24 @@ def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) 
 
     Source: Su et al. (2021), section 3.4.2.
     """
-    angles = places[:, None] * frequencies(stack)
-    half = angles.shape[1]
-    cos, sin = np.cos(angles), sense * np.sin(angles)
-    result = rows.copy()
-    first, second = result[..., :half], result[..., half : 2 * half]
-    first *= cos
-    first -= rows[..., half : 2 * half] * sin
-    second *= cos
-    second += rows[..., :half] * sin
+    cos, sin = _turning(stack.rotary_base, stack.rotary_width, places.tobytes(), places.dtype.str)
+    half, sin = cos.shape[1], sense * sin
+    first, second = rows[..., :half], rows[..., half : 2 * half]
+    result = np.empty_like(rows)
+    np.multiply(first, cos, out=result[..., :half])
+    np.multiply(second, cos, out=result[..., half : 2 * half])
+    crossed = second * sin
+    result[..., :half] -= crossed
+    result[..., half : 2 * half] += np.multiply(first, sin, out=crossed)
+    result[..., 2 * half :] = rows[..., 2 * half :]
     return result
+
+
+@lru_cache(maxsize=32)  # every layer and step turns the same places
+def _turning(base: float, width: int, places: bytes, kind: str) -> tuple[Array, Array]:
+    """Return cosines and sines of the angles at given positions, as the bytes of an array."""
+    angles = np.frombuffer(places, kind)[:, None] * _frequencies(base, width)
+    return np.cos(angles), np.sin(angles)
 
 
 def _turns(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> Array:

@@ -270,7 +270,7 @@ def head_gain(stack: Stack, kind: str) -> float:
 
 
 def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Return B V, B V Bᵀ, and the derivative ∂(B V)_ii/∂a_ij of the attended values' self-overlap by a logit."""
+    """Return B V, B V Bᵀ, and half the derivative of attended values' self-overlap by a logit, ½ ∂(B V Bᵀ)_ii/∂a_ij."""
     u = b @ values
     w = u @ b.mT
     return u, w, b * u - a * np.linalg.diagonal(w)[..., None]
@@ -292,7 +292,7 @@ class Inner:
         overlaps: overlaps of one head with the removed component, as in `theory.mean_field.sublayers`.
         u: B V.
         w: B V Bᵀ.
-        a1: derivative of the attended values' self-overlap by a logit.
+        a1: half the derivative of the attended values' self-overlap (B V Bᵀ)_ii by a logit.
     """
 
     a: Array

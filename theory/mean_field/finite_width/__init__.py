@@ -77,9 +77,9 @@ def ends_log_variance(branch: BranchMoments) -> sp.Expr:
     """Return d times the two end layers' variance of ln(grad_sq_W2 of layer l / grad_sq_W2 of layer L), at one token.
 
     ‖∂L/∂W2‖² = ‖h‖² ‖u‖² contains ‖h‖² of both end layers, of relative variance ω/b², which the product of R does not
-    contain. The ratio contains ‖y‖² of layer l and not that of layer L. So ‖h_l‖² shares ω/(b (1 + b)) with ‖y_l‖²,
-    ‖h_L‖² shares c/(b (1 + b)) with the gradient that layer L returns, and there is no ‖y_L‖² with which this
-    gradient would share c/(1 + b)².
+    contain. The ratio contains ‖y‖² of layer l and not that of layer L. So twice two covariances are subtracted:
+    ω/(b (1 + b)) of ‖h_l‖² with ‖y_l‖², and c/(b (1 + b)) of ‖h_L‖² with the gradient that layer L returns. Twice
+    c/(1 + b)² is added back, which ν subtracts for that gradient with ‖y_L‖².
 
     >>> ends_log_variance(feed_forward_branch())
     56/9

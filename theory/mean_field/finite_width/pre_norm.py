@@ -60,9 +60,9 @@ class PreStream:
     def log_variance(self, reference: float) -> Array:
         """Return d times the variance of ln ‖g_k‖² for the gradient at every point k of the stream, (2L + 1,).
 
-        It is for reference 0, and without the scatter of the loss. What sub-layer j adds to ‖x‖² by chance is divided
-        by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that reference 1/q_2L gives the variance of ln(‖g_k‖² /
-        ‖g_2L‖²).
+        With reference 0 this is the variance without the scatter of the loss. What sub-layer j adds to ‖x‖² by chance
+        is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that reference 1/q_2L gives the variance of
+        ln(‖g_k‖² / ‖g_2L‖²).
 
         Args:
             reference: 0, or 1/q of the point with whose gradient the others are compared.
@@ -120,8 +120,8 @@ def pre_coefficients(depth: int) -> dict[str, Array]:
 def pre_log_law(depth: int, layer: int) -> tuple[float, float]:
     """Return d times mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), relative to large width.
 
-    ‖h‖² of both layers adds 2 ω/b², less the share of layer l's with the ‖x‖² above, and of layer L's with the
-    gradient that it returns.
+    ‖h‖² of both layers adds 2 ω/b², less twice the covariance of layer l's with the ‖x‖² above, and twice that of
+    layer L's with the gradient that layer L returns.
 
     Args:
         depth: number of layers L.

@@ -5,8 +5,8 @@ one random number, the error e_i = (p − t)_i in the column of that word:
 
     g_i = e_i (a_i x_i + b_i w_i)/√d + noise,
 
-so that products are entrywise in the products E e_i e_j of either class of pairs. All else is noise here: labels,
-other words, and the gradients that attention brings from other tokens. Labels are words, so that a token's gradient
+so that products are entrywise in the products E e_i e_j of either class of pairs. All else is noise here: labels, the
+words of other tokens, and the gradients that attention brings from them. Labels are words, so that a token's gradient
 overlaps with the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
 
 Assumes d → ∞ as in `gradient`, and many tokens. Relative terms of O(1/n) and the effect of a deterministic gradient
