@@ -139,8 +139,10 @@ def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
     reached = [k for k, value in enumerate(arrives) if value > 0]
     if not reached:
         return
+    # A layer that learns is used by another of its outputs than the one that is measured.
+    learns = set(rows.loc[(rows["quantity"] == "gradient") & (rows["value"] > 0), "layer"])
     for k in range(reached[-1] + 1, len(layers)):
-        if arrives[k] == 0:
+        if arrives[k] == 0 and layers[k] not in learns:
             yield Finding(int(layers[k]), "detached", "no gradient arrives at its output: is the output used?")
     first = reached[0]
     if first and learning(rows, layers[:first]):

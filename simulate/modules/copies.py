@@ -18,7 +18,7 @@ def copies(module: nn.Module) -> list[tuple[str, ...]]:
     groups: list[tuple[Tensor, list[str]]] = []
     heads: dict[tuple[object, ...], list[int]] = {}
     for name, parameter in module.named_parameters():
-        if not _is_drawn(parameter) or torch.equal(parameter, parameter[:1].expand_as(parameter)):
+        if not _is_drawn(parameter):
             continue
         key = (parameter.shape, parameter.dtype, *parameter.detach().flatten()[:_HEAD].tolist())
         same = next((k for k in heads.get(key, []) if torch.equal(groups[k][0], parameter)), None)

@@ -157,6 +157,12 @@ def test_a_layer_that_changes_the_stream_s_shape_is_compared_with_no_other():
     assert alarms(frame_of(kept | {"stream_coefficient": [1, 1, 1, None, 1]})) == []
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_last_layer_that_learns_is_used_by_another_output(learns):
+    of = {"hidden_energy": [1.0] * 4, "weight": [1] * 4, "gradient": [1, 1, 1, learns], "gradient_sq": [1, 1, 1, 0]}
+    assert any(alarm.kind == "detached" for alarm in alarms(frame_of(of))) != learns
+
+
 @pytest.mark.parametrize(("heavy", "adds"), [(False, 0.3), (True, 0.3), (False, 0.06)])
 def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy, adds):
     """Layers before it are not held against the stream behind it; one behind with a weight of its own is named still.

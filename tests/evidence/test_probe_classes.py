@@ -35,12 +35,13 @@ held_out_modules = pytest.importorskip("tests.helpers.held_out_modules")
 pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
 
 SEED, SECONDS, TIMES = 73_000, 90, 30.0
+# The shares of modules that may have a false alarm, and of faults that must be named.
 FALSE, NAMED = 0.01, 0.95
-"""The shares of modules that may have a false alarm, and of faults that must be named."""
 PACKAGES = ("transformers", "timm", "vit-pytorch", "x-transformers")
+# The share of the module's largest gradient below which one in double precision is rounding.
 ROUNDING = 1e-12
-"""The share of the module's largest gradient below which one in double precision is rounding."""
 OWN = "label of every position is its own input"
+# By module with an alarm, what its source does, as somebody read it who had not written the rule.
 READ = {
     **dict.fromkeys("marian pegasus blenderbot blenderbot-small bigbird_pegasus plbart trocr whisper".split(),
                     "the decoder's loss compares logits and labels of one position; it asks for shifted labels"),
@@ -57,7 +58,8 @@ READ = {
     "sam_vision_model": "initializer_range is 1e-10",
     "attn_orthog_projected_values": "orthog_project flattens positions with the width and projects on all of them",
 }  # fmt: skip
-"""By module with an alarm, what its source does, as somebody read it who had not written the rule."""
+# What the first run on the modules kept aside found. Later numbers are not held out: the rule on outputs without a
+# gradient, and the numbers that show an alarm's truth, were changed after it.
 FIRST_RUN = {
     "rules of commit": "03aafbf2", "modules": 155, "with an alarm": 28,
     "with a false alarm": [
@@ -66,15 +68,13 @@ FIRST_RUN = {
         "attn_data_dependent_alibi+weight_tie_layers",
     ],
 }  # fmt: skip
-"""What the first run on the modules kept aside found. Later numbers are not held out: the rule on copies and the
-numbers that show an alarm's truth were changed after it."""
+# Layers that are compared, and a matrix's shorter side.
 _FEWEST, _SHORTEST = 3, 8
-"""Layers that are compared, and a matrix's shorter side."""
 
 Single = tuple[nn.Module, Any, Callable[[Any], Tensor] | None]
 Named = Callable[[list[Any]], bool]
+# The planted fault with its place, and the function that tells whether alarms name it.
 Planted = tuple[str, Named] | None
-"""The planted fault with its place, and the function that tells whether alarms name it."""
 
 
 def of_transformers(family: str) -> Single:
@@ -90,9 +90,9 @@ def subjects() -> dict[tuple[str, str], Callable[[], Single]]:
 
 
 def run(module: nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, dict | tuple):
-        return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
-    return module(inputs)
+    if isinstance(inputs, dict):
+        return module(**inputs)
+    return module(*(inputs if isinstance(inputs, tuple) else (inputs,)))
 
 
 def matrices_by_layer(module: nn.Module) -> list[list[tuple[str, int]]]:
@@ -216,11 +216,11 @@ def is_read(module: nn.Module) -> bool:
     return False
 
 
+# Each with the number of modules that it is planted in, the first of a random order in which it can be.
 FAULTS: dict[str, tuple[int, Callable[[Single, random.Random], Planted]]] = {
     "a matrix 30 times as large": (100, larger_matrix), "no mask": (25, without_mask),
     "no residual connection": (25, without_residual), "the other tie": (25, of_the_other_tie),
 }  # fmt: skip
-"""Each with the number of modules that it is planted in, the first of a random order in which it can be."""
 
 
 def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
@@ -264,8 +264,8 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
         found["loss"] = float(value.detach())
     for kind in {"no gradient", "detached"} & kinds:
         named = [one for _, one in named_by(alarms, kind, module.named_parameters())]
-        largest, all_of = (max((float(one.grad.abs().max()) for one in of if one.grad is not None), default=0.0)
-                           for of in (named, module.parameters()))  # fmt: skip
+        gradients = ([one.grad for one in of if one.numel()] for of in (named, module.parameters()))
+        largest, all_of = (max((float(g.abs().max()) for g in of if g is not None), default=0.0) for of in gradients)
         found[kind] = largest / all_of if named else 1.0
     if any(OWN in one.what for one in alarms):
         logits = logits_of(output).detach()
@@ -291,7 +291,6 @@ def named_by(alarms: list[Any], kind: str, members: Iterable[tuple[str, Any]]) -
 
 
 def without_epsilon(times: list[float], epsilon: str, part: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-    """Add how many times the norm's output is as large with a millionth of its epsilon."""
     known = getattr(part, epsilon)
     setattr(part, epsilon, 1e-6 * known)
     times.append(float((part.forward(*args).square().mean() / output.square().mean()) ** 0.5))
@@ -451,8 +450,16 @@ def test_classes(kept_folder):
     random.Random(SEED).shuffle(keys)
     found = summary(healthy, {fault: planted_cases(kept_folder, fault, keys) for fault in FAULTS})
     aside = {key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}
-    found["held out"] = {"first run": FIRST_RUN, "later": summary(aside, {})}
+    later = summary(aside, {})
+    later["table"] = [row for row in later["table"] if row["alarms"]]
+    found["held out"] = {"first run": FIRST_RUN, "later": later}
     record("probe-classes", rounded(found), short=True)
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]
     assert all(of["named"] >= NAMED * of["planted"] for of in found["faults"].values())
     assert not any("fails" in one for one in healthy.values())
+
+
+@pytest.mark.xfail(reason="8 of 155 after the first run, which had 14: FIRST_RUN", strict=True)
+def test_modules_kept_aside(kept_folder):
+    found = summary({key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}, {})
+    assert len(found["with a false alarm"]) <= FALSE * found["modules"]

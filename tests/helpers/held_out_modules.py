@@ -120,8 +120,6 @@ def of_pair(options: str) -> Single:
 
 
 class Written(nn.Module):
-    """Parts by name, and a function of them and the inputs that is the forward pass."""
-
     def __init__(self, does: Callable[..., Tensor], **parts: Any) -> None:
         super().__init__()
         for name, part in {"does": does, **parts}.items():
@@ -260,8 +258,8 @@ def classified(norm: nn.Module | None = None, **options: Any) -> Single:
 
 def convolved(layer: Callable[[], nn.Module], side: int) -> nn.Module:
     begin = nn.Conv2d(3, WIDTH, side, side), nn.GELU(), nn.BatchNorm2d(WIDTH)
-    end = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 10)
-    return nn.Sequential(*begin, nn.Sequential(*(layer() for _ in range(DEPTH))), *end)
+    layers = nn.Sequential(*(layer() for _ in range(DEPTH)))
+    return nn.Sequential(*begin, layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 10))
 
 
 DECODERS: dict[str, Callable[[], nn.Module]] = {
