@@ -120,7 +120,7 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """Return the weights of ln y in a fitted exponent and in its bend (last local slope minus first).
+    """Return the weights of ln y in the exponent of a log-log fit and in its bend (last local slope minus first).
 
     Each point counts in proportion to its number of draws.
 

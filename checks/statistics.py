@@ -125,7 +125,7 @@ def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Ar
 
 
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
-    """Return the p-value of a test that a mean lies within a relative margin of a prediction; small means it does.
+    """Return the p-value of the test whether a mean is within a relative margin of a prediction: small means yes.
 
     The p-value is the larger of two one-sided t tests. A small value shows that mean and prediction are equal up to the
     margin; a test for a difference cannot show that. Below 0.025, the 95% interval lies inside the margin.

@@ -111,10 +111,10 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
         - `layer`: 1..L, or 0 for quantities of the whole network.
         - `draws`, `mean`, `sem`: number, mean and standard error of the samples.
         - `median`, `log_variance` (of the natural logarithm): both show heavy tails. In the first layers at large L/d,
-        few draws dominate the mean.
+          few draws dominate the mean.
         - `predicted`: the large-width mean; NaN if theory does not predict the quantity or has no rule for the network.
         - `agreement`: "agrees", "undecided" or "differs" up to a margin of 3% (`checks.statistics.agreement`, with the
-        prediction's own sampling error); "beyond" if the prediction is only shown, not judged; "" without a prediction.
+          prediction's own sampling error); "beyond" if the prediction is shown but not judged; "" without one.
         - `reason`: why the prediction is not judged, from `Trust.of`; usually the network is not wide enough.
 
         A quantity that is NaN in every draw has no rows.

@@ -1,6 +1,7 @@
-"""How far finite width may take networks from theory, and which numbers are therefore not judged.
+"""Estimates of how far networks of finite width are from theory, which decide which numbers are not judged.
 
-Coefficients were measured for families of networks: of predictions, and of the four numbers of a first step.
+The estimates use coefficients that were measured for families of networks, for predictions and for the four numbers of
+a first step.
 """
 
 import json
@@ -21,71 +22,87 @@ from theory.stack.optimizers import Optimizer
 COEFFICIENTS, STEP_COEFFICIENTS = (
     Path(__file__).parent / "data" / "large_width" / name for name in ("coefficients.json", "first_steps.json")
 )
-"""Coefficients c, as `make evidence PART=width-families` and `PART=first-step-families` measure them."""
+"""The files of coefficients c, as measured by `make evidence PART=width-families` and `PART=first-step-families`."""
 
 ALLOWED = 2 / 3 * MARGIN
-"""Largest error that finite width may make of a number which is judged; the rest of the margin is for what is
-neglected beside it."""
+"""The largest error by finite width of a number that is judged; the rest of the margin is for neglected corrections."""
 
 PER_ORDER = 80 * ALLOWED
-"""The coefficient of a correction of which only the order is known: of L/d, of rows/(5 d), and at the output. That of
-one token and Post-LN is 55/36 a layer (docs/finite_width.md)."""
+"""The assumed coefficient of a correction of which only the order is known: L/d, rows/(5 d), or the output's.
+
+For one token and Post-LN, the exact coefficient is 55/36 per layer (docs/finite_width.md).
+"""
 
 BiasClass = Literal["queries of a source", "queries", "others"]
 CLASSES: tuple[BiasClass, ...] = get_args(BiasClass)
-"""Kinds of quantities, which finite width moves by different amounts: gradients of W^Q and W^K, by what they ask."""
+"""The kinds of quantities that finite width changes by different amounts: gradients of W^Q and W^K, and all others."""
 
 Number = Literal["gain", "curvature", "critical_rate", "logit_change_sq"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
 """The numbers of a first step."""
 
 REFERENCE_DEPTH, REFERENCE_SCALE = 3, 1.5
-"""L and s of the stacks that the coefficients of predictions were measured with."""
+"""L and s of the networks with which the coefficients of predictions were measured."""
 
 DEPTH, TOKENS, VOCAB, HEADS, SCALE = 4, 8, 64, 8, 1.0
-"""L, n, V, h and s of the stacks that the coefficients of first steps were measured with."""
+"""L, n, V, h and s of the networks with which the coefficients of first steps were measured."""
 
 PLAIN, STEEPEST = 1.5, 2.25
-"""Powers of the input's energy that the energy of units has: at most the first counts as plain, and at most the second
-was measured without a norm. ReLU has 1, SiLU 1.17, a gated SiLU 2.17."""
+"""Limits of the exponent with which the energy of units grows with their input's energy.
+
+At most the first counts as plain, and at most the second was measured without a norm. ReLU has 1, SiLU 1.17, a gated
+SiLU 2.17.
+"""
 
 CERTAIN = 0.1
-"""A known error beyond which it is named before a coefficient that is missing, whose part is not known."""
+"""The known relative error above which it is reported instead of a missing coefficient of unknown effect."""
 
 SMALL = 0.05
-"""Energy of inputs below which they count as small: the first branch is most of the stream, and fluctuates with it."""
+"""The energy of inputs below which they count as small: the first branch then dominates the stream, and fluctuates with
+it.
+"""
 
 SMALL_INPUTS, SMALL_GAIN = 0.02, 0.1
-"""Deviation of small inputs, and every matrix's gain with them: entries of 0.02 at d = 256."""
+"""The standard deviation of small inputs, and the gain of every matrix with them: entries of 0.02 at d = 256."""
 
 SEMS = 2.0
-"""Standard errors that a coefficient of a first step is taken more than it was measured."""
+"""The number of standard errors that is added to a measured coefficient of a first step."""
 
 VALUES: dict[str, float] = {"gain": 2.0, "curvature": 6.0, "critical_rate": -4.0, "logit_change_sq": 6.0}
-"""Part of SGD's coefficients, over d/(k d_k), with k d_k values. Small inputs leave the first branch f = v W^O, or its
-norm, alone in the stream. Its square varies by V = 2 (1 + d/(k d_k))/d. Gradients below have 1/|f|^2, of mean 1 + V,
-and the curvature its square, of mean 1 + 3 V."""
+"""The part of SGD's coefficients that is proportional to d/(k d_k), with k d_k values, by number.
+
+With small inputs, the stream consists only of the first branch f = v W^O, or its norm. Its square has the relative
+variance V = 2 (1 + d/(k d_k))/d. Gradients below contain 1/|f|^2, with mean 1 + V, and the curvature contains its
+square, with mean 1 + 3 V.
+"""
 
 SQUARED = 6.0
-"""The curvature is quadratic in products of energies of which squared gradients are means. With R such a product, a
-log-normal one of mean 1 + mu/d and Var ln R = 4 mu/d, as in Post-LN at one token (docs/finite_width.md), R^2 has a mean
-of 1 + 6 mu/d. Used where a family was not measured, and for what few units or values add to it."""
+"""The factor between the curvature's error and the error of squared gradients.
+
+The curvature is quadratic in products of energies, and squared gradients are means of such products. For a log-normal
+product R with mean 1 + mu/d and Var ln R = 4 mu/d, as in Post-LN with one token (docs/finite_width.md), R^2 has the
+mean 1 + 6 mu/d. The factor is used if a family was not measured, and for the contribution of few units or values.
+"""
 
 SPREAD: dict[Optimizer, float] = {"polar": 0.5, "muon": 7.0}
-"""Of n/d: Gram matrices of n Gaussian rows scatter by sqrt(n/d), and these steps see products of two of them. A root
-of eigenvalues of variance 2 n/d is off by n/(4 d), and the curvature by twice that. The polynomial of Newton-Schulz
-steps swings where theory has equal values: 6.5 n/d was seen (tests/evidence/first-step-vocab.json)."""
+"""The coefficient of n/d in the error of steps with singular values, by optimizer.
+
+Gram matrices of n Gaussian rows scatter by sqrt(n/d), and these steps contain products of two of them. The root of
+eigenvalues with variance 2 n/d is off by n/(4 d), and the curvature by twice that. The polynomial of Newton-Schulz
+steps oscillates where theory has equal values: 6.5 n/d was measured (tests/evidence/first-step-vocab.json).
+"""
 
 MEASURED: tuple[Optimizer, ...] = ("sgd", "adam", "polar")
 _LIKE: dict[Optimizer, Optimizer] = {"normalized": "sgd", "muon": "polar"}
 
 
 class Trust(NamedTuple):
-    """How far finite width may take networks from one number of theory.
+    """The expected relative error of one number of theory at a network's finite width, and why it is not judged.
 
     Attributes:
-        error: the largest relative error that finite width is expected to make, as coefficients imply it.
-        why: why a prediction is shown and not judged, or a part of a first step's error is not known; "" if neither.
+        error: the largest expected relative error by finite width, from measured coefficients.
+        why: the reason why a prediction is only shown, not judged, or why a part of a first step's error is unknown; ""
+            if neither.
     """
 
     error: float
@@ -93,13 +110,13 @@ class Trust(NamedTuple):
 
     @classmethod
     def of(cls, stack: Stack, number: str = "loss", optimizer: Optimizer = "sgd") -> "Trust":
-        """How far theory may be off for a network.
+        """Estimate the relative error of a number of theory for a network.
 
         Args:
             stack: the network.
-            number: a name in `theory.QUANTITIES`, of which gradients of queries and keys ask for more than the others,
-                or one of `NUMBERS`.
-            optimizer: that makes the first step, for one of `NUMBERS`.
+            number: a name in `theory.QUANTITIES` (gradients of queries and keys have larger errors), or one of
+                `NUMBERS`.
+            optimizer: the optimizer of the first step, for one of `NUMBERS`.
         """
         if number in NUMBERS:
             return cls(_step_error(stack, number, optimizer), _unmeasured_step(stack))
@@ -109,9 +126,9 @@ class Trust(NamedTuple):
 # Judges ask for every quantity of a cell, of which there are three kinds.
 @lru_cache(maxsize=1024)
 def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
-    """The largest correction of a kind of quantities.
+    """Return the `Trust` in a kind of predicted quantities, from the largest correction.
 
-    Either a rule is missing at every width, or a coefficient is, or the width, and then the reason says which it takes.
+    The reason names a missing rule, a missing coefficient, or the width that would be sufficient.
     """
     if stack.encoder_depth:  # coefficients were measured with parts of one depth
         stack = replace(stack, depth=stack.most_layers, encoder_depth=0)
@@ -129,18 +146,18 @@ def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
 
 
 def class_of(name: str) -> BiasClass:
-    """The kind of a quantity, by its name."""
+    """Return the kind of a quantity, one of `CLASSES`, by the quantity's name."""
     if name.endswith(("_XQ", "_XK")):
         return "queries of a source"
     return "queries" if name.endswith(("_WQ", "_WK")) else "others"
 
 
 def family(stack: Stack) -> str:
-    """The family of a Stack: its norms, its units, its attention, and whether it attends to a source.
+    """Return the name of a Stack's family: its norms, units and attention, and whether it attends to a source.
 
-    Without a norm on their way, units whose energy grows like a square of their input's, as squared ReLU's, are like
-    gated ones.
-    With a source logits over d/h are taken for those over sqrt(d/h), whose coefficients are much the same.
+    Without norms, units whose energy grows like the square of their input's energy, as for squared ReLU, count as
+    gated. With a source, logits divided by d/h count as logits divided by sqrt(d/h), whose coefficients are nearly
+    equal.
     """
     placement = "no norms" if stack.normalization == "none" else stack.placement
     ffn = "gated" if _is_bare(stack) and unit_moments(stack).power > PLAIN else stack.ffn
@@ -153,22 +170,22 @@ def family(stack: Stack) -> str:
 
 @lru_cache(maxsize=2)
 def coefficients(file: Path = COEFFICIENTS) -> dict[str, Any]:
-    """Coefficients by family; then by kind of quantity "c" and its "error", or by optimizer and number both.
+    """Load measured coefficients c and their errors, by family, and by kind of quantity or optimizer and number.
 
-    Networks are off by c/d, relatively, at the reference.
+    The relative error of a network at the reference is c/d.
     """
     families: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["families"]
     return families
 
 
 class Correction(NamedTuple):
-    """A relative correction of order 1/d, and what would have to be larger for it to be small.
+    """A relative correction of order 1/d, with its cause and the size that would have to be larger.
 
     Attributes:
         size: d times the relative correction.
-        what: makes it.
-        counted: what it falls with, as a formula.
-        amount: the value of that.
+        what: the cause of the correction, in words.
+        counted: the size whose growth reduces the correction, as a formula.
+        amount: the value of `counted` for this network.
     """
 
     size: float
@@ -178,13 +195,13 @@ class Correction(NamedTuple):
 
 
 def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
-    """Corrections by what makes them.
+    """Return the relative corrections of a network's quantities, by cause.
 
-    Corrections are O(L/d) in the first layers, c/d with c of the family and of what is inside branches, O(n/d) from the
-    overlap of a matrix with its n inputs (the output matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth
-    leaves room), and `output_correction`. Heads of any width have their own law, so d/h does not enter but for two
-    cases. One matrix of queries and keys has its own logits in the exponent (docs/attention.md), and 1/d_k is left out
-    where queries and keys are normalized or rotated (docs/attention.md).
+    Corrections are O(L/d) in the first layers, c/d with c from the family and from widths inside branches, and
+    `output_correction`. The overlap of a matrix with its n inputs gives O(n/d): the output matrix's gradient is off by
+    0.06 n/d at L = 1, V = 16, and a fifth leaves room. Theory is exact for heads of any width, so d/h does not enter,
+    except in two cases (docs/attention.md). A shared matrix of queries and keys has its own logits in the exponent, and
+    theory omits 1/d_k if queries and keys are normalized or rotated.
     """
     width = stack.width
     corrections = [
@@ -209,10 +226,10 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
 
 
 def _inside_branches(stack: Stack) -> list[Correction]:
-    """Corrections by few or heavy-tailed coordinates inside branches, besides the family's, where a norm is on the way.
+    """Return the corrections from few or heavy-tailed coordinates inside branches, beyond the family's own.
 
-    Only in a stream that is normalized corrections multiply from layer to layer (docs/finite_width.md). Elsewhere
-    branches add up, and the sub-layer of most counts.
+    The result is empty without norms. Corrections multiply from layer to layer only in a normalized stream
+    (docs/finite_width.md). Otherwise branches add up, and the largest sub-layer counts.
     """
     if _is_bare(stack):
         return []
@@ -233,13 +250,13 @@ def _inside_branches(stack: Stack) -> list[Correction]:
 
 
 def output_correction(stack: Stack) -> float:
-    """The order of the relative O(1/d) correction at the output: ((1 − ε)² + min(σ_e², 2 ln V))/(A d).
+    """Return the order of the relative O(1/d) correction at the output: ((1 − ε)² + min(σ_e², 2 ln V))/(A d).
 
-    The gradient there is W_embᵀ(p − t), and W_emb is not independent of p: its part along x_out, z·(p − t)/√d with z
-    the logits, has the label's share (1 − ε)² σ_e² and the square of z·p, of mean σ_e² (1 − p·p) by Stein's lemma until
-    the softmax saturates, and of order σ_e² 2 ln V beyond. The rest has σ_e² |p − t|², A = E|p − t|² being
-    (1 − ε)²(1 − 1/V) + E p·p − 1/V, with E p·p near min(e^σ_e², V)/V. Without smoothing A is taken as at most 1; with
-    targets spread over all classes it is small, and the correction large.
+    The gradient at the output is W_embᵀ(p − t), and W_emb depends on p. Its component along x_out is z·(p − t)/√d with
+    logits z. Its square contains the label's share (1 − ε)² σ_e² and the square of z·p. The latter has mean σ_e² (1 −
+    p·p) by Stein's lemma until the softmax saturates, and is of order σ_e² 2 ln V beyond. The other components have
+    σ_e² |p − t|², with A = E|p − t|² = (1 − ε)²(1 − 1/V) + E p·p − 1/V and E p·p near min(e^σ_e², V)/V. Without
+    smoothing, A is taken as at most 1; with targets spread over all classes, A is small and the correction large.
     """
     kept, vocab, energy = (1.0 - stack.label_smoothing) ** 2, stack.vocab, stack.output_scale**2
     spread = math.expm1(min(energy, math.log(vocab))) / vocab
@@ -247,12 +264,12 @@ def output_correction(stack: Stack) -> float:
 
 
 def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass) -> float:
-    """|c| of the family at the stack's own L and s, and for queries and keys at its own n.
+    """Return |c| of a family at a stack's own L and s, and for queries and keys at its own n.
 
-    From L = 3 to L corrections grow like the number of sub-layers passed, with that of the norm above them. Patterns of
-    larger logits than at s = 1.5 feel a fluctuation of |x|² by s⁴. What queries and keys receive are differences of
-    tokens, which layers align: there the growth is taken twice, and once more for more tokens than four. Without a norm
-    on the way energies feed on each other, and c grows like the variance that a sub-layer adds.
+    From L = 3 to L, corrections grow like the number of sub-layers passed, 1 + L. With larger logits than at s = 1.5,
+    attention weights change with fluctuations of |x|² by s⁴. Gradients of queries and keys depend on differences of
+    tokens, which layers align: for them, the growth enters twice, and once more for more than four tokens. Without
+    norms, energies feed on each other, and c grows like the variance that a sub-layer adds.
     """
     size = abs(row.get(kind, row["others"])["c"]) * (1 + stack.depth) / (1 + REFERENCE_DEPTH)
     if stack.query_key_scale:
@@ -269,14 +286,14 @@ def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass
 
 
 def _is_bare(stack: Stack) -> bool:
-    """Tell whether the stream meets no norm on its way into, through and behind branches."""
+    """Return whether the stream meets no norm before, inside or after branches, and branches are not 0."""
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
     return not normed and not stack.is_idle
 
 
 def _usual(stack: Stack) -> Stack:
-    """The stack of the same norms that the coefficients of its family were measured with, but for its attention."""
+    """Return the stack with the same norms and units with which the family's coefficients were measured."""
     gated = ", gated, " in family(stack)
     return Stack(
         placement=stack.placement,
@@ -289,7 +306,7 @@ def _usual(stack: Stack) -> Stack:
 
 
 def _stream_scale(stack: Stack) -> float:
-    """s, times the largest norm of what queries and keys are made of over √d, where no norm stands before them."""
+    """Return s, times the largest norm of the inputs of queries and keys divided by √d, if no norm precedes them."""
     composition = stack.composition
     energy = float(stack.input_energies.max()) + (stack.positions != "none")
     if composition.input_norm:
@@ -300,10 +317,10 @@ def _stream_scale(stack: Stack) -> float:
 
 
 def unmeasured(stack: Stack) -> str:
-    """The reason why a stack is unlike the measured ones of its family; "" if it is like them.
+    """Return the reason why a stack differs from the measured ones of its family; "" if it does not.
 
-    A gated unit squares the energy of its input. Without a norm on its way energies feed on themselves, and so do their
-    fluctuations: the coefficient depends on every gain, and grows exponentially with the depth.
+    A gated unit squares the energy of its input. Without norms, energies and their fluctuations feed on themselves: the
+    coefficient depends on every gain, and grows exponentially with the depth.
     """
     name, shares_keys = family(stack), stack.key_heads != stack.heads
     given = (stack.residual_scale, stack.branch_scale, stack.branch_gain) != (None, None, None)
@@ -354,7 +371,7 @@ def unmeasured(stack: Stack) -> str:
 
 
 def step_family(stack: Stack, attention: str | None = None) -> str:
-    """Its placement, units, attention (its own, if None), and whether its inputs are small."""
+    """Return the name of a Stack's family for first steps: placement, units, attention, and size of its inputs."""
     of_stack = "queries" if stack.query_key_scale else "uniform"
     inputs = "small" if stack.embedding_scale**2 < SMALL and stack.embedding_norm == "none" else "unit"
     return f"{stack.placement}, {stack.ffn}, {attention or of_stack}, {inputs} inputs"
@@ -362,9 +379,9 @@ def step_family(stack: Stack, attention: str | None = None) -> str:
 
 @lru_cache(maxsize=16)
 def step_reference(placement: str, ffn: str, attention: str, width: int = 64) -> Stack:
-    """The stack that coefficients of a family of first steps were measured with; four of its heads share keys.
+    """Return the stack with which the coefficients of a family of first steps were measured.
 
-    Nothing that an error takes from it depends on its width.
+    Groups of four of its eight heads share keys. The error estimate does not depend on its width.
     """
     fields: dict[str, Any] = {"activation": "silu"} if ffn == "gated" else {}
     fields |= {"query_key_scale": SCALE} if attention == "queries" else {}
@@ -376,13 +393,13 @@ def step_reference(placement: str, ffn: str, attention: str, width: int = 64) ->
 
 
 def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
-    """The largest relative error that finite width makes of a number of a first step, as coefficients imply it.
+    """Return the largest expected relative error by finite width of a number of a first step.
 
-    From L = 4 to L it grows like the number of sub-layers passed, (1 + L)/5, and from fixed attention to s = 1 like
-    s^2, the deviation of the logits; beyond like s^4. Few units add six times what they add to gradients. A coefficient
-    of SGD is `VALUES` times d/(k d_k) and a rest. Both sizes are added, since the rest may have either sign elsewhere.
-    If a family was not measured, or its inputs are not small, the error is six times that of squared gradients, an
-    order.
+    From L = 4 to L, the error grows like the number of sub-layers passed, (1 + L)/5. From fixed attention to s = 1 it
+    grows like s^2, and beyond like s^4. Few units add six times their contribution to gradients. A coefficient of SGD
+    is `VALUES` times d/(k d_k) plus a rest; the sizes of both are added, because the rest may have either sign in other
+    networks. If a family was not measured, or its inputs are not small, the error is six times that of squared
+    gradients, an order of magnitude.
     """
     spread = SPREAD.get(optimizer, 0.0) / stack.width
     if step_family(stack) not in coefficients(STEP_COEFFICIENTS):
@@ -411,10 +428,10 @@ def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
 
 
 def _unmeasured_step(stack: Stack) -> str:
-    """The reason why a stack is unlike those that first steps were measured with; "" if it is like them.
+    """Return the reason why a stack differs from the stacks with which first steps were measured; "" if it does not.
 
-    Queries and keys that are turned or normalized, or shared by heads, count by the scale of their logits and the
-    number of values; matrices drawn with deviations of their own by the energy of the inputs.
+    Rotated, normalized or shared queries and keys enter by the scale of their logits and the number of values, and
+    explicit standard deviations of matrices by the energy of the inputs.
     """
     if step_family(stack) in coefficients(STEP_COEFFICIENTS):
         plain = {"rotary": 0.0, "query_key_norm": "none", "kv_heads": 0, "head_width": 0, "init_std": None}

@@ -39,7 +39,7 @@ _REGISTERED: dict[str, RunFigure] = {}
 def run_figure(
     name: str, *, needs: str, title: str, caption: str, claims: tuple[str, ...], **arguments: Any
 ) -> Callable[[_Draw], _Draw]:
-    """Return a decorator that registers a function of a table as a figure that is drawn of every run.
+    """Return a decorator that registers a function of a table as a figure that is drawn for every run.
 
     Args:
         name: the name of the figure's files, without the suffix.

@@ -1,4 +1,4 @@
-"""Alarms that an installed class raises with the weights that its own configuration draws."""
+"""Alarms that an installed class also raises with new weights, drawn as its own configuration says."""
 
 import re
 import sys
@@ -71,9 +71,10 @@ def drawn_alike(
 
 
 def _by_chance(alarm: Alarm, ends: Ends, others: Sequence[Ends]) -> bool:
-    """Return whether new modules explain a growth: its logarithm is in their 99% prediction interval, by Student's t.
+    """Return whether the scatter of new modules explains a growth alarm, by their 99% prediction interval.
 
-    A growth near its limit raises an alarm in some draws only, and four need not contain one of these.
+    The interval is Student's t for the logarithm of the growth. A growth near its limit raises an alarm in some draws
+    only, and four new modules need not include one of these.
     """
     if alarm.kind != "growth" or len(others) < DRAWS or not all(alarm.part in of for of in others):
         return False
@@ -117,7 +118,7 @@ def _draws_of_the_user(config: Any) -> bool:
 
 
 def _is_code(alarm: Alarm, module: Any) -> bool:
-    """Return whether an alarm is about an installed class's code: without a configuration it cannot be drawn again.
+    """Return whether an alarm is about an installed class's code, for a module without a configuration.
 
     Weights of attention that do not add up to 1, and the factor of q·k, do not depend on the weights' draw. They count
     as code if several layers share them, and so do parameters that the first layer alone lacks. A norm whose output is

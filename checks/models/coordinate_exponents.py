@@ -170,7 +170,7 @@ def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
 
 
 def exponent_excess(exponent: float, asked: Range) -> float:
-    """Extrapolate an exponent to widths or depths `FARTHER` times as large.
+    """Predict an exponent at widths or depths `FARTHER` times as large, from its value inside the expected range.
 
     The squared quantity is modelled as a sum of two terms, whose exponents are the ends of the expected range. In mu-P,
     a product with random weights or inputs contributes n^-1/2, and the learned part is of order 1.

@@ -1,4 +1,4 @@
-"""Alarms and notes from the exact tests of a module, each with the layers it concerns."""
+"""Alarms and notes from a module's exact tests (leaks, norms, copies, attention), each with its layers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -50,10 +50,10 @@ Place = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement about a layer; statements that differ only in the layer and the number become one alarm.
+    """A statement about a layer; statements that differ only in layer and number become one alarm.
 
     Attributes:
-        part: the list that contains the layer.
+        part: the name of the list that contains the layer.
         layer: the layer's number, or `WHOLE_MODEL`.
         kind: the kind of alarm.
         what: the statement, with a placeholder {} for its number if it has one.
@@ -92,12 +92,12 @@ def said(alarm: Alarm) -> str:
 
 
 def values(tests: ExactTests, quantity: str) -> dict[Place, float]:
-    """Return a quantity by list, layer and parameter name."""
+    """Return a quantity of a module's exact tests by list, layer and parameter name."""
     return {(part, layer, name): value for part, layer, name, what, value in tests.rows if what == quantity}
 
 
 def whole(tests: ExactTests, quantity: str) -> float:
-    """Return a quantity of the whole module, or NaN if it was not measured."""
+    """Return a quantity of a module's exact tests for the whole module, or NaN if it was not measured."""
     return values(tests, quantity).get(("", 0, ""), float("nan"))
 
 
@@ -190,7 +190,7 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
 
 
 def _labels(tests: ExactTests) -> Iterator[Fact]:
-    """Note where labels are in the inputs, if they are not at the next position."""
+    """Note where labels are in the inputs, if they are not the next token ids."""
     distance = whole(tests, "label_distance")
     if np.isfinite(distance):
         what = f"the label of every position is the input {abs(distance):.0f} positions "
@@ -214,7 +214,7 @@ def _labels(tests: ExactTests) -> Iterator[Fact]:
 
 
 def _unregistered(tests: ExactTests) -> Iterator[Fact]:
-    """Report the tensors that each layer uses without registering them, one fact per layer."""
+    """Report the tensors that each layer uses without registering them as parameters, one fact per layer."""
     owners: dict[tuple[str, int], list[str]] = {}
     for (part, layer, name), shape in tests.unregistered:
         tensor = f"{name or 'an unnamed tensor'} {shape}".replace(",)", ")")
@@ -258,7 +258,7 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
 
 
 def _in_one(named: dict[Place, float], kind: str, what: str, *, alarm: bool = True) -> Iterator[Fact]:
-    """Report all names in a layer as one fact, with the largest number."""
+    """Report all modules or parameters of a layer with the same fault as one fact, with the largest number."""
     layers: dict[tuple[str, int], list[Place]] = {}
     for at in named:
         layers.setdefault(at[:2], []).append(at)

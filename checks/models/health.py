@@ -44,7 +44,7 @@ _VANISHED, _EXPLODED = 1e-3, 1e6
 
 
 def alarms(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[Alarm]:
-    """Return the alarms of a probed module, one for each fault, with the configurations in which it was seen.
+    """Return the alarms about single layers of probed modules, one per fault, with the sizes where it was seen.
 
     Args:
         frame: the measured numbers, as in `simulate.Probed.frame`.
@@ -81,7 +81,7 @@ def _garbage(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
 
 
 def _outside(here: pd.DataFrame) -> list[Finding]:
-    """Find weights outside of layers that are not finite, or else the first module there with such an output."""
+    """Find non-finite weights outside of layers, or else the first module there with a non-finite output."""
     rows = here[here["layer"] == 0]
     weights = rows[(rows["quantity"] == "weight") & ~np.isfinite(rows["value"])]["parameter"].unique()
     if len(weights):
@@ -105,7 +105,7 @@ def _first(name: str, given: float) -> str:
 
 
 def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outside: bool) -> Iterator[Finding]:
-    """Find the faults of one list; only non-finite numbers if the loss (`lost`) or something outside is not finite."""
+    """Find the faults of the layers of one list, or only non-finite numbers if the loss is not finite."""
     layers = sorted(rows["layer"].unique())
     broken = list(_non_finite(rows, lost=bool(lost) or outside, outside=outside))
     if broken or lost or outside:
@@ -166,7 +166,7 @@ def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outsid
 
 
 def _copies_to_stay(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Find parameters of most layers whose entries are equal along an axis and get equal gradients there."""
+    """Find parameters of most layers whose entries along an axis are equal and get equal gradients."""
     alike = rows[rows["quantity"] == "alike"]
     if len(layers) > 1 and 2 * alike["layer"].nunique() > len(layers):
         names = escaped(", ".join(alike["parameter"].unique()[:_NAMED]))
@@ -197,7 +197,7 @@ def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Fi
 
 
 def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Find parameters whose gradient is missing or 0 in a layer but not in most layers; skip frozen and idle ones."""
+    """Find parameters whose gradient is missing or 0 in a layer but not in most layers."""
     gradients = rows[(rows["quantity"] == "gradient") & (rows["value"] > 0)]
     weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"].isin(["frozen", "idle"])]
     place = ["layer", "parameter"]
@@ -212,15 +212,16 @@ def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding
 
 
 def _names(rows: pd.DataFrame, layers: list[int]) -> dict[int, set[str]]:
-    """The parameters that rows of a layer are about."""
+    """Return the parameter names in the rows of each layer."""
     return {layer: set(rows.loc[rows["layer"] == layer, "parameter"]) for layer in layers}
 
 
 def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]) -> NDArray[np.int64]:
-    """A number for each layer; layers of one kind have the same.
+    """Return a label for each layer; layers with the same label are of one kind, such as dense or expert layers.
 
-    Layers are of two kinds where each has parameters that the other lacks. One that only lacks some is of the same
-    kind, unless the configuration says that it is of another, or at most half of the layers have these parameters.
+    Two layers are of different kinds if each has parameters that the other lacks. A layer that only lacks some
+    parameters is of the same kind, unless the configuration names another kind or at most half of the layers have these
+    parameters.
     """
     has, configured = _names(rows[rows["quantity"] == "weight"], layers), _said_kinds(config, layers)
     whole = [names for names in has.values() if not any(names < other for other in has.values())]
@@ -237,7 +238,7 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
 
 
 def _said_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
-    """The type of each layer by the configuration, "" if it names none, and whether the layer is said to be dense."""
+    """Return each layer's type by the module's configuration ("" without one), and whether it is declared dense."""
     config = {**config, **(config.get("text_config") or {})}
     types, first = config.get("layer_types"), config.get("first_k_dense_replace")
     types = types if isinstance(types, list | tuple) and len(types) == len(layers) else [""] * len(layers)
@@ -247,7 +248,7 @@ def _said_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
 
 
 def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[str]:
-    """Return a line for every list with several kinds of layers, with the parameters that only one kind has."""
+    """Return a note for each list with several kinds of layers, with the parameters that only one kind has."""
     lines: dict[str, None] = {}
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
         layers = sorted(rows["layer"].unique())
@@ -265,7 +266,7 @@ def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None
 
 
 def _structure(rows: pd.DataFrame, layers: list[int], kinds: NDArray[np.int64]) -> Iterator[Finding]:
-    """Find parameters that a layer lacks and most layers of its kind have, and the Identity in their place."""
+    """Find parameters that a layer lacks but most layers of its kind have, and an Identity in their place."""
     identities, has = rows[rows["quantity"] == "identity"], _names(rows[rows["quantity"] == "weight"], layers)
     for label, layer in zip(kinds, layers, strict=True):
         family = [has[other] for other, kind in zip(layers, kinds, strict=True) if kind == label]
@@ -296,7 +297,7 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
 
 @cache
 def _norm_scatter(entries: float) -> float:
-    """The most that ln of the norms of two draws of so many entries differ, but by chance."""
+    """Return the largest difference by chance of ln(norm) for two random tensors with so many entries."""
     high, low = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], entries)
     return float(np.log(high / low)) / 2
 
@@ -319,7 +320,7 @@ def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _nearest(values: NDArray[np.float64], k: int, kinds: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-    """Return the finite values of the layers nearest to layer k: of its kind if there are two, or else of any kind."""
+    """Return the finite values of the layers nearest to layer k, of the same kind if there are at least two."""
     known = [j for j in range(len(values)) if j != k and np.isfinite(values[j])]
     if kinds is not None and len(alike := [j for j in known if kinds[j] == kinds[k]]) > 1:
         known = alike
@@ -330,7 +331,7 @@ def _outliers(
     values: NDArray[np.float64], layers: list[int], limit: float, kinds: NDArray[np.int64] | None = None,
     scatter: float = 0.0,
 ) -> Iterator[tuple[int, float]]:  # fmt: skip
-    """Find layers whose value differs from the median of the nearest layers by more than a limit, and by how much."""
+    """Find layers whose value differs from the nearest layers' median by more than a limit, and by how much."""
     for k, value in enumerate(values):
         near = _nearest(values, k, kinds)
         if len(near) < 2 or not np.isfinite(value):
@@ -347,11 +348,11 @@ def _steps_apart(
 ) -> Iterator[tuple[int, int, float]]:  # fmt: skip
     """Find layers that multiply the mean squared activation by another factor than the nearest layers.
 
-    After a layer without a residual connection the residual stream starts again and grows faster. Such a layer is to
-    blame for the layers after it; the layers before it are compared with one another. Branches after norms add equal
-    amounts, so their factor is large where the stream is small: a larger factor counts if the added amount is larger
-    too. An output of another shape than its input (not `same`), as where a pyramid widens, is another stream. Each item
-    is the layer, the layer to blame, and the logarithm of the ratio of factors.
+    After a layer without a residual connection, the residual stream starts again and grows faster. Such a layer causes
+    the faults of the layers after it; the layers before it are compared with one another. Branches after norms add
+    equal amounts, so their factor is large where the stream is small: a larger factor counts if the added amount is
+    larger too. An output of another shape than its input (not `same`), as where a pyramid widens, is another stream.
+    Each item is the layer, the layer to blame, and the logarithm of the ratio of factors.
     """
     steps, added = (np.concatenate([[np.nan], np.diff(of)]) for of in (energies, np.exp(energies)))
     steps = np.where(same | ~same.any(), steps, np.nan)
@@ -381,5 +382,5 @@ def _profile(middle: pd.Series, quantity: str, layers: list[int]) -> NDArray[np.
 
 
 def _times(log_factor: float) -> tuple[str, float]:
-    """Return the words for a ratio, with a placeholder for its number, and that number."""
+    """Return a ratio in words, with a placeholder for its number, and the number, from the ratio's logarithm."""
     return ("{} times", float(np.exp(log_factor))) if log_factor >= 0 else ("1/{} of", float(np.exp(-log_factor)))

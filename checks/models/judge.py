@@ -1,4 +1,4 @@
-"""The function `probe`: measure and judge one module, a factory's modules over sizes, or optimizer steps."""
+"""The function `probe`: measures and judges one module, modules of several sizes, or optimizer steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ def probe(
     learning_rate: float | None = None, parametrization: Parametrization = "mup",
     on_module: Callable[[int, int], None] | None = None,
 ) -> ProbeReport:  # fmt: skip
-    """Check the initialization of one module, `probe(module, batch)`, or of a factory's modules over widths and depths.
+    """Check the initialization of one PyTorch module, or of a factory's modules over widths and depths.
 
     Args:
         factory: a module, with its batch; a factory as in `simulate.probe`; a function without arguments that returns
@@ -66,13 +66,13 @@ def probe(
         depths: depths that the factory is called with.
         seeds: number of random modules per width and depth, or of each module in a comparison of two functions.
         seed: root seed.
-        layers: globs that name the layers; found automatically if left out.
+        layers: glob patterns of the layers' names; layers are found automatically if left out.
         device: device of a factory's modules; a given module stays on its own device.
         stack: the expected network of one module, or a function of width and depth that returns it. The default is the
             factory's attribute `stack` (its attribute `roles` names parameters as `layer_tables.ROLES` does), or the
             network read from one module.
-        against: the reference: another factory or its name, which is probed with seeds of its own; a `Reference`; or
-            the file or folder that `--out` wrote. For a function without arguments: another such function, or its name.
+        against: the reference: another factory or its name, which is probed with other seeds; a `Reference`; or the
+            file or folder that `--out` wrote. For a function without arguments: another such function, or its name.
         steps: number of optimizer steps; the scaling of outputs and updates with the size is judged.
         optimizer: optimizer of `steps` (default "adamw"), or of one module's first step: "sgd", "adam", "adamw",
             "muon", an optimizer, or a function of the module (and its `width` and `depth`), or its name, that
@@ -112,7 +112,7 @@ def probe(
 def _judged_alone(
     factory: Any, batch: Any, loss: Any, against: Any, sampling: dict[str, Any], *, seed: int, stack: Any, **rest: Any
 ) -> ProbeReport:
-    """Measure and judge one module, given or made by a function without arguments, and compare it with a reference."""
+    """Measure and judge one module, and compare it with a reference."""
     differences, notes, name = list[Alarm](), list[str](), ""
     if against is not None:
         differences, notes = one_against_one(factory, against, seed=seed, **sampling)
@@ -132,14 +132,14 @@ def judged_module(
     learning_rate: float | None = None, stack: Stack | None = None,
     on_part: Callable[[int, int], None] | None = None,
 ) -> ProbeReport:  # fmt: skip
-    """Measure and judge an existing module, which is left unchanged.
+    """Measure and judge one existing PyTorch module, which is left unchanged.
 
     Args:
         module: a `torch.nn.Module`.
         batch: the input, as in `simulate.modules.one_module.one_module`.
         loss: the loss function, as in `simulate.modules.one_module.one_module`.
         seed: random seed of whatever module and loss sample.
-        layers: globs that name the layers.
+        layers: glob patterns of the layers' names.
         trained: whether the weights are trained; thresholds for an initialization are then skipped.
         name: the name in the report; the module's class if left out.
         optimizer: optimizer whose first step is judged, as in `simulate.modules.one_step.one_step`; none if left out.
@@ -204,7 +204,7 @@ def _why(module: Any) -> str:
 
 
 def _check_batch(frame: pd.DataFrame, stack: Stack) -> None:
-    """Check that a batch has the shape of a Stack's.
+    """Check that a batch has the number of sequences and tokens of a Stack.
 
     Raises:
         ValueError: the shapes differ.
@@ -269,15 +269,15 @@ def _judged_sizes(
 
 
 def _round(on_module: Callable[[int, int], None] | None, place: int, rounds: int) -> Callable[[int, int], None] | None:
-    """Return a progress callback for one of several rounds."""
+    """Return a progress callback for one of several rounds of measurements."""
     return None if on_module is None else lambda done, of: on_module(place * of + done, rounds * of)
 
 
 def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Reference | None, Factory | None]:
-    """Return the stored reference, or the factory to probe as a reference.
+    """Return the stored reference, or the factory whose modules are probed as the reference.
 
     Raises:
-        ValueError: it cannot be found.
+        ValueError: the reference cannot be found.
     """
     if against is None or isinstance(against, Reference):
         return against, None
@@ -291,9 +291,9 @@ def _judged_steps(
     factory: Any, optimizer: Any, learning_rate: float | None, parametrization: Parametrization, *,
     widths: Sequence[int], depths: Sequence[int], steps: int, seeds: int, **rest: Any,
 ) -> ProbeReport:  # fmt: skip
-    """Take optimizer steps with a factory's modules, and compare their scaling with a parametrization.
+    """Take optimizer steps of a factory's modules, and compare their exponents with a parametrization.
 
-    This needs at least three widths at the greatest depth; for CompleteP also three depths at the greatest width.
+    This requires at least three widths at the greatest depth, or for CompleteP three depths at the greatest width.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -319,7 +319,7 @@ def _judged_steps(
 
 
 def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> ProbeReport:
-    """Judge measured optimizer steps."""
+    """Judge measured optimizer steps by the exponents of a parametrization, and return the report."""
     rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
     alarms = _gathered(alarms)
     dead = any(alarm.kind == "non-finite" for alarm in alarms)
@@ -341,7 +341,7 @@ def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, 
 
 
 def _gathered(alarms: list[Alarm]) -> list[Alarm]:
-    """Merge equal alarms from several sizes."""
+    """Merge equal alarms from modules of several sizes into one alarm."""
     alike: dict[Any, list[Alarm]] = {}
     for alarm in alarms:
         alike.setdefault((alarm.part, alarm.kind, alarm.what), []).append(alarm)

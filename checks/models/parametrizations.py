@@ -115,7 +115,7 @@ def own_asked(
 
 
 def passed_asked(parametrization: Parametrization) -> Range | None:
-    """Return the expected range of the exponent of passed-on changes, from a module's changed input, or None."""
+    """Return the expected range of the exponent of output changes that a changed input causes; None without one."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 

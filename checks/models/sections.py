@@ -162,7 +162,7 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
 
 
 def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
-    """Report the contents of the layers if no attention was found in them."""
+    """Describe the contents of a module's layers as report lines, if no attention was found in them."""
     if layers.empty:
         return ["Attention: not tested, because no layer was measured."]
     if layers["logits"].notna().any():

@@ -1,6 +1,6 @@
-"""Layers without a forward of their own: where the residual stream enters them, found in the graph of a forward pass.
+"""Boundaries of layers that have no forward of their own, found in the autograd graph of a forward pass.
 
-Layers that are an `nn.ModuleDict` or `nn.ModuleList` are never called. Their input is what their first module takes,
+Layers that are an `nn.ModuleDict` or `nn.ModuleList` are never called. Their input is the input of their first module,
 x in `x + f(norm(x))`, and their output is the next layer's input.
 """
 
@@ -22,7 +22,7 @@ _PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "linear", "convolution", "attentio
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of a module: its name, the node of the graph that made its input, and that input's shape."""
+    """A call of a module: the module's name, the graph node that made its input, and the input's shape."""
 
     name: str
     node: Any
@@ -30,13 +30,13 @@ class _Call:
 
 
 def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[LayerList]:
-    """Lists of layers; those whose layers have no forward with their boundaries, or the reason why there are none.
+    """Return lists of layers, with boundaries for layers that have no forward, or the reason why none were found.
 
-    Takes a forward pass, if there are such lists.
+    This takes a forward pass if there are such lists.
 
     Args:
-        built: module and batch; the module is left as it was.
-        lists: its layers.
+        built: module and batch; the module is left unchanged.
+        lists: the module's lists of layers.
         seed: random seed of the module.
 
     Raises:
@@ -70,7 +70,7 @@ def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[
 
 
 def unseen_layers(lists: Sequence[LayerList], rows: Iterable[tuple[Any, ...]]) -> dict[str, str]:
-    """The reason why no layer of a list was measured, by the list's name.
+    """Return the reason why no layer of a list was measured, by the list's name.
 
     Args:
         lists: the lists that `with_boundaries` returned.
@@ -87,7 +87,7 @@ def _few(part: LayerList) -> str:
 
 
 def without_forward(part: LayerList) -> bool:
-    """Whether layers of a list have no forward of their own."""
+    """Return whether layers of a list have no forward of their own."""
     # One that is set on the layer itself counts.
     return any(getattr(layer.forward, "__func__", None) is nn.Module.forward for layer in part.layers)
 
@@ -125,7 +125,7 @@ def _apart(
 ) -> tuple[tuple[int, str, nn.Module], ...]:
     """Return the modules with weights that run between few pairs of layers, such as one that merges tokens.
 
-    What runs between most pairs, such as norms in a list of their own, belongs to the layers' common form.
+    Modules that run between most pairs, such as norms in a separate list, belong to the layers' common form.
     """
     inside = tuple(f"{name}." for name in part.names)
     weighted = {name for name, of in module.named_modules() if not name.startswith(inside) and [*of.parameters()]}
@@ -138,7 +138,7 @@ def _apart(
 
 
 def _reached(node: Any, visited: set[Any]) -> set[int]:
-    """Parameters that a node depends on, and nothing visited before does."""
+    """Return the parameters on which a graph node depends, but no earlier visited node."""
     reached, waiting = set[int](), [node]
     while waiting:
         here = waiting.pop()
@@ -152,7 +152,7 @@ def _reached(node: Any, visited: set[Any]) -> set[int]:
 
 
 def _enters(entries: Sequence[_Call], learned: Sequence[set[int]]) -> bool:
-    """Whether each input depends on the layers before, the last of them included, and on no later one."""
+    """Return whether each input depends on the preceding layer and on no later layer."""
     visited = set[Any]()
     for number, call in enumerate(entries):
         reached = _reached(call.node, visited)
@@ -163,7 +163,7 @@ def _enters(entries: Sequence[_Call], learned: Sequence[set[int]]) -> bool:
 
 
 def _carries(entries: Sequence[_Call]) -> bool:
-    """Whether most inputs reach the next one by a way without matrix products: they are the residual stream itself."""
+    """Return whether most inputs reach the next input without matrix products, as in a residual stream."""
     pairs = [(a.node, b.node) for a, b in zip(entries, entries[1:], strict=False) if a.node is not None]
     return 2 * sum(_reaches(after, before) for before, after in pairs) >= max(len(pairs), 1)
 
@@ -182,10 +182,10 @@ def _reaches(after: Any, before: Any) -> bool:
 
 
 def _made_alike(after: _Call, entries: Sequence[_Call]) -> bool:
-    """Whether the input of the module after the last layer is made by the operation that makes layers' inputs.
+    """Return whether the input of the module after the last layer is made by the same operation as layers' inputs.
 
-    Or by one that ends a branch, where that is not added to the stream. Another one, such as a norm that is a function
-    or a scalar, comes between the stream and that module.
+    The operation may also be one that ends a branch, if the branch is not added to the stream. Another operation, such
+    as a norm as a function or a scalar, would change the stream before that module.
     """
     operations = {call.node.name() for call in entries[1:]}
     added = [call.node for call in entries[1:] if call.node.name().startswith("Add")]
@@ -196,12 +196,12 @@ def _made_alike(after: _Call, entries: Sequence[_Call]) -> bool:
 def boundary_hooks(
     part: LayerList, begin: Callable[[int, Tensor], None], end: Callable[[int, Tensor | None], None]
 ) -> list[Any]:
-    """Hooks that say when a layer without a forward begins, and when it ends: with None where its output is not seen.
+    """Add hooks that report when a layer without a forward begins and ends, and return their handles.
 
     Args:
-        part: a list with takers.
+        part: a list of layers with takers.
         begin: called with a layer's number and its input.
-        end: called with a layer's number and its output.
+        end: called with a layer's number and its output, or None if the output is not seen.
     """
     running = 0
 

@@ -1,4 +1,4 @@
-"""Matrices that hold the same numbers as others, and matrices whose rows repeat: by content, not by name."""
+"""Searches for matrices with the same entries as other matrices, and for matrices with repeated rows."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _ROUNDED = 1e-3
 
 
 def copies(module: nn.Module) -> list[tuple[str, ...]]:
-    """Names of parameters that are different tensors with the same numbers, of at least two rows, a tuple a content."""
+    """Return groups of parameter names whose tensors are different objects with the same entries."""
     groups: list[tuple[Tensor, list[str]]] = []
     heads: dict[tuple[object, ...], list[int]] = {}
     for name, parameter in module.named_parameters():
@@ -31,7 +31,7 @@ def copies(module: nn.Module) -> list[tuple[str, ...]]:
 
 
 def repeated_rows(module: nn.Module) -> dict[str, float]:
-    """The share of rows of a matrix that equal an earlier row of it, by name, where there are such rows."""
+    """Return the share of repeated rows of each matrix that has some, by parameter name."""
     shares = {}
     for name, parameter in module.named_parameters():
         if parameter.ndim != 2 or not _is_drawn(parameter):
@@ -49,7 +49,7 @@ def repeated_rows(module: nn.Module) -> dict[str, float]:
 
 
 def copied_by_torch(module: nn.Module, names: Sequence[str]) -> bool:
-    """Whether these stand in one encoder or decoder of `torch.nn`, which deep-copies the layer that it is given."""
+    """Return whether parameters belong to one `torch.nn` encoder or decoder, which deep-copies its layer."""
     owners = [
         name for name, part in module.named_modules() if isinstance(part, nn.TransformerEncoder | nn.TransformerDecoder)
     ]
@@ -63,7 +63,7 @@ def copied_by_torch(module: nn.Module, names: Sequence[str]) -> bool:
 
 
 def _is_drawn(parameter: Tensor) -> bool:
-    """Whether this is a matrix of at least two rows whose numbers are no pattern of few values."""
+    """Return whether a parameter looks like a random draw: at least two rows, and not a pattern of few values."""
     if parameter.ndim < 2 or parameter.shape[0] < 2 or not parameter.is_floating_point():
         return False
     values = parameter.detach().flatten()[:_LOOKED_AT]
@@ -71,7 +71,7 @@ def _is_drawn(parameter: Tensor) -> bool:
 
 
 def _is_of_waves(table: Tensor) -> bool:
-    """Whether most rows hold sines and the cosines of the same angles, as a table of positions that is computed."""
+    """Return whether most rows of a table are sines and cosines of the same angles, as computed positions are."""
     if table.ndim != 2 or table.shape[1] % 2:
         return False
     pairs = (table.unflatten(1, shape).square().sum(axis) for shape, axis in (((2, -1), 1), ((-1, 2), 2)))

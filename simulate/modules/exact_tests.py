@@ -1,6 +1,6 @@
-"""Tests of a module that need no statistics: what depends on what, what is normalized, what is copied, what is watched.
+"""Exact tests of a module: dependence of outputs on inputs, norms, copied weights, attention and activations.
 
-They take one forward pass, and a backward pass through each layer.
+The tests need no statistics. They take one forward pass, and a backward pass through each layer.
 """
 
 from collections import Counter
@@ -30,20 +30,19 @@ class ExactTests:
     """The results of the exact tests of a module.
 
     Attributes:
-        rows: part (a list of layers, or ""), layer (from 1; 0 of what stands in none), name (in the layer; of a norm or
-            a parameter), quantity, value. Quantities are those of `dependences`, of layers and of the whole, of
-            `norm_response` with norm_says (1 where its class says that it is one), of `OperationWatcher.rows`, of
-            `prediction_facts`; block_begins and window (`blocks`), document_begins (where an input says so);
-            logit_scale and key_size (of attention, by its number in the layer: softmax's input is logit_scale times
-            q·k, a sum over key_size products; where it is not, logits_unseen is 1);
-            bias_over_matrix (root mean square entry of a bias over that of its matrix, and over the root of how many
-            entries a row of that has) and bias_constant (1, where all its entries are equal);
-            repeated_rows (a share).
-        copies: contents that several matrices hold, each a tuple of places (part, layer, name).
+        rows: part (the name of a list of layers, or ""), layer (from 1; 0 outside of layers), name (of a norm or
+            parameter in the layer), quantity, value. Quantities are those of `dependences` (for layers and the whole
+            module), of `norm_response` with norm_says (1 if the class is called a norm), of `OperationWatcher.rows` and
+            of `prediction_facts`. Further quantities are block_begins and window (`blocks`), document_begins (if an
+            input marks documents), and logit_scale and key_size of each attention in a layer: softmax's input is
+            logit_scale times q·k, a sum of key_size products. If it is not, logits_unseen is 1. bias_over_matrix is a
+            bias's root mean square entry divided by its matrix's and by the root of the row length, and bias_constant
+            is 1 if all entries of a bias are equal. repeated_rows is the share of repeated rows.
+        copies: groups of matrices with equal entries, each a tuple of places (part, layer, name).
         by_torch: for each of `copies`, whether an encoder of `torch.nn` made them.
-        batch_norm: whether there is a batch norm in training, through which samples do see one another.
-        positions_first: whether positions are taken along the first axis, as attention of `torch.nn` says.
-        inside: classes of the innermost modules that layers hold, the most frequent first.
+        batch_norm: whether there is a batch norm in training mode, which makes samples depend on one another.
+        positions_first: whether positions are along the first axis, as `torch.nn` attention declares.
+        inside: classes of the innermost modules in layers, the most frequent first.
         unregistered: tensors with a gradient that are not parameters: place (part, layer, name) and shape.
     """
 
@@ -57,7 +56,7 @@ class ExactTests:
 
 
 def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
-    """Test a module, on its batch; its gradients are not touched.
+    """Run all exact tests of a module on its batch; its gradients are not changed.
 
     Raises:
         ProbeError: module or loss fails.
@@ -114,8 +113,8 @@ def _whole_sight(
 ) -> dict[str, float]:
     """Measure which inputs the outputs depend on; the position axis comes from the labels, or else from attention.
 
-    Also "sees_label", as sees_later is, of the input whose next word is the label; and "sees_rows": what entries of the
-    batch along its first axis see of one another, where attention takes that for positions and labels do not say.
+    "sees_label" is like sees_later, for the input whose next token id is the label. "sees_rows" is the dependence
+    between entries along the batch's first axis, if attention treats that axis as positions and labels do not decide.
     """
     along, below = (facts.get(name) == 1 for name in ("label_is_next", "label_is_next_below"))
     told = along or below
@@ -185,7 +184,7 @@ class _Observer:
             handle.remove()
 
     def rows(self) -> list[Row]:
-        """Return the rows of every layer and norm."""
+        """Return the rows of the exact tests for every layer and norm."""
         watched = [(part, layer, "", name, value) for part, layer, name, value in self._watcher.rows()]
         # A layer may have several attentions, such as one within a decoder and one to an encoder.
         scales = dict.fromkeys((place, scale, size) for place, scale, size in self._scalars.logits)
@@ -197,13 +196,13 @@ class _Observer:
         return [*((*key, value) for key, value in self._rows.items()), *watched]
 
     def packed(self) -> set[tuple[str, int]]:
-        """Layers of a list that attends among the rows of an input with two axes: positions of all samples together."""
+        """Return the layers that attend among the rows of an input with two axes: positions of all samples together."""
         flat = {at for at, shape in self._shapes.items() if len(shape) == 2}
         attending = {row[0] for row in self._watcher.rows() if row[2] == "attention_entropy" and row[:2] in flat}
         return {at for at in flat if at[0] in attending}
 
     def transposed(self, given: Sequence[Tensor]) -> set[tuple[str, int]]:
-        """Layers whose input has the positions of a batch of token ids before its samples."""
+        """Return the layers whose input has positions before samples, compared with a batch of token ids."""
         shapes = {tuple(x.shape) for x in given if x.ndim == 2 and not x.is_floating_point()}
         return {at for at, of in self._shapes.items() if len(of) > 2 and (of[1], of[0]) in shapes - {of[:2]}}
 
@@ -252,7 +251,7 @@ class _Observer:
         return hook
 
     def _between(self, parts: LayerList) -> list[Any]:
-        """Hooks where layers have no forward of their own; an input without a gradient is not asked for."""
+        """Add hooks for layers without a forward of their own; inputs without a gradient are not examined."""
 
         def begin(number: int, x: Tensor) -> None:
             at = parts.name, number
@@ -276,7 +275,7 @@ class _Observer:
 
 
 def _with_copy(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with a copy in the place of x: what works in place changes that."""
+    """Return a module's arguments with a copy of x instead of x, because operations in place would change x."""
     copy = x.clone()
     return (
         tuple(copy if value is x else value for value in args),
@@ -285,7 +284,7 @@ def _with_copy(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 
 def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
-    """Every bias that stands beside a matrix, over that matrix."""
+    """Compare every bias with its matrix, and return rows of name, quantity and value."""
     rows = []
     known = dict(module.named_parameters(remove_duplicate=False))
     for name, bias in known.items():
@@ -303,6 +302,6 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
 
 
 def _frozen(module: nn.Module, names: Sequence[str]) -> bool:
-    """Whether but one of several copies are frozen, as of a teacher that follows."""
+    """Return whether at most one of several copies is trainable, as for a teacher model."""
     known = dict(module.named_parameters())
     return sum(known[name].requires_grad for name in names) <= 1

@@ -1,4 +1,4 @@
-"""Hooks on the layers of a module: what they are given and give, forward and backward."""
+"""Hooks on the layers of a module that record statistics of inputs, outputs and gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 class ModuleRecorder:
-    """Hooks on layers while a module runs; the numbers stay on its device.
+    """Hooks that record statistics of layers' inputs, outputs and gradients while a module runs.
 
-    With `respond` every layer is asked, too, how its output's energy answers to the scale of its input; that takes a
-    backward pass through each layer more.
+    The numbers stay on the module's device. With `respond`, the response of each output's energy to the scale of its
+    input is measured too, which takes one more backward pass through each layer.
     """
 
     def __init__(self, lists: Sequence[LayerList], axis: int, *, respond: bool = False) -> None:
@@ -48,7 +48,7 @@ class ModuleRecorder:
         return record
 
     def _between(self, part: LayerList) -> list[Any]:
-        """Hooks where layers have no forward of their own."""
+        """Add hooks for layers without a forward of their own."""
         inputs: dict[int, Tensor] = {}
 
         def end(number: int, y: Tensor | None) -> None:
@@ -57,7 +57,7 @@ class ModuleRecorder:
         return boundary_hooks(part, inputs.__setitem__, end)
 
     def _record(self, part: str, number: int, x: Tensor | None, y: Tensor | None) -> None:
-        """Numbers of a layer's input and output."""
+        """Record statistics of a layer's input and output."""
         self._calls[part, number] = self._calls.get((part, number), 0) + 1
         if y is None:
             return
@@ -81,7 +81,7 @@ class ModuleRecorder:
             self._values[part, number, "gradient_sq"] = gradient.detach().float().square().sum()
 
     def _ask(self, part: str, number: int, x: Tensor, y: Tensor) -> None:
-        """The response of |y|^2 to the scale of x: <x, J^T y>/|y|^2, where J is the layer's derivative."""
+        """Measure the response of |y|^2 to the scale of x: <x, J^T y>/|y|^2, with the layer's derivative J."""
         self._asking = True
         try:
             (pulled,) = torch.autograd.grad(y, x, y.detach(), retain_graph=True, allow_unused=True)
@@ -95,11 +95,11 @@ class ModuleRecorder:
             self._values[part, number, "scale_response"] = (x.detach().float() * pulled.float()).sum() / energy
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the recorded rows of every layer."""
+        """Return the recorded numbers as rows of list, layer, "", quantity and value."""
         return [(part, number, "", name, value) for (part, number, name), value in self._values.items()]
 
     def notes(self) -> list[str]:
-        """Layers that ran more than once, of which the last time counts, or never."""
+        """Return notes on layers that ran more than once (the last run counts), never, or were not measured."""
         notes = []
         for part in self._lists:
             if part.takers and not part.last_seen:
@@ -116,13 +116,13 @@ class ModuleRecorder:
 
 
 def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str, bool] | None:
-    """The first module, innermost, that gives a number that is not finite, and whether it was given one already.
+    """Return the first innermost module with a non-finite output, and whether its input was non-finite already.
 
-    Minus infinity alone is a mask. None where there is no such module.
+    Minus infinity does not count, because it is used as a mask. The result is None if all outputs are finite.
 
     Args:
-        module: with all that is in it.
-        run: runs it.
+        module: the module, including its submodules.
+        run: function that runs the module.
     """
     broken: list[tuple[str, bool]] = []
 
@@ -147,7 +147,7 @@ def _broken(x: Tensor | None) -> bool:
 
 
 def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
-    """Return statistics of a layer's input and output, whose last axis is the width."""
+    """Return energies, correlation and residual coefficient from a layer's input and output, (..., width)."""
     after = y.detach().float()
     of_tokens = after.square().mean(-1)
     known = _energy(after, axis)
@@ -162,7 +162,7 @@ def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
 
 
 def _energy(y: Tensor, axis: int) -> dict[str, Tensor]:
-    """The mean square of tokens, and that of different tokens with each other, where there are several."""
+    """Return the mean square of tokens, and the mean product of different tokens if there are several."""
     statistics = {"energy": y.square().mean()}
     if y.ndim >= 2 and y.shape[axis] > 1:
         n = y.shape[axis]
@@ -172,11 +172,11 @@ def _energy(y: Tensor, axis: int) -> dict[str, Tensor]:
 
 
 def _projection(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of the input is in the output, c = <x, y>/<x, x> over all tokens, and its error.
+    """Return the coefficient of the input in the output, c = <x, y>/<x, x> over all tokens, and its error.
 
-    Without the means of their coordinates, which behind ReLU every stream has, with a residual connection or without.
-    The rest r = y - c x is what the layer adds. Turned by a random rotation O of the width it has <x, O r> of mean 0
-    and of variance |X^T R|_F^2/d, with rows of X and R the tokens': E O_ab O_cd = (a = c)(b = d)/d.
+    The means over coordinates are subtracted, because after ReLU every stream has them, with or without a residual
+    connection. The rest r = y - c x is the layer's addition. If r is rotated by a random rotation O of the width, <x, O
+    r> has mean 0 and variance |X^T R|_F^2/d. The rows of X and R are tokens, and E O_ab O_cd = (a = c)(b = d)/d.
     """
     x, y = (rows.flatten(0, -2) - rows.mean(-1, keepdim=True).flatten(0, -2) for rows in (x, y))
     energy = x.square().sum().clamp_min(_TINY)

@@ -1,4 +1,4 @@
-"""Which modules of a module are its layers."""
+"""Detection of the layers of a module: lists of modules that follow one another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerList:
-    """Layers that follow one another.
+    """A list of layers of a module that run one after another.
 
     Attributes:
         name: the list's name in the module, such as "encoder.layers"; the module's class if it is the list itself.
         layers: the layers, in order.
         names: the layers' names in the module.
-        takers: where layers have no forward of their own, the module of each that takes its input, and the one that is
-            called after the last layer, if there is one.
-        last_seen: whether that one takes the last layer's output.
-        unseen: the reason why layers without a forward of their own are not measured; "" where they are.
+        takers: for layers without a forward of their own, the module in each layer that takes the layer's input,
+            followed by the module that runs after the last layer, if any.
+        last_seen: whether the module after the last layer takes the last layer's output.
+        unseen: the reason why layers without a forward of their own are not measured; "" if they are measured.
         apart: modules outside of the layers that run after few of them: the layer's number, name and module. The
             output of such a layer is not the next layer's input, and is not measured.
     """
@@ -35,12 +35,12 @@ class LayerList:
 
 
 def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[LayerList]:
-    """The layers that globs name, or the outermost lists of modules of one class, or of a few that take turns.
+    """Return the layers that glob patterns name, or the outermost lists of modules of one or a few classes.
 
-    Of several lists those with `depth` modules are taken, if there are some.
+    If some lists have `depth` modules, only these are returned.
 
     Raises:
-        ValueError: a glob is none or names nothing, or there is no such list.
+        ValueError: a glob pattern is invalid or matches nothing, or the module has no list of layers.
     """
     globs = (globs,) if isinstance(globs, str) else globs
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) and glob for glob in globs):
@@ -72,7 +72,7 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
 
 
 def _are_stages(children: Sequence[nn.Module]) -> bool:
-    """Whether these are the stages of a pyramid: lists of layers, and parameters of one name have several shapes."""
+    """Return whether modules are the stages of a pyramid: lists of layers with parameters of different shapes."""
     shapes: dict[str, set[tuple[int, ...]]] = {}
     for child in children:
         for name, parameter in child.named_parameters():
@@ -84,10 +84,10 @@ def _are_stages(children: Sequence[nn.Module]) -> bool:
 
 
 def _named(module: nn.Module, glob: str) -> LayerList:
-    """The modules whose names match, part by part.
+    """Return the modules whose names match a glob pattern, part by part.
 
     Raises:
-        ValueError: none does.
+        ValueError: no module matches.
     """
     parts = glob.split(".")
     modules: dict[str, nn.Module] = {}
@@ -105,10 +105,11 @@ def _named(module: nn.Module, glob: str) -> LayerList:
 
 @contextmanager
 def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, tuple[str, int, str]]]:
-    """While layers run and gradients are taken: then by parameter the list, layer and name of a member without tokens.
+    """Watch layers in a `with` block, and collect the parameters of members, such as experts, without tokens.
 
-    Of lists of modules of one class, within a layer: a member that did not run, while another did; or one that ran for
-    nothing, as its gradient is 0, while another's is not. An output that is cut off from gradients is no such thing.
+    Members are modules of one class in a list within a layer. A member has no tokens if it did not run while another
+    did, or if its gradient is 0 while another's is not. A member whose output is detached from gradients does not
+    count. The yielded dictionary has list, layer and name by parameter, and is filled at the end.
     """
     ran: set[nn.Module] = set()
     asked: set[nn.Module] = set()
@@ -150,7 +151,7 @@ def _has_gradient(parameter: nn.Parameter) -> bool:
 
 
 def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:
-    """Part, layer and own name of a parameter or module; those of a layer begin with the layer's name."""
+    """Return list, layer number and name within the layer of a parameter or module; ("", 0, name) outside of layers."""
     parts = name.split(".")
     for count in range(1, len(parts)):
         if (place := of_layer.get(".".join(parts[:count]))) is not None:
@@ -159,14 +160,14 @@ def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, i
 
 
 def token_axis(module: nn.Module) -> int:
-    """The axis of tokens: -2, unless attention, or recurrence, of `torch.nn` in the module wants them first."""
+    """Return the axis of positions: -2, or 0 if attention or recurrence of `torch.nn` in the module has them first."""
     kinds = nn.MultiheadAttention, nn.RNNBase
     first = [part.batch_first for kind in kinds for part in module.modules() if isinstance(part, kind)]
     return 0 if first and not first[0] else -2
 
 
 def tensor_of(values: Any) -> Tensor | None:
-    """The first tensor of floats in the arguments or the output of a layer; a nested one has no axes to measure."""
+    """Return the first tensor of floats in a layer's arguments or output; nested tensors are skipped."""
     if isinstance(values, Tensor):
         return values if values.is_floating_point() and not values.is_nested else None
     if isinstance(values, dict):

@@ -1,8 +1,8 @@
-"""Which inputs an output depends on: of other positions, earlier and later, and of other samples.
+"""An exact test of which inputs an output depends on: later and earlier positions, and other samples.
 
-An exact test and no statistics: of one half of the positions of one sample the gradient at all inputs is taken. Where
-an output does not depend on an input, as behind a causal mask, it is 0: a masked weight is exactly 0 in floating point.
-Samples at both ends are asked: of a recurrence along the batch the first sees none.
+The test computes the gradient of half of one sample's positions at all inputs. If an output does not depend on an
+input, as with a causal mask, the gradient is 0, because a masked weight is exactly 0 in floating point. Both the first
+and the last sample are tested, because in a recurrence along the batch the first one depends on no other.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,18 @@ _BLOCKS = 64
 
 
 def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
-    """Measure what half of a sample's outputs depends on: the first half in the first sample, the second in the last.
+    """Measure the dependence of half of a sample's outputs on other positions and samples, as shares of the gradient.
 
     Args:
-        x: input of a layer, (samples, positions, width), or positions first, or (samples, ...) of any shape.
-        y: output, still with its graph, which stays.
+        x: a layer's input, (samples, positions, width) or with positions first, or (samples, ...) of any shape.
+        y: the layer's output, with its graph, which is kept.
         axis: the axis of positions, 0 or -2, for tensors with three axes.
 
     Returns:
-        Norms of parts of the gradient over that at all inputs: "sees_later", of the first half of the outputs at the
-        second half of the inputs, and "sees_earlier" the other way round, where x and y have equally many positions, at
-        least two; "sees_samples", at other samples, where there are some. Empty where there is no gradient.
+        Norms of parts of the gradient divided by its norm at all inputs. "sees_later" is for the first half of the
+        outputs at the second half of the inputs, and "sees_earlier" is the reverse; both require equal numbers of
+        positions, at least two. "sees_samples" is for inputs of other samples, if there are some. The first half is
+        taken in the first sample, the second half in the last. The result is empty without a gradient.
     """
     positions = x.ndim == y.ndim == 3 and x.shape[axis] == y.shape[axis] > 1
     across = 1 if positions and axis == 0 else 0
@@ -53,7 +54,7 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
 
 
 def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, positions: bool) -> dict[str, float]:
-    """Measure `dependences` for two parts of the positions."""
+    """Measure `dependences` for given parts of the positions."""
     seen: dict[str, float] = {}
     for half, name, others, sample in ((first, "sees_later", second, 0), (second, "sees_earlier", first, -1)):
         asked = half if positions else slice(None)
@@ -73,17 +74,18 @@ def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, po
 
 
 def blocks(x: Tensor, y: Tensor) -> tuple[list[int], int]:
-    """Blocks of positions of the first sample that see no others, as of documents in one row.
+    """Find blocks of positions in the first sample that do not depend on one another, such as documents in one row.
 
-    From the last position back, each is asked for the first one that it sees; that before is in another block.
+    The search goes from the last position backwards: before the first position on which an output depends, another
+    block ends.
 
     Args:
-        x: input, (samples, positions, width).
-        y: output, likewise, still with its graph, which stays.
+        x: the input, (samples, positions, width).
+        y: the output, of the same shape, with its graph, which is kept.
 
     Returns:
-        Where blocks begin, and how many positions back one sees at most where that is the same for neighbours, as in a
-        window: 0 of no window. Without blocks ([], 0).
+        The positions where blocks begin, and the size of an attention window in positions, if neighbours see equally
+        far back; 0 without a window. Without blocks and window ([], 0).
     """
     begins, place, before = list[int](), y.shape[1] - 1, -1
     for _ in range(_BLOCKS if x.ndim == y.ndim == 3 and x.shape[1] == y.shape[1] else 0):
@@ -111,7 +113,7 @@ def blocks(x: Tensor, y: Tensor) -> tuple[list[int], int]:
 
 
 def _chosen(y: Tensor, across: int, sample: int, half: slice) -> Tensor:
-    """Random numbers in a half of a sample's outputs, and 0 elsewhere."""
+    """Return a tensor of random numbers in part of a sample's outputs, and 0 elsewhere."""
     chosen = torch.zeros_like(y)
     rows = chosen.select(across, sample)[half]
     rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)))
@@ -119,7 +121,7 @@ def _chosen(y: Tensor, across: int, sample: int, half: slice) -> Tensor:
 
 
 def _squared_gradient(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor | None:
-    """Return the squared entries of the gradient of <chosen, y> at x, or None if there is no gradient."""
+    """Return the squared entries of the gradient of <chosen, y> at x; None without a gradient."""
     try:
         (gradient,) = torch.autograd.grad(y, x, chosen, retain_graph=True, allow_unused=True)
     except RuntimeError:

@@ -53,7 +53,7 @@ def one_step(
 ) -> OneStep:  # fmt: skip
     """Take the first optimizer step of one module and measure it; module, optimizer and schedule are then restored.
 
-    It takes two forward passes, one backward pass, and the memory of the optimizer's state and two copies of weights.
+    The step takes two forward passes, one backward pass, and the memory of two copies of the weights.
 
     Args:
         module: the module, in training or eval mode.

@@ -1,7 +1,7 @@
-"""Attention and activations of any module, watched where they are computed: at torch's own functions.
+"""Statistics of attention and activations in any module, recorded at torch's own functions.
 
-Attention weights are what `softmax` gives and a matrix product then multiplies values with, or what
-`scaled_dot_product_attention` would give for its arguments. Code that computes them in another way is not seen.
+Attention weights are outputs of `softmax` that a matrix product then multiplies by values, or the weights that
+`scaled_dot_product_attention` computes from its arguments. Code that computes attention in another way is not seen.
 """
 
 import math
@@ -31,10 +31,10 @@ _FEWEST_TOKENS = 8
 
 
 class OperationWatcher(TorchFunctionMode):
-    """A watcher of attention and activations while a module runs; `place` names the running layer.
+    """A context manager that records attention and activations while a module runs; `place` names the running layer.
 
     Attributes:
-        place: list and number of the layer that runs; ("", 0) in none.
+        place: list and number of the running layer; ("", 0) outside of layers.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class OperationWatcher(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call it, and look at what it was given and gave."""
+        """Run a torch function and examine its inputs and its output."""
         kwargs = kwargs or {}
         if func is functional.multi_head_attention_forward:
             # Inside of it this mode is off.
@@ -75,11 +75,13 @@ class OperationWatcher(TorchFunctionMode):
             yield
 
     def rows(self) -> list[tuple[str, int, str, float]]:
-        """Part, layer, quantity and value, of the call in a layer that is furthest: one of several may be broken.
+        """Return statistics of each layer's attention and hidden units, as rows of list, layer, quantity and value.
 
-        Quantities: logit_std (over what is not masked), attention_entropy (over the logarithm of the number of keys, 1
-        of uniform weights), attention_peak (a query's largest weight, the mean over queries), key_sum_low and
-        key_sum_high (of the weights of a query over its keys), dead_units and saturated_units (shares).
+        If a layer has several calls, the most extreme one counts, because one of several may be broken. Quantities are
+        logit_std (standard deviation of unmasked logits), attention_entropy (divided by the logarithm of the number of
+        keys: 1 for uniform weights), attention_peak (a query's largest weight, averaged over queries), key_sum_low and
+        key_sum_high (smallest and largest sum of a query's weights over its keys), dead_units and saturated_units
+        (shares).
         """
         least = ("key_sum_low", "attention_entropy")
         return [(*place, name, (min if name in least else max)(values)) for (place, name), values in self._seen.items()]
@@ -137,7 +139,7 @@ class OperationWatcher(TorchFunctionMode):
                     self._attention(logits.movedim(axis, -1), weights.movedim(axis, -1))
 
     def _attention(self, logits: Tensor, weights: Tensor) -> None:
-        """Record statistics of logits and weights (keys in the last axis); queries that see no key are left out."""
+        """Record statistics of attention logits and weights, with keys in the last axis; blind queries are left out."""
         logits, weights = logits.float(), weights.float()
         visible = _visible(logits)
         keys = visible.sum(-1)
@@ -165,7 +167,7 @@ class OperationWatcher(TorchFunctionMode):
 
 
 def _visible(logits: Tensor) -> Tensor:
-    """Return which keys are visible: masked logits are farther from the others than these from one another."""
+    """Return which keys are visible: masked logits are farther from the others than these are from one another."""
     visible = logits > _HIDDEN
     top = logits.amax(-1)
     near = visible & (logits > top[..., None] + _MASKED)
@@ -180,9 +182,9 @@ def _weights_of(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Logits, masked ones -inf, and weights of `torch.nn.functional.scaled_dot_product_attention`, as it defines them.
+    """Return logits (masked ones are -inf) and weights of torch's `scaled_dot_product_attention`.
 
-    https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+    Source: https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     """
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -196,7 +198,7 @@ def _weights_of(
 
 
 def _contracted(equation: str, place: int) -> int | None:
-    """The axis of an operand that a product sums over, if it is one."""
+    """Return the axis of an einsum operand that the product sums over, if it is a single one; otherwise None."""
     terms, _, result = equation.replace(" ", "").partition("->")
     operands = terms.split(",")
     if "..." in operands[place]:

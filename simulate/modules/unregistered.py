@@ -35,7 +35,7 @@ def unregistered(module: nn.Module, output: Tensor | None, loss: Tensor, asked: 
 
 
 def held_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield path and tensor for tensors with a gradient that a module holds in plain attributes."""
+    """Yield path and tensor of trainable tensors that a module holds in plain attributes, not as parameters."""
     known = {id(parameter) for parameter in module.parameters()}
     for name, part in module.named_modules():
         for attribute, value in vars(part).items():

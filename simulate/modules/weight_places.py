@@ -111,7 +111,7 @@ class PlaceWatcher:
                 self._watcher.mark(name, y)
 
     def places(self) -> WeightPlaces:
-        """Return the uses of weights in the observed pass."""
+        """Return the uses of a module's weights, and the scalars between them, in the observed forward pass."""
         scalars = [(str(name), "multiplier", value) for name, value in self._watcher.multipliers.items()]
         scalars += [(name, "input_multiplier", value) for name, value in self._before.items()]
         for where, scale, size in self._watcher.logits:

@@ -54,7 +54,7 @@ class Engine(Protocol):
 
 
 def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
-    """Return the value that a map stored in an earlier call, or raise an error if there is none.
+    """Return the value that a map's earlier call stored for the present call, or raise an error without one.
 
     Raises:
         RuntimeError: nothing was stored, or it was used before.
@@ -93,7 +93,7 @@ class GradientNorms:
             )
 
     def put(self, name: str, position: int, value: Tensor) -> None:
-        """Store a squared gradient norm in its reserved place."""
+        """Store the squared gradient norm of one map, (draws,), in its reserved place."""
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:

@@ -56,7 +56,7 @@ _PART = 2**17
 
 
 def columns(stack: Stack) -> list[int]:
-    """Return the number of coordinates in every sub-layer, and below the output matrix."""
+    """Return the number of coordinates per row that the Gram engine uses in every sub-layer, and at the output."""
     met, counts = rows_met(stack), []
     for step in plan(stack):
         roles = [role for kind in step.kinds for role in ROLES[kind] if role in met]
@@ -315,6 +315,6 @@ class GramEngine(ConditionedEngine):
         return output
 
     def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Square) -> None:
-        """Write the Gram matrix X Xᵀ in float64 into `out`, in two halves, twice as fast as NumPy's product."""
+        """Write the Gram matrix X Xᵀ in float64 into `out`, in halves, twice as fast as one symmetric NumPy product."""
         room, half = self.room(torch.float64, rows.shape).copy_(rows), rows.shape[1] // 2
         out[:, :half], out[:, half:] = product(room[:, :half], room.mT), product(room[:, half:], room.mT)

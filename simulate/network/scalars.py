@@ -32,7 +32,7 @@ class Scalar:
         return self.gradient
 
     def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
-        """Add the gradient from one branch."""
+        """Add one branch's gradient, (draws,), to the gradient of the learned scalar."""
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def learn(self, rate: float, momentum: float, weight_decay: float) -> None:

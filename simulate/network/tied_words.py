@@ -41,7 +41,7 @@ class Words:
     def gradient_sq(
         self, stack: Stack, input_gradient: Float[Tensor, "draws rows width"], row_gradient: Tensor
     ) -> Float[Tensor, " draws"]:
-        """Return the squared norm of the gradient of these rows of W_emb, from input and output together, (draws,).
+        """Return the squared gradient norm of the batch's rows of W_emb, from input and output together, (draws,).
 
         Args:
             stack: the network.

@@ -1,7 +1,7 @@
-"""The network of the paper, written once over an engine of random linear maps.
+"""The forward and backward pass of the paper's Transformer, written once for all engines of weight matrices.
 
-Tokens are rows, x W; LayerNorm has scale 1 and bias 0; every draw in the batch is an independent network.
-Source: Xiong et al. (2020), arXiv:2002.04745v2, Table 1 and section 3.3.
+Tokens are rows, as in x W. LayerNorm has scale 1 and bias 0. Every draw in the batch is an independent network. Source:
+Xiong et al. (2020), arXiv:2002.04745v2, Table 1 and section 3.3.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,12 +31,12 @@ Branch = Callable[[Stream], Stream]
 
 
 def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float[Tensor, "*tokens width"]:
-    """(x − mean(x)) / √(var(x) + ε) of every token; the paper has no ε."""
+    """Return LayerNorm (x − mean(x)) / √(var(x) + ε) of every token; the paper has no ε."""
     return F.layer_norm(x, x.shape[-1:], eps=epsilon)
 
 
 def normalize(stack: Stack, x: Stream) -> Stream:
-    """The norm of the stack: LayerNorm, RMSNorm, which does not centre, or tanh in their place; times its gain."""
+    """Apply the stack's norm with its gain: LayerNorm, RMSNorm (not centred), or tanh instead of a norm."""
     if x.shape[-1] < stack.width:
         after = normalized(x, stack)
     elif stack.normalization == "rms":
@@ -49,17 +49,18 @@ def normalize(stack: Stack, x: Stream) -> Stream:
 
 
 def residual(x: Stream, branch: Stream, in_place: bool) -> Stream:
-    """The sum of a stream and what a branch adds to it, which it may take the place of."""
+    """Return the sum of the stream and a branch; with `in_place`, the branch's memory is overwritten."""
     return branch.add_(x) if in_place else x + branch
 
 
 def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Rows, Rows, Rows]:
-    """One sub-layer: z = α x + Σ τ D(N(f(κ N(x)))), D the dropout, of one branch f or several in parallel.
+    """Apply one sub-layer: z = α x + Σ τ D(N(f(κ N(x)))), with dropout D and one or several parallel branches f.
 
-    Each norm stands where the placement has one.
+    Each norm N is applied only if the placement has it.
 
     Returns:
-        The stream after it, the residual sum z, and what was added to α x, for a second stream.
+        The stream after the sub-layer, the residual sum z, and the sum of branches that was added to α x, for a second
+        stream.
     """
     stack, placement = step.stack, step.stack.composition
     into = _scaled(normalize(stack, x) if placement.input_norm else x, step.input_scale)
@@ -81,7 +82,7 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
 
 
 def mixed(outputs: Sequence[Stream], weights: Sequence[float]) -> Stream:
-    """The sum of outputs, each times its weight; outputs of weight 0 are left out."""
+    """Return the weighted sum of earlier layers' outputs; outputs with weight 0 are left out."""
     terms = [(output, weight) for output, weight in zip(outputs, weights, strict=False) if weight]
     total = _scaled(*terms[0])
     for output, weight in terms[1:]:
@@ -95,7 +96,7 @@ def _scaled(x: Stream, factor: float) -> Stream:
 
 
 def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
-    """Inverted dropout, with the engine's random numbers; of rows that are views of one, each by itself."""
+    """Apply inverted dropout with the engine's random numbers, independent for every entry."""
     if share == 0.0:
         return x
     # A draw may have several entries of the first axis, its sequences.
@@ -106,16 +107,16 @@ def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
 def apply_weight(
     stack: Stack, engine: Engine, role: str, rows: Float[Tensor, "draws rows d_in"]
 ) -> Float[Tensor, "draws rows d_out"]:
-    """The product with a fresh matrix of a layer, as the stack initializes it."""
+    """Return the product of rows with the next random matrix of a role, initialized as in the stack."""
     d_in, d_out = weight_shapes(stack)[role]
     std = d_in**-0.5 * gain(stack, role) ** 0.5
     return engine.apply(role, rows, d_out, std, law=law(stack))
 
 
 def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> Stream:
-    """Softmax attention, to a memory or to themselves.
+    """Apply softmax attention of tokens to themselves, or to the encoder's output if it is given.
 
-    With W^Q = W^K = 0 a token receives the mean of those that it attends to, times W^V W^O.
+    With W^Q = W^K = 0, a token receives the mean of the tokens to which it attends, times W^V W^O.
     """
     draws, _, width = x.shape
     kind, key_tokens, length = ("W", x, stack.tokens) if memory is None else ("X", memory, stack.source_tokens)
@@ -141,7 +142,7 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
 def _attention_weights(
     stack: Stack, engine: Engine, record: Record, roles: dict[str, str], x: Stream, memory: Source | None
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Softmax of masked logits, which are 0 without queries and keys."""
+    """Return the softmax of the masked attention logits, which are 0 without queries and keys."""
     if not stack.query_key_scale:
         length = stack.tokens if memory is None else stack.source_tokens
         logits = x.new_zeros(len(x) * stack.sequences, stack.heads, stack.tokens, length)
@@ -175,7 +176,7 @@ def _projected(
 
 
 def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[Tensor, "... tokens tokens"]:
-    """Logits, of minus infinity where the stack's mask looks away."""
+    """Return attention logits with minus infinity at masked keys."""
     if stack.mask == "none":
         return logits
     if stack.mask == "given":
@@ -189,7 +190,7 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
 
 
 def _units(stack: Stack, engine: Engine, x: Stream, kind: str = "W") -> Float[Tensor, "draws tokens units"]:
-    """φ(x W1) or, gated, φ(x WG) ∘ x W1."""
+    """Return the hidden units φ(x W1) or, gated, φ(x WG) ∘ x W1."""
     activation = activation_of(stack.activation, stack.leaky_slope)
     if stack.ffn == "gated":
         return activation(apply_weight(stack, engine, kind + "G", x)) * apply_weight(stack, engine, kind + "1", x)
@@ -197,7 +198,7 @@ def _units(stack: Stack, engine: Engine, x: Stream, kind: str = "W") -> Float[Te
 
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; with experts the sum of those that a router chooses."""
+    """Apply a feed-forward branch: φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; with experts their weighted sum."""
     if stack.experts:
         return _experts(stack, engine, record, x)
     if isinstance(engine, GramEngine):
@@ -208,7 +209,7 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
 
 
 def _experts(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """Every expert of all tokens, with weights that are 0 where it is not chosen; and the shared one."""
+    """Apply all experts to all tokens, weighted by the router (0 if not chosen), and the shared expert."""
     weights = expert_weights(stack, record, apply_weight(stack, engine, "WR", x))
     output, energies, largest = torch.zeros_like(x), [], []
     for weight in weights.unbind(-1):
@@ -226,10 +227,11 @@ def _experts(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
 
 
 def layers(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> tuple[Rows, Rows]:
-    """All layers of a stack.
+    """Run the forward pass through all layers of a stack, and record energies and correlations.
 
     Returns:
-        What stands below the output matrix or its transform, or is attended to; and the last residual sum.
+        The layers' output (the input of the output matrix or its transform, or an encoder's output), and the last
+        residual sum.
     """
     composition = stack.composition
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
@@ -279,16 +281,16 @@ def run(
     source: Source | None = None,
     record: Record | None = None,
 ) -> Record:
-    """One forward and one backward pass of a batch of networks; every recorded quantity.
+    """Run one forward and one backward pass of a batch of random networks, and record every quantity.
 
     Args:
         stack: the network.
-        engine: where the weights come from; afterwards it holds the gradient norms too.
-        inputs: x_0 of every draw.
+        engine: the source of the weight matrices; afterwards it also holds the gradient norms.
+        inputs: x_0 of every draw, (draws, tokens, width).
         labels: class ids of every position.
         words: the inputs as rows of the output matrix, if embeddings are tied.
         source: x_0 of the encoder, if the stack has one.
-        record: an empty one to be filled, if not one of its own.
+        record: an empty record to fill; None makes a new one.
     """
     record = Record() if record is None else record
     of_encoder = Record(with_streams=True)

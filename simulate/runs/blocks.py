@@ -166,7 +166,7 @@ def check_distinct(files: Sequence[Path], tables: Sequence[pa.Table]) -> None:
 
 
 def readable(read: Any, file: Path) -> Any:
-    """Return the result of reading a file, or raise one clear error if that fails.
+    """Read a Parquet file with a given function, and turn every failure into one clear error.
 
     Raises:
         ValueError: the file is damaged, or was written by another program.

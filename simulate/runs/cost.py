@@ -1,4 +1,4 @@
-"""The cost of a block: its counted work and its memory."""
+"""The cost of a block of draws: its counted work and its memory."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -11,7 +11,7 @@ from theory.stack.weights import copies, rows_met, weight_shapes
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The counted work of one block.
+    """The counted work of sampling one block: steps, random numbers, flops and elementwise operations.
 
     Attributes:
         steps: layers, each with a fixed overhead.
@@ -27,12 +27,12 @@ class Work:
 
     @property
     def cost(self) -> float:
-        """One number for a progress bar: seconds by the usual rates of a CPU core."""
+        """The work as one number for a progress bar: seconds at typical speeds of a CPU core."""
         return 5e-4 * self.steps + 6e-9 * self.normals + 3e-11 * self.flops + 1e-8 * self.elements
 
 
 def block_work(cell: Cell) -> Work:
-    """The work of one block of a cell."""
+    """Count the work of sampling one block of a cell."""
     s, draws = cell.stack, cell.draws_per_block
     normals, flops = {"dense": _dense, "conditioned": _conditioned, "gram": _gram}[cell.engine](s)
     return Work(
@@ -44,17 +44,17 @@ def block_work(cell: Cell) -> Work:
 
 
 def _kept(s: Stack, streams: int) -> int:
-    """Entries of so many streams and twice the units in every layer."""
+    """Count the entries of so many streams, and twice the hidden units, in all layers."""
     return sum(part.rows * part.depth * (streams * part.width + 2 * _units(part)) for part in s.parts)
 
 
 def _units(part: Stack) -> int:
-    """Units of a layer, of all its experts."""
+    """Count the hidden units of a layer, including all its experts."""
     return part.ffn_width * max(1, part.experts) + part.shared_width
 
 
 def _maps(s: Stack) -> list[tuple[int, int, int]]:
-    """Rows, d_in and d_out of every matrix but the output matrix."""
+    """Return rows, d_in and d_out of every matrix except the output matrix."""
     each = [
         [
             (rows_met(part)[role], a, b)
@@ -68,7 +68,7 @@ def _maps(s: Stack) -> list[tuple[int, int, int]]:
 
 
 def _dense(s: Stack) -> tuple[float, float]:
-    """Random numbers and flops of one draw: every matrix, forward and back; Gram matrices; ‖W_emb‖₂."""
+    """Count random numbers and flops of one draw of the dense engine: matrices, products, and ‖W_emb‖₂."""
     maps, (smaller, larger) = _maps(s), sorted((s.vocab, s.width))
     products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * p.width * p.depth for p in s.parts)
     head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
@@ -76,20 +76,20 @@ def _dense(s: Stack) -> tuple[float, float]:
 
 
 def _conditioned(s: Stack) -> tuple[float, float]:
-    """Random numbers and flops of one draw: n rows of either width per map, and seven products of n x n with n x d."""
+    """Count random numbers and flops of one draw of the conditioned engine: n rows and seven products per map."""
     maps = [*_maps(s), (s.rows, s.width, s.vocab)]
     normals = sum(rows * (a + b + rows) for rows, a, b in maps)
     return normals, sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
 
 
 def _gram(s: Stack) -> tuple[float, float]:
-    """Random numbers and flops of one draw: hidden rows up and down, and seven products with n x n matrices."""
+    """Count random numbers and flops of one draw of the Gram engine: hidden rows, and seven products with n x n."""
     drawn = drawn_rows(s)
     return 2 * sum(rows * width for rows, width in drawn), sum(14 * rows**2 * width for rows, width in drawn)
 
 
 def _streams(part: Stack) -> int:
-    """Streams of a layer that are kept, and what of them stays in holes that nothing fits into."""
+    """Count the streams of a layer that are kept for the backward pass, including unusable gaps in memory."""
     composition, depth = part.composition, part.depth
     norms = composition.input_norm + composition.stream_norm + composition.output_norm
     scales = composition.residual(depth), composition.input_scale(depth), part.branch_scale or composition.branch(depth)
@@ -102,17 +102,18 @@ def _streams(part: Stack) -> int:
 
 
 def _copies_of_units(part: Stack) -> int:
-    """How often units are kept: before and after activation, which ReLU does in place, and times their gate."""
+    """Return how often hidden units are kept: before and after the activation, and times their gate."""
     if part.ffn == "gated":
         return 4
     return 1 if part.activation == "relu" else 2
 
 
 def block_bytes(cell: Cell) -> float:
-    """Peak memory of sampling one block: what is kept for the backward pass, and the largest of what is not.
+    """Estimate the peak memory in bytes of sampling one block of a cell.
 
-    From 1.1 to 1.6 times the measured peak of the conditioned engine in 20 stacks of 200 layers, each of which differs
-    from the paper's setting in one field or two (`python -m bench memory`).
+    It is the memory that is kept for the backward pass, plus the largest transient memory. The estimate is 1.1 to 1.6
+    times the measured peak of the conditioned engine in 20 networks of 200 layers. Each differs from the paper's
+    setting in one or two fields (`python -m bench memory`).
     """
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
     maps = _maps(s)

@@ -114,7 +114,7 @@ class Execution:
 
     @property
     def limits(self) -> BatchLimits:
-        """The limits of batches on the machine where they are sampled."""
+        """The limits of batches (number of blocks, memory, processes that share it) where blocks are sampled."""
         elsewhere = self.pool is not None
         sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
         return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)

@@ -26,7 +26,7 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The draws of one block of a cell, as arrays by quantity name."""
+    """The sampled quantities of one block of draws of a cell, as arrays by quantity name."""
 
     cell: "Cell"
     seed: int
