@@ -333,7 +333,7 @@ def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest
         ]  # fmt: skip
     assert first.norm is not None and first.norm_deviation is not None and first.loss_deviation is not None
     at_most = " at most" * first.result.values["line"].is_bound
-    over = f"networks and {f'texts; yours: --batch {BATCH} --text FILE' if first.texts else 'batches'}"
+    over = f"networks{f', texts; yours: --batch {BATCH} --text FILE' if first.texts else ' and batches'}"
     masked = any(note.field == "masked words" for note in first.result.values["notes"])
     batch = first.result.to_frame()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
