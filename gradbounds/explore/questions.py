@@ -74,7 +74,7 @@ class Question:
         given = {}
         for name, word in asked.get("fields", {}).items():
             if name not in FIELDS:
-                raise ValueError(f"network must have fields that there are, got {name!r}.{nearest([name], FIELDS)}")
+                raise ValueError(f"the network has no field {name!r}.{nearest([name], FIELDS)}")
             if not isinstance(word, str):
                 raise ValueError(f"{name} must be given as text, got {word!r}.")
             given[name] = field_value(name, word)

@@ -293,7 +293,7 @@ def test_a_run_folder_lies_over_the_curves(tmp_path, capsys):
 
 HOSTILE = [
     ({"fields": {"widht": "8"}}, "Did you mean width?"),
-    ({"fields": {"__proto__": "8"}}, "network must have fields that there are"),
+    ({"fields": {"__proto__": "8"}}, "the network has no field '__proto__'"),
     ({"fields": {"width": "<script>alert(1)</script>"}}, "width must be an integer"),
     ({"fields": {"width": 8}}, "width must be given as text"),
     ({"fields": {"width": "1e300"}}, "width must be at most"),
