@@ -8,7 +8,7 @@ are positions that the step has not seen. A position of the batch is one of P, s
 labels is weighted by N/P.
 
 Equal words at two positions are left out, and so is the rank of the noise, which is N here and up to d in a batch.
-Both are within the errors, measured with networks on text, in tests/evidence/batch-steps.json.
+Both are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
 
 Source: this project.
 """
@@ -33,7 +33,7 @@ POSITIONS = 64
 """The number of positions that represent a batch, half of them with labels."""
 
 ERRORS = {"gain": 0.25, "curvature": 0.75, "critical_rate": 0.75}
-"""The largest relative error of each number for 90% of the networks of tests/evidence.
+"""The largest relative error of each number for 90% of the networks of that measurement.
 
 An error of 0.25 means a ratio of at most 1.25 in either direction.
 """
