@@ -48,7 +48,7 @@ def test_the_first_line_of_a_log(capsys):
         name: known[name] for name in ("loss", "gradient_norm")
     }
     assert (content["tokens"], content["text"], content["longer"]) == (4, None, "")
-    with pytest.raises(ValueError, match="no longer Gaussian"):
+    with pytest.raises(ValueError, match="are not Gaussian then"):
         answer("batch", {"fields": SMALL | {"normalization": "tanh"}, "batch": "6"})
 
 
@@ -126,7 +126,7 @@ def test_flags_that_the_command_names_are_words_on_the_page(monkeypatch, few_pat
     monkeypatch.setattr(explore_answers, "SECONDS", seconds_of_answer("batch", of_model) / 1.01)
     shorter = " ".join(answer("batch", of_model)["lines"])
     for said, sentence in (
-        (lines, "; --text english says how much."), (sampled, ", and --patterns takes more."),
+        (lines, "; --text english predicts it."), (sampled, ", and --patterns takes more."),
         (shorter, "within --max-time and --memory"),
     ):  # fmt: skip
         assert sentence in said

@@ -84,7 +84,7 @@
   const lawOf = (content) => content.text?.replace(/^zipf:/, "");
 
   // Flags of the command in words of the page.
-  const forPage = (text) => text.replace("; --text english says how much.", "; English text says how much.").replace(", and --patterns takes more.", ".")
+  const forPage = (text) => text.replace("; --text english predicts it.", "; choose English text to predict it.").replace(", and --patterns takes more.", ".")
     .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/ --text FILE counts yours\./, "");
   function showBatch(content, error) {
     batchOf = content;
