@@ -29,7 +29,10 @@ project = "gradbounds"
 author = copyright = "The gradbounds developers"
 version = release = gradbounds.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions += ["sphinx_gallery.gen_gallery"]
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True  # of a console, the commands without what they print
 root_doc = "README"
 include_patterns = [
     "README.md",
@@ -77,7 +80,6 @@ html_favicon = "static/favicon.svg"
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sourcelink = False
-html_show_search_summary = False  # over file:// a browser refuses to fetch the summaries
 html_math_renderer = "mathml"
 pygments_style = "default"
 pygments_dark_style = "native"
