@@ -80,7 +80,7 @@ def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda name: parts[name[1]], _static("page.html"))
 
 
-_LINKS = '<a href="index.html">Documentation</a><a href="docs/glossary.html">Glossary</a>'
+_LINKS = '<a href="index.html">Documentation</a><a href="docs/setting.html#glossary">Glossary</a>'
 
 
 def _still(content: Mapping[str, Any] | None) -> tuple[str, str]:
