@@ -124,7 +124,7 @@ def with_symbols(doctree: nodes.document) -> None:
 
 
 def _in_code(part: nodes.Text) -> bool:
-    """Whether the text is a piece of code, which the gallery cuts into its colours and links."""
+    """Return whether the text is a piece of code, which the gallery cuts into its colours and links."""
     parent = part.parent
     while parent is not None and parent.tagname not in ("literal_block", "code_links_block"):
         parent = parent.parent

@@ -102,11 +102,11 @@ class Budget:
         return cls(seconds, limits[0], max_time is not None and not _by_estimates.get(), limits[1])
 
     def holds(self, cost: Cost) -> bool:
-        """Whether an estimate is within both limits."""
+        """Return whether an estimate is within both limits."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
 
     def has_room(self, cost: Cost) -> bool:
-        """Whether a prediction's memory is allowed by the budget and available on the machine."""
+        """Return whether a prediction's memory is allowed by the budget and available on the machine."""
         return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:

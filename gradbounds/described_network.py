@@ -54,7 +54,7 @@ class Description:
 
     @property
     def is_model(self) -> bool:
-        """Whether a file or a published model is given."""
+        """Return whether a file or a published model is given."""
         return self.config is not None or self.like is not None
 
     def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:

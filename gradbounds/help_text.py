@@ -25,7 +25,7 @@ class Captured(io.StringIO):
         self._stdout = sys.stdout
 
     def isatty(self) -> bool:
-        """Whether stdout is a terminal."""
+        """Return whether stdout is a terminal."""
         return self._stdout.isatty()
 
     @property

@@ -141,7 +141,7 @@ class ProbeReport:
 
     @property
     def _alone(self) -> bool:
-        """Whether the report is about one module, not modules of several sizes."""
+        """Return whether the report is about one module, not modules of several sizes."""
         return not len(self.exponents.columns)
 
     def _measured_lines(self, probed: Probed) -> list[str]:

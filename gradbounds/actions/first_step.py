@@ -155,7 +155,7 @@ def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequenc
 
 
 def _is_large(stack: Stack) -> bool:
-    """Whether a network has too many parameters to measure its step."""
+    """Return whether a network has too many parameters to measure its step."""
     return parameter_count(stack) > _LARGEST
 
 

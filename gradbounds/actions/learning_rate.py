@@ -19,7 +19,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from theory import Stack
 from theory.coverage import require
-from theory.first_step.batch_step import ERRORS, BatchStep, batch_step, seconds_of
+from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_step, seconds_of
 from theory.mean_field.text_law import TextLaw
 from theory.stack.optimizers import Optimizer
 
@@ -97,7 +97,8 @@ def predict_rate(
     of_text = law_of(stack, asked.text)
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
-    seconds = len(optimizers) * seconds_of(stack)
+    compared = of_text is not None and "sgd" not in optimizers  # the factor of the batch needs SGD's step
+    seconds = (len(optimizers) + compared) * seconds_of(stack)
     with shown(f"predicting step 1 of {len(optimizers)} optimizers", seconds):
         by_name = {name: batch_step(stack, name, batch, law) for name in optimizers}
     scale = None if of_text is None else _kernel_scale(stack, of_text, batch, by_name)
@@ -113,6 +114,7 @@ def predict_rate(
             f"Step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}{text}:", "",
             *_table(table), "", *_sentences(rate, warmup_steps, steps), *_LIMITS, *[_UNSCALED] * (scale is None),
+            *[_FAR.format(scale)] * (scale is not None and scale < LEAST_MEASURED),
             *note_lines(notes),
         ],
     )  # fmt: skip
@@ -158,6 +160,7 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
     return lines
 
 
+_FAR = "The batch's squared gradient is {:.2g} of the represented one; the rates' error was measured from 0.2 on."
 _UNSCALED = "The gradient of the batch is not known: with small embeddings, these critical rates are far too small."
 _LIMITS = (
     "",

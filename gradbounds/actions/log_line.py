@@ -43,7 +43,7 @@ class LogLine:
 
     @property
     def is_first(self) -> bool:
-        """Whether the record is of the first update of fresh weights; true if the log states no step."""
+        """Return whether the record is of the first update of fresh weights; true if the log states no step."""
         return self.step is None or 0 <= self.step <= 1 + self.skipped
 
     def facts(self) -> str:

@@ -219,7 +219,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_head(line: str, cells: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether a line is a table's header: it names a loss, norm, parameter or tagged value, and a row follows."""
+    """Return whether a line is a table's header: it names a loss, norm, parameter or tag, and a row follows."""
     row = list(map(_is_number, _cells("".join(after))))
     is_row = any(row) if re.search(r"[,;\t]", line) else all(row)
     if len(cells) < 2 or not is_row or re.search(r"[:=|{]", line) or any(map(_is_number, cells)):

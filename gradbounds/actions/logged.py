@@ -88,7 +88,7 @@ class Cause:
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Whether the logged loss and norm are both within 2.58 standard deviations of this cause's prediction."""
+        """Return whether the logged loss and norm are within 2.58 standard deviations of this cause's prediction."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
@@ -221,7 +221,7 @@ def predict_logged(
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Whether step 1 is as predicted; None if that is undecided.
+    """Return whether step 1 is as predicted; None if that is undecided.
 
     Attributes:
         causes: usual causes, the likeliest first.

@@ -137,7 +137,7 @@ def _with_ratios(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _holds(name: str, parameter: str) -> bool:
-    """Whether a name contains a parameter's whole name, and not only as a part of another name."""
+    """Return whether a name contains a parameter's whole name, and not only as a part of another name."""
     before, known, after = name.partition(parameter)
     return bool(known) and not before[-1:].isalnum() and not after[:1].isalnum()
 

@@ -131,7 +131,7 @@ class Run:
 
     @property
     def held(self) -> bool:
-        """Whether a process writes into the folder now; true if that cannot be determined."""
+        """Return whether a process writes into the folder now; true if that cannot be determined."""
         lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
         try:
             lock.acquire()

@@ -120,6 +120,9 @@ def test_the_words_are_those_of_predict(served, capsys):
     tables = next(k for k, line in enumerate(whole["lines"]) if line.startswith("By large-width theory"))
     assert capsys.readouterr().out.rstrip("\n").endswith("\n".join(whole["lines"][tables:]))
     assert set(content["stands_out"]) < set(whole["lines"])
+    ratios = {one["head"][4:]: one["predicted"][0] / one["predicted"][-1] for one in content["series"] if one["matrix"]}
+    low, high = sorted(ratios, key=lambda name: ratios[name])[:: len(ratios) - 1]
+    assert f"{ratios[low]:.3g} ({low}) to {ratios[high]:.3g} ({high}) times" in content["finding"]
     assert whole["evened"] == ""
     uneven = {"fields": SMALL | {"placement": "pre", "depth": "6"}}
     (line,) = (each for each in asked(served, "lines", uneven)[1]["lines"] if "even it out" in each)

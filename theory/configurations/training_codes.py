@@ -90,7 +90,7 @@ class TrainingCode:
 
     @property
     def reads_std(self) -> bool:
-        """Whether the rule uses the file's `initializer_range`."""
+        """Return whether the rule uses the file's `initializer_range`."""
         return "sigma" in self.matrices
 
     @property

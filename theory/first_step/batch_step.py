@@ -38,6 +38,9 @@ ERRORS = {"gain": 0.25, "curvature": 0.75, "critical_rate": 0.75}
 An error of 0.25 means a ratio of at most 1.25 in either direction.
 """
 
+LEAST_MEASURED = 0.2
+"""The smallest factor of `BatchStep.rescaled` at which the error of a critical rate was measured."""
+
 _NUMBERS, _LEAST, _MOST = 2**23, 2, 8
 """The number of logits to sample in all networks together, and the smallest and largest number of networks."""
 _SAMPLES = 256

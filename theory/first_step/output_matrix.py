@@ -70,7 +70,7 @@ class OutputMatrix:
 
     @property
     def tied(self) -> bool:
-        """Whether the input embeddings are rows of the output matrix."""
+        """Return whether the input embeddings are rows of the output matrix."""
         return is_tied(self.stack)
 
     @property

@@ -51,7 +51,7 @@ class MatrixUse:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the rows are Gaussian tokens instead of hidden units, and gradients have no factors."""
+        """Return whether the rows are Gaussian tokens instead of hidden units, and gradients have no factors."""
         return self.factors is None and self.role != "W2"
 
     def below(self, gradient: Array) -> Array:

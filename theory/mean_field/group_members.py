@@ -92,8 +92,8 @@ class MemberLayout(GroupLayout):
     def unlike(self, kernel: Array) -> Array:
         """Return the standard deviation of products over pairs of different tokens of a group, (..., r).
 
-        Row and column means are subtracted: a row's weights change by differences of values, so that what a token has
-        in common with all others does not enter. The divisor is the number of pairs, not of degrees of freedom,
+        The function subtracts row and column means: a row's weights change by differences of values, and the part that
+        all tokens share cancels. The divisor is the number of pairs, not of degrees of freedom,
         because the rest is in the means over pairs.
 
         Args:

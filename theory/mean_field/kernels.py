@@ -80,11 +80,11 @@ class KernelLayout(Protocol[Kernel]):
 
     @property
     def mirrored(self) -> bool:
-        """Whether entries of a batch come in pairs whose sampled logits have opposite signs."""
+        """Return whether entries of a batch come in pairs whose sampled logits have opposite signs."""
 
     @property
     def apart(self) -> bool:
-        """Whether sums over pairs of tokens are split into pairs within a sequence and pairs of two sequences."""
+        """Return whether sums over token pairs are split into pairs within a sequence and pairs of two sequences."""
 
     def same_word(self, words: Any) -> Kernel:
         """Return a kernel that is 1 where two positions have equal token ids, and 0 elsewhere.

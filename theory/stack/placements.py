@@ -52,7 +52,7 @@ class Composition:
 
     @property
     def normalized_output(self) -> bool:
-        """Whether the output matrix multiplies normalized tokens."""
+        """Return whether the output matrix multiplies normalized tokens."""
         return self.final_norm or self.stream_norm
 
 

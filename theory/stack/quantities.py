@@ -29,7 +29,7 @@ class Quantity:
 
     @property
     def of_encoder(self) -> bool:
-        """Whether the quantity belongs to the layers of the encoder."""
+        """Return whether the quantity belongs to the layers of the encoder."""
         return self.per_layer and self.name.startswith(_ENCODER)
 
 

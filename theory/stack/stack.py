@@ -250,17 +250,17 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def is_idle(self) -> bool:
-        """Whether branches add nothing to the residual stream because τ = 0; their matrices then have no gradient."""
+        """Return whether branches add nothing to the residual stream (τ = 0); their matrices then have no gradient."""
         return self.composition.branch(self.depth) == 0.0
 
     @property
     def has_scalars(self) -> bool:
-        """Whether every layer multiplies its branches by a learned scalar that is 0 at initialization, as in ReZero."""
+        """Return whether every layer multiplies its branches by a learned scalar that begins at 0, as in ReZero."""
         return self.placement == "rezero" and self.branch_scale is None and not self.lower_layers
 
     @property
     def normalized_output(self) -> bool:
-        """Whether every token that the output matrix multiplies was normalized to the same length."""
+        """Return whether every token that the output matrix multiplies was normalized to the same length."""
         return self.composition.normalized_output and self.normalization != "tanh"
 
     @property
@@ -352,7 +352,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def in_paper(self) -> bool:
-        """Whether the paper's statements are about this network."""
+        """Return whether the paper's statements are about this network."""
         return self.placement in PAPER and not self.relaxed
 
     @property
