@@ -26,7 +26,11 @@ from theory.mean_field.text_law import TextLaw
 
 TEXT = os.environ.get("TEXT", "")
 
-pytestmark = [pytest.mark.evidence, pytest.mark.skipif(not TEXT, reason="TEXT must name a file of English text")]
+pytestmark = [
+    pytest.mark.evidence,
+    pytest.mark.skipif(not TEXT, reason="TEXT must name a file of English text"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 VOCAB, TOKENS = 2048, 32
 DRAWS = {1: 4, 16: 2, 64: 1}
