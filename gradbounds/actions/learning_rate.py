@@ -101,7 +101,7 @@ def predict_rate(
     seconds = (len(optimizers) + compared) * seconds_of(stack)
     with shown(f"predicting step 1 of {len(optimizers)} optimizers", seconds):
         by_name = {name: batch_step(stack, name, batch, law) for name in optimizers}
-    scale = None if of_text is None else _kernel_scale(stack, of_text, batch, by_name)
+    scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
     text = f" of --text {asked.text}" * (asked.text is not None)
@@ -113,14 +113,15 @@ def predict_rate(
             title(stack), *drawn_lines(notes), "",
             f"Step 1 at the learning rate {first:.3g}{warmed},",
             f"from {batch} sequences of {stack.tokens} tokens{asked.of_tokens}{text}:", "",
-            *_table(table), "", *_sentences(rate, warmup_steps, steps), *_LIMITS, *[_UNSCALED] * (scale is None),
+            *_table(table), "", *_sentences(rate, warmup_steps, steps), *_LIMITS,
+            *[_UNSCALED] * (scale is None), *[_MUON] * ("muon" in optimizers),
             *[_FAR.format(scale)] * (scale is not None and scale < LEAST_MEASURED),
             *note_lines(notes),
         ],
     )  # fmt: skip
 
 
-def _kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
+def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
     """Return the squared gradient of the batch divided by SGD's gain; None without a prediction of the batch."""
     try:
         squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
@@ -161,6 +162,9 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
 
 
 _FAR = "The batch's squared gradient is {:.2g} of the represented one; the rates' error was measured from 0.2 on."
+_MUON = (
+    "Muon: in 4 of 4 networks on captions (16 and 64 sequences), the loss fell 1.5 to 2.1 times as far as predicted."
+)
 _UNSCALED = "The gradient of the batch is not known: with small embeddings, these critical rates are far too small."
 _LIMITS = (
     "",

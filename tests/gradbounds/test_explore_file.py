@@ -155,13 +155,13 @@ def test_steps_of_a_file_are_counted_and_not_said_one_by_one(capsys, monkeypatch
 
 def test_lectures_are_notebooks_with_the_code_of_their_scripts(tmp_path, capsys):
     assert main(["explore", "--lectures", str(tmp_path / "new")]) == 0
-    files = sorted((tmp_path / "new").glob("*.ipynb"))
-    assert [file.stem for file in files] == sorted(NAMES) and len(capsys.readouterr().out.split()) == 4
-    for file in files:
+    assert {file.stem for file in (tmp_path / "new").iterdir()} == {*NAMES} and len(
+        capsys.readouterr().out.split()
+    ) == 4
+    for file in (tmp_path / "new").iterdir():
         cells = json.loads(file.read_text())["cells"]
-        code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
-        script = ast.parse((ROOT / "examples" / f"{file.stem}.py").read_text())
-        assert ast.unparse(ast.parse(code)) == ast.unparse(ast.Module(script.body[1:], []))
+        code = ast.parse("\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code"))
+        script = ast.parse((ROOT / "examples" / f"{file.stem}.py").read_text()).body[1:]
+        assert ast.unparse(code) == ast.unparse(ast.Module(script, []))
         assert not any(":math:" in cell["source"] for cell in cells)
-    assert main(["explore", "--lectures", str(tmp_path), "--port", "8000"]) == 2
-    assert "port cannot be combined with --lectures" in capsys.readouterr().err
+    assert main(["explore", "--lectures", str(tmp_path), "--port", "8000"]) == 2 and "port" in capsys.readouterr().err

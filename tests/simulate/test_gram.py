@@ -76,11 +76,8 @@ def test_gradients_in_the_frame_below_have_the_moments_of_drawn_ones():
     torch.testing.assert_close(found @ found.mT, expected @ expected.mT)
     ours, theirs = (each[..., :5].flatten(1).numpy() for each in (found, expected))
     for power in (1, 2, 3, 4):
-        columns = [(a**power, b**power) for a, b in ((ours, theirs),)]
-        columns += (
-            [((x[:, :, None] * x[:, None]).reshape(draws, -1) ** 2 for x in (ours, theirs))] if power == 2 else []
-        )
-        for a, b in columns:
+        products = [((x[:, :, None] * x[:, None]).reshape(draws, -1) ** 2 for x in (ours, theirs))]
+        for a, b in [(ours**power, theirs**power), *products * (power == 2)]:
             z = (a.mean(0) - b.mean(0)) / np.sqrt((a.var(0) + b.var(0)) / draws + 1e-12)
             assert np.abs(z).max() < 5, power
 
