@@ -363,7 +363,7 @@ class RandomAttention(Branch):
         return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
 
     def sizes(self) -> tuple[Array, Array]:
-        """Return the divisors of the norms of queries and keys, (heads, N, 1) each; 1 without norms."""
+        """Return the numbers by which norms divide queries and keys, (heads, N, 1) each; 1 without norms."""
         sizes = self.patterns.sizes
         return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
 

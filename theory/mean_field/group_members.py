@@ -83,7 +83,7 @@ class MemberLayout(GroupLayout):
         return summed(kernel * self.pairs) / summed(self.pairs)
 
     def spread(self, kernel: Array) -> Array:
-        """Return the kernel of followed tokens that all equal their groups' kernel, (..., members, members)."""
+        """Return the kernel of the followed tokens if each pair has its groups' entry, (..., members, members)."""
         twins, pairs = self.groups.twins, (..., self.group[:, None], self.group)
         of_two = (kernel[..., twins] + kernel[..., twins, :]) / 2.0 - kernel
         of_two = kernel + _alike(self, len(twins)) * of_two

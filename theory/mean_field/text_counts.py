@@ -100,7 +100,7 @@ class Weights:
         return Weights(even @ self.each, alone * self.itself, other, same, (1.0 - alone) * same + alone * size)
 
     def through_units(self, slopes: Array, tokens: TextLayout) -> Weights:
-        """Return the weights after an MLP, from the slopes of its kernel, (batch, 2 R, 2 R)."""
+        """Return the weights of frequent words after an MLP, given the MLP's slope kernel, (batch, 2 R, 2 R)."""
         other, same = (np.maximum(part, 0.0) for part in _beside(slopes, tokens))
         ratio = np.divide(same, other, out=np.zeros_like(same), where=other > 0)
         passed = self.times(np.sqrt(other))

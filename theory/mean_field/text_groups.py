@@ -175,7 +175,7 @@ class TextLayout(GroupLayout):
 
     @property
     def entries_together(self) -> int:
-        """The entries that cover both signs of a text's excess of repeated ids: 1 for two sequences, else 2."""
+        """The batch entries per text: 1 for two sequences, else 2, with more and fewer repeated ids than the mean."""
         return 1 + (self.sequences != 2)
 
     def same_word(self, words: None) -> Array:
@@ -468,7 +468,7 @@ class TextLayout(GroupLayout):
         return gradient
 
     def centred(self, kernel: Array) -> Array:
-        """Return the kernel minus each sequence's mean; a token's sum runs over pairs of equal and different ids."""
+        """Return the kernel minus its means over each sequence; they run over pairs with equal and different ids."""
         generic = self.beside
         each, count = len(generic) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))

@@ -244,7 +244,7 @@ class GroupLayout(MatrixLayout):
         return np.asarray(sum(whole(part, shift) for shift, part in enumerate(blocks)))
 
     def centred(self, kernel: Array) -> Array:
-        """Return a kernel less its means over each sequence, which would otherwise leave a part of order 1/n."""
+        """Return a kernel minus its means over each sequence; without this, a part of order 1/n would remain."""
         each, count = len(self.sizes) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))
         # Of every token with a sequence, (..., r, sequences), and of two sequences.
