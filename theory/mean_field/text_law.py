@@ -17,7 +17,7 @@ from theory.mean_field.token_laws import KINDS, frequencies_of, token_law
 from theory.stack.documents import content_of, parsed, pieces_of
 
 _ROUNDING = 1e-6
-_PIECE = 2**22
+_PIECE = _SAMPLED = 2**22
 """The number of bytes, or positions, of a text that are counted at a time; memory is about one byte for each."""
 
 
@@ -310,12 +310,13 @@ def _clumping(ids: NDArray[np.integer], tokens: int, law: Array) -> tuple[float,
         law: frequency of every token id, (words,).
     """
     sequences = ids.reshape(-1, tokens)
-    pairs, square, sums = tokens * (tokens - 1), float((law**2).sum()) ** 2, np.zeros(2)
-    for part in np.array_split(sequences, -(-len(ids) // _PIECE)):
-        keys, counts = _counted(part, len(law))
-        sums += law[keys % len(law)] @ (counts * (counts - 1.0)), (law[part].sum(1) ** 2).sum()
-    sums -= 0.0, len(sequences) * tokens * float((law**3).sum())
-    chosen = np.arange(0, len(sequences), max(1, len(ids) // _PIECE))
+    parts = np.array_split(sequences, -(-len(ids) // _PIECE))
+    shares = np.concatenate([law[part].sum(1) for part in parts])
+    twice = sum(
+        np.bincount(keys % len(law), counts * (counts - 1.0), len(law))
+        for keys, counts in (_counted(part, len(law)) for part in parts)
+    )
+    chosen = np.arange(0, len(sequences), max(1, len(ids) // _SAMPLED))
     (keys, counts), (others, their_counts) = (
         _counted(sequences[(chosen + shift) % len(sequences)], len(law)) for shift in (0, max(1, len(sequences) // 3))
     )
@@ -324,9 +325,11 @@ def _clumping(ids: NDArray[np.integer], tokens: int, law: Array) -> tuple[float,
     equal, shared = (
         np.bincount(common // len(law), each, len(chosen)) for each in (one * two, one * two * (one + two))
     )
+    pairs, square = tokens * (tokens - 1), float((law**2).sum()) ** 2
     apart = float((equal**2 - shared + equal).mean()) / pairs**2 - (float(equal.mean()) / tokens**2) ** 2
-    first, third = sums / (len(sequences) * pairs) - square
-    return float(first), max(apart, 0.0), float(third)
+    first = float(law @ twice) / (len(sequences) * pairs) - square
+    third = (float((shares**2).mean()) - tokens * float((law**3).sum())) / pairs - square
+    return first, max(apart, 0.0), third
 
 
 def _counted(sequences: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
