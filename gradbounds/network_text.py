@@ -380,15 +380,15 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
     roles = dict.fromkeys(name for name, _ in adam)
     by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
-    alike = f"layers move up to {over_layers:.2g} times apart by their initial entries"
-    if over_layers < 1 + _FLAT:
-        alike = f"every layer moves equally{', except experts without a token' * bool(stack.experts)}"
     ends = {name: sizes[-1] for name, sizes in by_role.items()}
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
     times = max(ends.values()) / min(ends.values())
-    within = f" (AdamW moves {', '.join(largest)} {times:.2g}x the others)" * (times > 1 + _FLAT)
+    adamw = f", but initial entries do: layers move up to {over_layers:.2g} times apart"
+    if over_layers < 1 + _FLAT:
+        within = f" (AdamW moves {', '.join(largest)} {times:.2g}x the others)" * (times > 1 + _FLAT)
+        adamw = f": every layer moves equally{', except experts without a token' * bool(stack.experts)}{within}"
     return [
-        card_row("AdamW, Muon", f"the ratios do not matter: {alike}{within}"),
+        card_row("AdamW, Muon", f"the ratios do not matter{adamw}"),
         f"Only under SGD: {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as much as "
         f"{role(least[0])} of layer {least[1]}, relative to its initial norm",
     ]

@@ -88,7 +88,7 @@ class FirstStepOfRun:
 
     Attributes:
         tokens: tokens of a sequence.
-        text: name of its law, or "".
+        text: name of its law.
         loss: mean loss.
         loss_deviation: one run's standard deviation, or an upper bound without the gradient norm.
         norm: gradient norm. None if it is omitted.
@@ -150,7 +150,7 @@ def model_card(
         *_limits(stack, first, result),
     ]  # fmt: skip
     lines = [part for line in lines for part in _wrapped(line)]
-    lines += [_more(stack, of)] * (len(lines) < _LINES)
+    lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
     values = {"step_1": first and _plain(first), "critical_rates": rates, "lines": lines}
     below = [*result.below]
     if layers:
@@ -199,12 +199,13 @@ def _first_step_of_run(
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
     asked = _at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
     whole, _ = of.read(asked.given)
-    law = None if asked.text is None else law_of(whole, asked.text)
+    text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
+    law = law_of(whole, text)
+    assert law is not None, "the text has a law"
     loss = float(table[table["quantity"] == "loss"]["predicted"].iloc[0])
-    of_labels = law or law_of(whole, "english" if whole.vocab >= LEAST_VOCAB else ZIPF)
-    deviation = largest_loss_deviation(whole, BATCH, of_labels)
-    known = FirstStepOfRun(tokens=whole.tokens, text=asked.text or "", loss=loss, loss_deviation=deviation)
-    if law is None:
+    deviation = largest_loss_deviation(whole, BATCH, law)
+    known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
+    if asked.text is None:
         lacks = "experts" if stack.experts else "its fields"
         return replace(known, why_not=f"unknown: theory has no rule for repeated tokens with {lacks}")
     patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
@@ -254,9 +255,7 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = {
-            name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in ("sgd", *_OPTIMIZERS)
-        }
+        steps = {name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in _OPTIMIZERS}
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = first.result.values["matrices_sq"] / steps["sgd"].gain
@@ -305,8 +304,9 @@ def _drawn(
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     others = [f"; others: --drawn-by {', '.join(names)}"] * bool(names)
-    others += [f"; as versions {note.value} did: --depth-scaling none" for note in notes if note.what == "older"]
-    return [f"Weights: {drawn}{''.join(others)}"] * bool(drawn)
+    older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
+    others += [f"; as versions {versions} did: --depth-scaling none" for versions in older]
+    return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
 
 
 def _loss_of_head(stack: Stack) -> float:
@@ -314,10 +314,10 @@ def _loss_of_head(stack: Stack) -> float:
     return math.log(stack.vocab) + stack.output_scale**2 / 2.0
 
 
-def _more(stack: Stack, of: Description) -> str:
-    """Name the flags for another text, and for a changed field."""
+def _more(stack: Stack, *, of_run: bool) -> str:
+    """Name the flags for another text of a run, and for a changed field."""
     other = "embeddings=untied" if stack.embeddings == "tied" else "placement=post"
-    text = f"Your text: --batch {BATCH} --text FILE; a " if of.is_model else "A "
+    text = f"Your text: --batch {BATCH} --text FILE; a " if of_run else "A "
     return f"{text}changed field: --compare {other}; its card: --{other.replace('=', ' ')}"
 
 
@@ -359,10 +359,10 @@ def _carried(squares: Mapping[str, float], of: str = "") -> str:
 
 def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
     """Return the lines of step 1 of a run."""
-    by = "" if not first.text else ", Zipf's law" if first.text == ZIPF else f", {first.text.capitalize()} text"
+    by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} is longer than its vocabulary)" if fewer else ""
-    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}; your log: {_LOG_VIEW}"]
+    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens, {by}{of_context}; your log: {_LOG_VIEW}"]
     is_bound = first.result is None or first.result.values["line"].is_bound
     runs = " at most)" if is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
@@ -377,7 +377,7 @@ def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest
     listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
     included = f"{listed} error{'s' * (len(errors) > 1)} included"
     masked = any(note.field == "masked words" for note in first.result.values["notes"])
-    included += ", masking's effect not" * masked
+    included += ", masking not" * masked
     batch = first.result.to_frame()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
