@@ -65,6 +65,12 @@ _WAYS = ((16, False), (4, False), (16, True), (4, True), (2, True))
 # and factors of 0.2 and more, rates of networks are up to 2.4 times as large.
 _LEAST_SCALE, _ROUGH = 0.5, 2.5
 
+_FEWER = 0.69
+"""The smallest ratio of Adam's or SGD's critical rate by 64 positions to the rate by 8 to 32.
+
+Measured for 13 published models, with a median of 0.85 for Adam and 0.93 for SGD.
+"""
+
 _COARSE = 0.09
 """The most by which coarse groups of tokens lower the norm with gated units.
 
@@ -260,8 +266,10 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = first.result.values["matrices_sq"] / steps["sgd"].gain
     factor = 1.0 + ERRORS["critical_rate"] if scale > _LEAST_SCALE else _ROUGH
+    low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
+    critical = {name: steps[name].rescaled(scale).critical_rate for name in _OPTIMIZERS}
     return {"positions": soon[0], "kernel_scale": scale} | {
-        name: {"rate": steps[name].rescaled(scale).critical_rate, "factor": factor} for name in _OPTIMIZERS
+        name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
 
 
@@ -317,8 +325,8 @@ def _loss_of_head(stack: Stack) -> float:
 def _more(stack: Stack, *, of_run: bool) -> str:
     """Name the flags for another text of a run, and for a changed field."""
     other = "embeddings=untied" if stack.embeddings == "tied" else "placement=post"
-    text = f"Your text: --batch {BATCH} --text FILE; a " if of_run else "A "
-    return f"{text}changed field: --compare {other}; its card: --{other.replace('=', ' ')}"
+    text = f"Your text: --batch {BATCH} --text FILE. " * of_run
+    return f"{text}Changes: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
 def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
@@ -435,15 +443,13 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     """Return the lines of the critical learning rates."""
     if "no_rule" in rates:
         return [f"Critical learning rate in step 1: {rates['no_rule']}"]
-    known = "for 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "factor unmeasured here"
+    known = "for 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "limits not measured here"
     return [
-        f"Critical learning rate in step 1, {known}; finer, up to 15% lower: {_RATE_VIEW}",
+        f"Critical learning rate in step 1, {known}; finer: {_RATE_VIEW}",
         *[
-            card_row(
-                name, f"below {_rate_text(rate / factor)} the loss falls in step 1, above {_rate_text(rate * factor)} "
-                f"it rises ({_rate_text(rate)}, factor {factor:g})",
-            )
-            for name, (rate, factor) in ((name, rates[key].values()) for key, name in _OPTIMIZERS.items())
+            card_row(name, f"below {low} the loss falls in step 1, above {high} it rises; predicted {rate}")
+            for key, name in _OPTIMIZERS.items()
+            for rate, low, high in [map(_rate_text, rates[key].values())]
         ],
     ]  # fmt: skip
 
