@@ -79,7 +79,7 @@ Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B, w
 
 # Attention samples of one sequence where only its stream and the change of a field are printed.
 _FEW = 4
-_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE"
+_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
 
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
@@ -212,8 +212,8 @@ def _first_step_of_run(
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
-        lacks = "experts" if stack.experts else "its fields"
-        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens with {lacks}")
+        where = "with experts" if stack.experts else "in such a network"
+        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens {where}")
     patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:
@@ -324,7 +324,8 @@ def _loss_of_head(stack: Stack) -> float:
 
 def _more(stack: Stack, *, of_run: bool) -> str:
     """Name the flags for another text of a run, and for a changed field."""
-    other = "embeddings=untied" if stack.embeddings == "tied" else "placement=post"
+    placement = "placement=peri" if stack.placement == "post" else "placement=post"
+    other = "embeddings=untied" if stack.embeddings == "tied" else placement
     text = f"Your text: --batch {BATCH} --text FILE. " * of_run
     return f"{text}Changes: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
@@ -370,7 +371,7 @@ def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest
     by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} is longer than its vocabulary)" if fewer else ""
-    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens, {by}{of_context}; your log: {_LOG_VIEW}"]
+    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens, {by}{of_context}; your logs: {_LOG_VIEW}"]
     is_bound = first.result is None or first.result.values["line"].is_bound
     runs = " at most)" if is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
