@@ -83,7 +83,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """Print one network at several sequence lengths: norms of first / last layer, and of the last layer.
+    """Return the lines on one network at several sequence lengths: norms of first / last layer, and of the last layer.
 
     Args:
         tables: theory's `layer_table` of the network at each number of tokens.

@@ -308,7 +308,10 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 4 kappa of its squared norm."""
+    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 2 kappa of its gradient's norm.
+
+    Here kappa is the probability of equal tokens within a sequence; the squared norm is off by up to 4 kappa.
+    """
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
     return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
