@@ -49,7 +49,7 @@ def exponents(sizes: Sequence[int], each: Sequence[Samples]) -> dict[str, dict[s
 
     Squared norms enter as root mean squares.
     """
-    table = {}
+    rows = {}
     for name in sorted(set.intersection(*map(set, each))):  # the norm of the output matrix is the dense engine's only
         power = 0.5 if "sq" in name else 1.0
         last = [samples[name][:, -1] if QUANTITIES[name].per_layer else samples[name] for samples in each]
@@ -60,8 +60,8 @@ def exponents(sizes: Sequence[int], each: Sequence[Samples]) -> dict[str, dict[s
         if QUANTITIES[name].predicted:
             expected = [float(np.ravel(predict(samples.stack)[name])[-1]) for samples in each]
             row["theory"] = round(float(np.asarray(fit.weights) @ np.log(expected)) * power, 4)
-        table[name] = row
-    return table
+        rows[name] = row
+    return rows
 
 
 def report(sweep: Sweep | None = None) -> dict[str, Any]:
@@ -72,12 +72,12 @@ def report(sweep: Sweep | None = None) -> dict[str, Any]:
     sample(BASE, draws=LEAST_DRAWS, seed=0, device=device)  # loads the device's libraries
     ways = {(placement, field): stacks(sweep, placement, field) for placement in ("post", "pre") for field in FIELDS}
     share = sweep[-1] / sum(map(len, ways.values()))
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
+    tables: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
     for (placement, field), networks in ways.items():
         each = [sampled(stack, engine, device, share) for stack, engine in networks]
         sizes = [getattr(stack, field) for stack, _ in networks]
-        found[f"{placement}, {field}"] = {
+        tables[f"{placement}, {field}"] = {
             "draws": {size: samples.draws for size, samples in zip(sizes, each, strict=True)},
             "exponents": exponents(sizes, each),
         }
-    return found
+    return tables

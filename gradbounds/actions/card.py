@@ -246,9 +246,7 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = {
-            name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in ("sgd", *_OPTIMIZERS)
-        }
+        steps = {name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in _OPTIMIZERS}
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = first.result.values["matrices_sq"] / steps["sgd"].gain

@@ -93,18 +93,10 @@ class Prediction(NamedArrays):
 
 
 def predict(
-    stack: Stack,
-    windows: NDArray[np.integer] | None = None,
-    *,
-    finite_width: bool = False,
-    patterns: int | None = None,
-    target: float | None = None,
-    grouped: bool | None = None,
-    text: TextLaw | None = None,
-    max_time: float | None = None,
-    memory: float | None = None,
-    coarse: bool = False,
-) -> Prediction:
+    stack: Stack, windows: NDArray[np.integer] | None = None, *, finite_width: bool = False,
+    patterns: int | None = None, target: float | None = None, grouped: bool | None = None, text: TextLaw | None = None,
+    max_time: float | None = None, memory: float | None = None, coarse: bool = False,
+) -> Prediction:  # fmt: skip
     """Predict the mean of every quantity of a random network in the limit of large width.
 
     Args:
