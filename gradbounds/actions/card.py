@@ -77,7 +77,7 @@ _COARSE = 0.09
 Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B, which have plain units.
 """
 
-# Attention samples of one sequence where only its stream and the change of a field are printed.
+# Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
 _RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
 
@@ -136,8 +136,9 @@ def model_card(
     """
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
-    patterns = how["patterns"] or (_FEW if alone and not layers and _has_batch(of.read(given)[0]) else None)
-    result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | {"patterns": patterns})
+    coarse = how["patterns"] is None and alone and not layers and _has_batch(of.read(given)[0])
+    sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
+    result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.to_frame()
     if result.values["no_rule"]:
         return result

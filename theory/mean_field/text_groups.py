@@ -34,15 +34,15 @@ import numpy as np
 
 from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.sequence_blocks import whole
-from theory.mean_field.token_groups import GroupLayout, with_diagonal
+from theory.mean_field.token_groups import COARSE_HEADS, GroupLayout, with_diagonal
 
 if TYPE_CHECKING:
     from theory.mean_field.text_law import TextLaw
 
 # Tokens that a probe stands for, of those of its representative: as a key it weighs nothing.
 _NOTHING = 1e-9
-# Sampled heads at most: in the first layer, above it, and above it with coarse groups.
-_FIRST_HEADS, _HEADS, _COARSE_HEADS = 32, 8, 2
+# Sampled heads at most: in the first layer, and above it.
+_FIRST_HEADS, _HEADS = 32, 8
 
 
 def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
@@ -51,7 +51,7 @@ def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
     Small embeddings vanish next to the first layer's attention. It decides how alike the tokens of all layers are, and
     gradients are not linear in that: 8 of the 32 heads of Llama 3 8B make the norm a quarter too large.
     """
-    return _FIRST_HEADS if layer == 1 else _COARSE_HEADS if coarse and layer < depth else _HEADS
+    return _FIRST_HEADS if layer == 1 else COARSE_HEADS if coarse and layer < depth else _HEADS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +89,6 @@ class TextLayout(GroupLayout):
         own_labels: probability of every token id that its label is the same id.
         independent_labels: whether labels are independent of all token ids; otherwise a label is the next token id.
         clumping: covariances of ids that clump, as in `TextLaw`.
-        coarse: whether layers above the first one sample few heads.
     """
 
     neighbours: Array
@@ -100,7 +99,6 @@ class TextLayout(GroupLayout):
     own_labels: Array
     independent_labels: bool
     clumping: tuple[float, float, float] | None = None
-    coarse: bool = False
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False, coarse: bool = False) -> TextLayout:

@@ -121,7 +121,7 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
             ("--like", "llama-3-8b", "--tokens", "1000000", "--loss-on", "last"),
             "theory would take about .* years and .*iB for 1000000 tokens",
         ),
-        (("--like", "llama-3-8b", "--tokens", "4096", "--max-time", "1s"), "about .* s and .*4096 tokens with 2 att"),
+        (("--like", "llama-3-8b", "--tokens", "4096", "--max-time", "0.1s"), "about .* s and .*4096 tokens with 2 att"),
         (("--mask", "causal", "--tokens", "100000", "--loss-on", "last"), "theory would take about"),
         (("--mask", "causal", "--memory", "1kB"), "theory would take about"),
         (("--memory", "1"), "--memory must be a size above 0 with its unit"),
