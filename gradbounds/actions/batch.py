@@ -325,7 +325,11 @@ def _of_law(law: TextLaw) -> list[str]:
     return [
         f"Probability of equal tokens at two positions: {law.within:.3g} within a sequence, {law.across:.3g} in two.",
         f"Probability of equal labels: {law.same_word_labels:.3g} for equal tokens, else {law.other_word_labels:.3g}.",
-    ]
+    ] + (
+        ["Within a sequence: {:.3g} for equal tokens, else {:.3g}.".format(*law.labels_within)]
+        if law.labels_within
+        else []
+    )
 
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:
