@@ -237,10 +237,11 @@ class RandomAttention(Branch):
         return steps
 
     def _unevenness(self, role: str, gradient: Array) -> Array:
-        """Return √(signs' gain at a position / their gain if all heads and r were equal to their mean), (N,).
+        """Return √(gain of sign steps at a position / their gain with all heads and r at their mean), (N,).
 
-        Heads have different attention weights, and gradients at queries are sums of as many r as a token sees keys.
-        So the law of a coordinate of the gradients is a mixture, and signs gain less from it than from a Gaussian.
+        Heads have different attention weights, and gradients at queries are sums of as many r as a token sees keys. So
+        the law of a gradient's coordinate is a mixture of Gaussians, from which a sign step gains less than from one
+        Gaussian.
 
         Args:
             role: role of the matrix.

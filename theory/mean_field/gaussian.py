@@ -117,7 +117,7 @@ class _Side:
     """One of the two softmax vectors in an overlap.
 
     Attributes:
-        shared: standard deviation of the part of its logits that both have in common.
+        shared: standard deviation of the part of the logits that both vectors share.
         own: standard deviation of its own part.
         vocab: number of classes.
     """

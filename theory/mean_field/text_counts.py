@@ -239,7 +239,7 @@ def _beside(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
 
 
 def _of_word(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
-    """Return the excess that a shared id gives to the product of two tokens, with another place and with its own."""
+    """Return how much an equal id adds to the product of two tokens, at different positions and at one position."""
     count = len(tokens.probes) // tokens.sequences
     added, _ = tokens.of_words(kernel)
     other = (tokens.neighbours[:count] + count) % len(tokens.probes)

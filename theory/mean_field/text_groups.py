@@ -141,7 +141,7 @@ class TextLayout(GroupLayout):
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
-        """Return the number for text, which needs more in the first layer."""
+        """Return the largest number of heads that a layer samples; text needs more of them in the first layer."""
         return text_heads(layer, depth, coarse=self.coarse)
 
     @property
@@ -301,7 +301,7 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def count_variance(self) -> tuple[float, float, float, float]:
-        """The numbers κ, τ and ω, and the rest per pair, from which `text_counts` computes Var κ̂ over texts."""
+        """The numbers κ, τ and ω, and the variance per pair that they omit; `text_counts` needs them for Var κ̂."""
         law = self.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
         if not self.repeats.any():
@@ -313,8 +313,8 @@ class TextLayout(GroupLayout):
     def count_deviations(self) -> Array:
         """The standard deviation over texts of the share of equal ids that two rows see, divided by κ, (2 R, 2 R).
 
-        It counts only tokens that are not known; its variance is explained in `text_counts`. Two rows of one sequence
-        are taken as those of two.
+        It counts only tokens whose ids are not known; `text_counts` explains its variance. Two rows of one sequence are
+        treated as rows of two sequences.
         """
         same, first, clumps, left = self.count_variance
         seen = np.maximum(self.seen_all, 1.0)
@@ -359,13 +359,13 @@ class TextLayout(GroupLayout):
         return out
 
     def root(self, kernel: Array) -> Array:
-        """Return a root by eigenvectors, since the mixture over ids makes the kernel slightly indefinite."""
+        """Return a square root by eigenvectors, because the mixture over ids makes the kernel slightly indefinite."""
         return eigen_root(kernel)
 
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the keys, in which a probe has its word's key; the token's own part is left out."""
+        """Return the keys, with the word's key for a probe, and the variance of the probe's own part, which they omit."""
         shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
         (mean, extra), (added, beside_word), probes = parts, self.of_words(kernel), self.probes
         keys = mean + np.sqrt(extra)[:, None, None, :, None] * shared
@@ -387,7 +387,7 @@ class TextLayout(GroupLayout):
         return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
 
     def key_places(self, kernel: Array) -> Array:
-        """Return the share of a place in the keys, 0 for probes, whose keys are their words'."""
+        """Return the share of a key's own part that depends on its position only; 0 for probes, which have a word's key."""
         shares = self.of_places(kernel)
         shares[..., self.probes] = 0.0
         return shares
@@ -430,11 +430,11 @@ class TextLayout(GroupLayout):
         return places
 
     def without_words(self, smooth: Array, kernel: Array) -> Array:
-        """Return a kernel from `smooth_and_own` without the share κ of a pair for tokens that stand for themselves."""
+        """Return a kernel from `smooth_and_own` with K_ii lowered where the excess of K_ii in `mixed` is negative."""
         return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
 
     def attend(self, kernel: Array) -> Array:
-        """Return the attended products, with the excess of repeated words in rows of one word."""
+        """Return the attended products A K Aᵀ; rows with equal ids also get the excess from repeated words."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
         return super().attend(kernel) + words @ repeated @ words.T * (self.coincidences - 1.0)
 

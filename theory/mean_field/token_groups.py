@@ -88,7 +88,7 @@ class GroupLayout(MatrixLayout):
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the key of one token of each group, and the variance that it leaves out.
+        """Return the key of one token of each group, and the part of the token's key variance that it does not contain.
 
         The shape of the keys is (batch, heads, samples, r, d_k).
 
@@ -169,7 +169,7 @@ class GroupLayout(MatrixLayout):
         return np.divide(common, added, out=np.zeros_like(added), where=added > 0)
 
     def shared_by_place(self, normals: Array, share: Array, generator: np.random.Generator) -> Array:
-        """Return normals that have a share of their variance in common with those of their position in other sequences.
+        """Return normals of which a share of the variance is common to one position of all sequences.
 
         Args:
             normals: independent normals of every representative, (..., S r, columns).

@@ -96,9 +96,9 @@ class GroupedAttention:
     def of_members(self, tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         """Apply the branch to the kernel of several followed tokens per group, (batch, members, members).
 
-        Each followed token has its own query. Keys and values are those that the tokens of a group have in common. If
-        one pair's product were used for all pairs of its groups, the deviation of that pair would count as often as
-        there are pairs, and the products would not be a kernel.
+        Each followed token has its own query. Keys and values are the part common to all tokens of a group. If one
+        pair's product were used for all pairs of its groups, the deviation of that pair would count as often as there
+        are pairs, and the products would not be a kernel.
 
         Args:
             tokens: layout of the followed tokens.
@@ -379,7 +379,7 @@ class GroupedAttention:
         return np.maximum(1.0 - squares.reshape(*squares.shape[:3], -1), 0.0)
 
     def _of_varying(self, tokens: GroupLayout, patterns: GroupedPatterns, deviations: Array, scale: Array) -> Array:
-        """Return scale Σ_jl A_ij A_kl δ_j δ_l over different tokens j and l, averaged over heads and samples.
+        """Return scale Σ_jl A_ij A_kl δ_j δ_l over different tokens j and l, averaged over samples.
 
         Args:
             tokens: layout of the representatives.

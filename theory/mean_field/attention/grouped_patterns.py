@@ -232,7 +232,7 @@ def columns(array: Array, sequences: int) -> Array:
 def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
     """Return, for each sample, the sum of the weights of some tokens of each group, from the other samples.
 
-    If there are more tokens than samples, the sum has the mean and the variance of their sum.
+    Other samples replace the tokens. With more tokens than samples, mean and variance of the sum are still right.
 
     Args:
         number: number of tokens of each group, (r,).

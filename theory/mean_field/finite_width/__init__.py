@@ -39,10 +39,13 @@ def inverse_energy(branch: BranchMoments) -> sp.Expr:
 
 
 def backward_energy(branch: BranchMoments) -> sp.Expr:
-    """Return d times the relative excess over 1 + b of the squared gradient below a residual sum, off 1 and off x.
+    """Return d times the relative excess over 1 + b of the squared gradient below a residual sum.
 
-    u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Off x it loses b/((1 + b) d),
-    since x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its input and fresh
+    Only the component orthogonal to 1 and to x counts.
+
+    u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Without its component along x, u
+    loses b/((1 + b) d), since x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its
+    input and fresh
     elsewhere: two dimensions of d are lost to 1 and x, and where there is an inner nonlinearity the known direction
     gives 1/((1 + b) d) and costs 1/d.
     """
