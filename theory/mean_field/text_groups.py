@@ -365,7 +365,7 @@ class TextLayout(GroupLayout):
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the keys, with the word's key for a probe, and the variance of the probe's own part, which they omit."""
+        """Return the keys, with the word's key for a probe, and the omitted variance of the probe's own part."""
         shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
         (mean, extra), (added, beside_word), probes = parts, self.of_words(kernel), self.probes
         keys = mean + np.sqrt(extra)[:, None, None, :, None] * shared
@@ -387,7 +387,7 @@ class TextLayout(GroupLayout):
         return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
 
     def key_places(self, kernel: Array) -> Array:
-        """Return the share of a key's own part that depends on its position only; 0 for probes, which have a word's key."""
+        """Return the share of a key's own part that depends on its position only; 0 for probes."""
         shares = self.of_places(kernel)
         shares[..., self.probes] = 0.0
         return shares
