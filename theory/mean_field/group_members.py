@@ -93,8 +93,8 @@ class MemberLayout(GroupLayout):
         """Return the standard deviation of products over pairs of different tokens of a group, (..., r).
 
         The function subtracts row and column means: a row's weights change by differences of values, and the part that
-        all tokens share cancels. The divisor is the number of pairs, not of degrees of freedom,
-        because the rest is in the means over pairs.
+        all tokens share cancels. The divisor is the number of pairs, not of degrees of freedom, because the means over
+        pairs contain the remaining variance.
 
         Args:
             kernel: kernel of the followed tokens, (..., members, members).

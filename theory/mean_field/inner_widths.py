@@ -150,9 +150,9 @@ _NONE = InnerWidths(share=0.0, inside=0.0, dropped=0.0, normalized=False)
 def attention_widths(stack: Stack) -> InnerWidths:
     """Return the corrections from attention's k d_k different values, compared with d Gaussian inner coordinates.
 
-    Without W^O the values are the branch's output, and d of them vary as much as its matrix already does. Values
-    shared by heads are copied into the stream; the norm's projector then takes as much again from the gradient of
-    W^V.
+    Without W^O, the values are the branch's output, and the variation of d values is already counted with its matrix.
+    Values shared by heads are copied into the stream; the norm's projector then removes the same amount once more from
+    the gradient of W^V.
     """
     if stack.branches == "feed_forward":
         return _NONE

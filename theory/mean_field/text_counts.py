@@ -17,8 +17,8 @@ excess product of two equal words. An MLP passes them with the slope of its kern
 attentions are alike, and are stored as one.
 
 A norm divides by sizes, which frequent words make larger too. So it removes from a product the share by which its
-tokens' sizes vary, and after it the sizes no longer vary. An MLP passes the common part of two texts with another
-slope than that of two tokens of one text, which are more alike.
+tokens' sizes vary, and after it the sizes no longer vary. An MLP passes the common part of two texts with another slope
+than that of two tokens of one text, which are more correlated.
 
 Assumes even attention weights: those of h heads with random attention are even in the mean to 1/h. For two tokens of
 one sequence, whose texts are partly the same, the part of rare words is taken as that of two sequences. First order
@@ -125,8 +125,8 @@ class WordWeights:
         """Return the relative variance over texts of the product of two tokens, (..., 2 R, 2 R).
 
         Args:
-            stream: kernel of the stream that has these weights, likewise.
-            normed: whether its norm is what counts, which leaves what angles vary by.
+            stream: kernel of the stream that has these weights, (..., 2 R, 2 R).
+            normed: whether a norm reads the stream, so that only variations of the tokens' angles remain.
         """
         if not self.behind:
             return np.zeros_like(stream)

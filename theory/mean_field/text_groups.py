@@ -48,8 +48,9 @@ _FIRST_HEADS, _HEADS = 32, 8
 def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
     """Return the largest number of heads that a layer samples for text.
 
-    Small embeddings vanish next to the first layer's attention. It decides how alike the tokens of all layers are, and
-    gradients are not linear in that: 8 of the 32 heads of Llama 3 8B make the norm a quarter too large.
+    With small embeddings, the stream consists almost only of the first layer's attention. The number of its heads
+    decides how correlated the tokens of all layers are, and gradients are not linear in the correlation: 8 of the 32
+    heads of Llama 3 8B make the norm a quarter too large.
     """
     return _FIRST_HEADS if layer == 1 else COARSE_HEADS if coarse and layer < depth else _HEADS
 

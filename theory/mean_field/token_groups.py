@@ -159,7 +159,7 @@ class GroupLayout(MatrixLayout):
     def of_places(self, kernel: Array) -> Array:
         """Return the share of a token's excess in K_ii that the token at its position in another sequence also has.
 
-        All sequences have one table of positions, so that tokens of one position are more alike than others. The
+        All sequences share one table of positions, so that tokens at one position are more correlated than others. The
         shape is (..., S r).
         """
         smooth, added = self.smooth_and_own(kernel)

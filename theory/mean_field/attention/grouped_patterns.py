@@ -179,11 +179,9 @@ def _queries_and_keys(
         of_rows: kernel of the tokens that attend.
 
     Returns:
-        Queries, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by
-            those
-        of queries, of a group's keys around the mean key and of the part that one token's key leaves out; then the
-            divisors
-        of norms, or None.
+        Queries, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by those
+        of queries, of a group's keys around the mean key and of the part that the key of one token lacks; then the
+        divisors of norms, or None.
     """
     smooth, extra = tokens.smooth_and_own(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
