@@ -99,7 +99,7 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
 
 
 def sample_comparison_lines(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """Return a printed table of sampled and predicted quantities in the first and last layer of one network.
+    """Format a table of sampled and predicted quantities in the first and last layer of one network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.
 

@@ -265,7 +265,7 @@ def _say_how_long(file: str) -> None:
 
 
 def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """Return the `model_type` of a configuration, or None for a network that flags describe."""
+    """Return the `model_type` of a configuration ("nanogpt" without one), or None for a network that flags describe."""
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
 

@@ -141,7 +141,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 
 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
-    """Print a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
+    """Format a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
     if len(sampled) > _NETWORKS:
         return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
     lines: list[str] = []
