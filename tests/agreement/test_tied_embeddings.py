@@ -115,8 +115,8 @@ QUERIES = [
 @pytest.mark.parametrize("case", QUERIES, ids=str)
 def test_random_queries_and_keys(case):
     """Every quantity of every layer within 3% or 4 standard errors, of samples and of theory together."""
-    stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64, "embeddings": "tied"} | case)
-    worst, names = off(sample(stack, draws=128, seed=0), predict(stack, patterns=512))
+    stack = Stack(**{"width": 512, "depth": 2, "tokens": 4, "vocab": 64, "embeddings": "tied"} | case)
+    worst, names = off(sample(stack, draws=128, seed=0), predict(stack, patterns=256))
     assert worst <= 1, names
 
 

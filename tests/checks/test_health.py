@@ -36,7 +36,7 @@ def test_planted_faults_are_named_by_layer(name, layers, fault):
         assert (layer, KINDS[fault]) in [(alarm.layer, alarm.kind) for alarm in found]
 
 
-@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre", "transformer-post", "transformer-pre"])
+@pytest.mark.parametrize("name", ["encoder-post", "transformer-pre"])
 def test_healthy_modules_raise_no_alarm(name):
     """Each of two seeds by itself; 100 are in `make evidence`."""
     frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=2).frame
