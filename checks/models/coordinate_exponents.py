@@ -38,7 +38,7 @@ Row = tuple[str, str, str, int, int, int, float]
 
 
 class Exponent(NamedTuple):
-    """The fitted exponent of a module's output or its change in the width or depth, with its expected range.
+    """The fitted exponent, in width or depth, of a module's output or its change, with the expected range.
 
     Attributes:
         against: "width" or "depth".
@@ -104,7 +104,7 @@ class Sizes:
         """Return the exponent of an exactly known quantity from its values at the smallest and the largest size.
 
         Args:
-            quantity: a quantity of `Stepped.rows` before the first step; the exponent of a missing multiplier is 0.
+            quantity: a quantity of `Stepped.rows`, taken in the first step in which it is above 0.
             place: the module's name.
             base: the quantity in which the exponent is taken; the width or depth itself if left out.
         """
@@ -115,7 +115,10 @@ class Sizes:
         return float(np.log(ends[1] / ends[0]) / np.log(sizes[1] / sizes[0]))
 
     def at(self, quantity: str, place: str, size: int) -> float:
-        """Return the mean of a quantity of a module at one size, in the first step in which it is above 0."""
+        """Return the mean of a quantity of a module at one size, in the first step in which it is above 0.
+
+        If the quantity was not measured, the result is 1 for a multiplier and NaN otherwise.
+        """
         missing = 1.0 if quantity.endswith("multiplier") else float("nan")
         return self.first.get((quantity, place, size), missing)
 

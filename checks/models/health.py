@@ -197,7 +197,10 @@ def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Fi
 
 
 def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Find parameters whose gradient is missing or 0 in a layer but not in most layers."""
+    """Find parameters whose gradient is missing or 0 in a layer but not in most layers.
+
+    Frozen and idle parameters do not count.
+    """
     gradients = rows[(rows["quantity"] == "gradient") & (rows["value"] > 0)]
     weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"].isin(["frozen", "idle"])]
     place = ["layer", "parameter"]
@@ -297,7 +300,7 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
 
 @cache
 def _norm_scatter(entries: float) -> float:
-    """Return the largest difference by chance of ln(norm) for two random tensors with so many entries."""
+    """Return the largest difference of ln(norm) that chance explains, for two random tensors of a size."""
     high, low = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], entries)
     return float(np.log(high / low)) / 2
 

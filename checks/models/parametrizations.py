@@ -9,9 +9,9 @@ order 1, at the start and after every step. Logits W_0 x are of order n^-1/2 to 
 - Standard: entries of variance 1/fan-in and no multiplier. All outputs, including logits, are of order 1 at the start,
 and the gradient with respect to a unit is of order n^-1/2. With one learning rate for all weights, the first step
 changes outputs by these orders. Optimizers that divide by the gradient's size: n for hidden and output matrices, 1 for
-other weights. SGD: n^1/2 for hidden matrices, n for the output matrix, n^-1/2 for weights before the hidden matrices,
-and 1 for the output's bias. Muon, whose update of W is an orthogonal matrix times sqrt(max(1, rows/columns)): 1 for
-hidden and input matrices; for the output matrix n^1/2 if it has fewer rows than columns, else 1.
+other weights. SGD: n^1/2 for hidden matrices, n for the output matrix, n^-1/2 for input matrices, gains and biases, and
+1 for the output's bias. Muon, whose update of W is an orthogonal matrix times sqrt(max(1, rows/columns)): 1 for hidden
+and input matrices; for the output matrix n^1/2 if it has fewer rows than columns, else 1.
 - CompleteP (Dey et al. 2025): mu-P in the width, and branches divided by the depth, so that all outputs and changes are
 of order 1 in the depth.
 
@@ -120,5 +120,5 @@ def passed_asked(parametrization: Parametrization) -> Range | None:
 
 
 def logit_asked(parametrization: Parametrization) -> float:
-    """Return the required exponent of the factor of q·k in the key size d_k: -1/2 in the standard parametrization."""
+    """Return the required exponent of the factor of q·k in the key size d_k: -1/2 if standard, else -1."""
     return -HALF if parametrization == "sp" else -1.0

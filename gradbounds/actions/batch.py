@@ -308,7 +308,10 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 4 kappa of its squared norm."""
+    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 2 kappa of its gradient's norm.
+
+    Here kappa is the probability of equal tokens within a sequence; the squared norm is off by up to 4 kappa.
+    """
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
     return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
@@ -322,7 +325,11 @@ def _of_law(law: TextLaw) -> list[str]:
     return [
         f"Probability of equal tokens at two positions: {law.within:.3g} within a sequence, {law.across:.3g} in two.",
         f"Probability of equal labels: {law.same_word_labels:.3g} for equal tokens, else {law.other_word_labels:.3g}.",
-    ]
+    ] + (
+        ["Within a sequence: {:.3g} for equal tokens, else {:.3g}.".format(*law.labels_within)]
+        if law.labels_within
+        else []
+    )
 
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:

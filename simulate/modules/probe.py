@@ -33,8 +33,8 @@ _MOVED = 0.02
 # Entries this many times the median one are no draw; and how near gradients are that are the same.
 _GARBAGE, _LOOKED_AT, _EQUAL = 1e6, 65_536, 1e-3
 ROUNDED = 2.0**-23
-"""The share of a layer's largest gradient, times weight, below which another may be rounding: single precision's
-spacing.
+"""The share of a layer's largest product gradient x weight below which another may be a rounding error. The share is
+the spacing of single precision.
 
 Gates of experts that cannot learn have 1e-8, and the weakest gates that learn have 1e-4.
 """
@@ -65,10 +65,10 @@ class Probed:
             entries (their number), far_entry (the largest entry divided by the median one, if that is implausibly
             large), alike (1 if entries along an axis are equal and have equal gradients), frozen (1 if it is frozen),
             shared (1 if it has two names), embedding (1 for an nn.Embedding's weight), idle (1 for an expert without
-            tokens). If the gradient is 0, for one seed only, gradient_later (the gradient after all parameters that are
-            0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`), gradient_double (in double
-            precision). Quantity of the whole module: loss. One module has width and depth 0 (`ALONE`), and its matrices
-            have shortest, the smaller of both lengths; the layers of its first list have energy_smaller_ends
+            tokens). If the gradient is 0, for one seed only, gradient_later (the gradient's norm after all parameters
+            that are 0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`), gradient_double (in
+            double precision). Quantity of the whole module: loss. One module has width and depth 0 (`ALONE`), and its
+            matrices have shortest, the smaller of both lengths; the layers of its first list have energy_smaller_ends
             (`simulate.modules.branch_ends.smaller_ends`).
         notes: remarks on frozen, unused and shared parameters, and on layers that ran more than once, one line each.
         tests: the exact tests of the first module, of the first width and depth.
@@ -311,8 +311,8 @@ def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
     """Return the gradients of layers' parameters with gradient 0, after parameters that begin at 0 have moved.
 
     A weight before a matrix of 0 gets a gradient as soon as that matrix moves; a weight before two such factors in a
-    row
-    never does. Parameters are moved repeatedly, as long as others get a gradient from it; at the end they are 0 again.
+    row never does. Parameters are moved repeatedly until no further parameter gets a gradient; at the end they are 0
+    again.
     """
     parameters = dict(built.module.named_parameters())
     of_layers = tuple(f"{name}." for part in lists for name in part.names)

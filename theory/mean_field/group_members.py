@@ -48,7 +48,7 @@ class MemberLayout(GroupLayout):
         seen = groups.seen[np.ix_(group, group)] / copies[group]
         return cls(
             groups.count, places=groups.places[group], sizes=sizes, pairs=pairs, twins=twins, seen=seen, groups=groups,
-            group=group,
+            group=group, coarse=groups.coarse,
         )  # fmt: skip
 
     def repeated(self, sequences: int, *, apart: bool = False) -> MemberLayout:

@@ -131,7 +131,10 @@ def text_inputs(stack: Stack, tokens: TextLayout, law: TextLaw) -> Inputs[Array]
     if stack.positions != "none":  # learned
         places = np.equal.outer(tokens.places, tokens.places) * 1.0
         kernel = kernel + (places + (stack.positions == "learned_segment")) * stack.embedding_scale**2
-    same = law.other_word_labels + (law.same_word_labels - law.other_word_labels) * one_word
+    same = np.where(one_word, law.same_word_labels, law.other_word_labels)
+    if law.labels_within:
+        sequence = np.arange(len(same)) * tokens.sequences // len(same)
+        same = np.where(np.equal.outer(sequence, sequence), np.where(one_word, *law.labels_within), same)
     return Inputs(kernel[None], np.maximum(same, np.eye(len(same)))[None])
 
 

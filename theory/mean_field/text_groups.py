@@ -34,15 +34,15 @@ import numpy as np
 
 from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.sequence_blocks import whole
-from theory.mean_field.token_groups import GroupLayout, with_diagonal
+from theory.mean_field.token_groups import COARSE_HEADS, GroupLayout, with_diagonal
 
 if TYPE_CHECKING:
     from theory.mean_field.text_law import TextLaw
 
 # Tokens that a probe stands for, of those of its representative: as a key it weighs nothing.
 _NOTHING = 1e-9
-# Sampled heads at most: in the first layer, above it, and above it with coarse groups.
-_FIRST_HEADS, _HEADS, _COARSE_HEADS = 32, 8, 2
+# Sampled heads at most: in the first layer, and above it.
+_FIRST_HEADS, _HEADS = 32, 8
 
 
 def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
@@ -51,7 +51,7 @@ def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
     Small embeddings vanish next to the first layer's attention. It decides how alike the tokens of all layers are, and
     gradients are not linear in that: 8 of the 32 heads of Llama 3 8B make the norm a quarter too large.
     """
-    return _FIRST_HEADS if layer == 1 else _COARSE_HEADS if coarse and layer < depth else _HEADS
+    return _FIRST_HEADS if layer == 1 else COARSE_HEADS if coarse and layer < depth else _HEADS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,7 @@ class TextLayout(GroupLayout):
         frequencies: frequency of every token id, with sum 1.
         own_labels: probability of every token id that its label is the same id.
         independent_labels: whether labels are independent of all token ids; otherwise a label is the next token id.
-        coarse: whether layers above the first one sample few heads.
+        clumping: covariances of ids that clump, as in `TextLaw`.
     """
 
     neighbours: Array
@@ -98,7 +98,7 @@ class TextLayout(GroupLayout):
     frequencies: Array
     own_labels: Array
     independent_labels: bool
-    coarse: bool = False
+    clumping: tuple[float, float, float] | None = None
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False, coarse: bool = False) -> TextLayout:
@@ -137,7 +137,7 @@ class TextLayout(GroupLayout):
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
             seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
             frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
-            independent_labels=law.independent_labels, coarse=coarse,
+            independent_labels=law.independent_labels, clumping=law.clumping, coarse=coarse,
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
@@ -300,14 +300,14 @@ class TextLayout(GroupLayout):
         return out
 
     @cached_property
-    def count_variance(self) -> tuple[float, float, float]:
-        """The numbers κ and τ, and the rest per pair, from which `text_counts` computes Var κ̂ over texts."""
+    def count_variance(self) -> tuple[float, float, float, float]:
+        """The numbers κ, τ and ω, and the rest per pair, from which `text_counts` computes Var κ̂ over texts."""
         law = self.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
         if not self.repeats.any():
-            return same, 0.0, 0.0
-        first = max(triple - same**2, 0.0)
-        return same, first, max(same - same**2 - 2.0 * first, 0.0)
+            return same, 0.0, 0.0, 0.0
+        first, clumps, _ = self.clumping or (max(triple - same**2, 0.0), 0.0, 0.0)
+        return same, first, clumps, max(same - same**2 - 2.0 * first, 0.0)
 
     @cached_property
     def count_deviations(self) -> Array:
@@ -316,11 +316,12 @@ class TextLayout(GroupLayout):
         It counts only tokens that are not known; its variance is explained in `text_counts`. Two rows of one sequence
         are taken as those of two.
         """
-        same, first, left = self.count_variance
+        same, first, clumps, left = self.count_variance
         seen = np.maximum(self.seen_all, 1.0)
         unknown = seen - 1.0
-        variance = unknown * unknown.T * (first * (unknown + unknown.T) + left) / np.square(seen * seen.T)
-        return np.asarray(np.sqrt(variance) / same)
+        others = np.maximum(unknown - 1.0, 0.0)
+        variance = first * (unknown + unknown.T) + left + clumps * others * others.T
+        return np.asarray(np.sqrt(unknown * unknown.T * variance) / (seen * seen.T * same))
 
     def repeat_extremes(self, entries: int) -> Array:
         """The sign of two texts' excess of shared token ids, 1 or -1, (entries or 1, 2 R, 2 R or 1).

@@ -24,8 +24,13 @@ _NODE = 0.5 - 0.5 / 3.0**0.5
 _LEAST = 4
 _GROUPS = 8
 
-HEADS = 16
-"""Sampled heads at most, where tokens differ."""
+HEADS, COARSE_HEADS = 16, 2
+"""The largest number of sampled heads where tokens differ, and with coarse groups in the layers between the ends."""
+
+
+def group_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
+    """Return the largest number of heads that a layer samples; more would average out little among many tokens."""
+    return COARSE_HEADS if coarse and 1 < layer < depth else HEADS
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -39,6 +44,7 @@ class GroupLayout(MatrixLayout):
             representative stands for count as that one and its twin, in one sequence and in two.
         twins: index of the other representative of the group, (r,), or its own index if a token stands for itself.
         seen: number of the column's tokens that the row's token attends to, (r, r).
+        coarse: whether layers above the first one sample few heads.
     """
 
     places: Array
@@ -46,6 +52,7 @@ class GroupLayout(MatrixLayout):
     pairs: Array
     twins: Array
     seen: Array
+    coarse: bool = False
 
     def repeated(self, sequences: int, *, apart: bool = False) -> GroupLayout:
         """Return the layout of several sequences, one after another, which do not attend to each other.
@@ -64,11 +71,12 @@ class GroupLayout(MatrixLayout):
         return GroupLayout(
             self.count * sequences, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs,
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
+            coarse=self.coarse,
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
-        """Return the largest number of heads that a layer samples; more would average out little among many tokens."""
-        return HEADS
+        """Return the largest number of heads that a layer samples."""
+        return group_heads(layer, depth, coarse=self.coarse)
 
     def same_word(self, words: None) -> Array:
         return np.eye(len(self.sizes))
