@@ -160,7 +160,9 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
             '<a href="explore.html">Explore it live</a>: 26 published models, and networks around the paper\'s. '
             '<a href="explore.html#tour=1">A tour in five stops</a>: guess, then see.'
         )
-        context["body"] = picture.sub(rf"\g<0><br>{below}", context["body"])
+        context["body"] = picture.sub(
+            rf'<a href="_images/gradient_over_layers.svg">\g<0></a><br>{below}', context["body"]
+        )
         without = 'Without a checkout, <a href="explore.html">explore</a> works here, in your browser.'
         command = r"(<p>Install from a checkout.*?--constraint.*?</code>)"
         context["body"] = re.sub(command, rf"\1 {without}", context["body"], count=1, flags=re.S)
