@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import gradbounds as gb
 from checks.models.judge import judged_module
-from gradbounds.actions.logged_layers import beside_module
+from gradbounds.actions.logged_layers import compare_with_module
 from gradbounds.cli import main
 from simulate.modules.factories import moved
 from simulate.modules.layers import layer_lists
@@ -291,7 +291,7 @@ def test_a_name_is_that_of_the_longest_parameter_in_it():
     measured = SimpleNamespace(
         frame=frame, names={("layers", 1): "layers.0", ("decoder.layers", 1): "decoder.layers.0", ("odd", 2): "odd.3"}
     )
-    table, unmatched = beside_module(names, measured)
+    table, unmatched = compare_with_module(names, measured)
     assert table["role"].tolist() == ["decoder.layers: up.weight", "layers: up.weight", "odd: up.weight"]
     assert unmatched == [
         "layers.0.up.weight2, which is 0", "xlayers.0.up.weight", "layers.10.up.weight", "odd.1.up.weight",
