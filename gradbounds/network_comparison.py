@@ -50,7 +50,7 @@ def comparison_lines(
 
 
 def _whole(table: pd.DataFrame, value: str) -> tuple[float, float]:
-    """Return the loss, and the gradient norm of all matrices, of a column of a `layer_table`."""
+    """Return the loss and the gradient norm of all matrices from one column of a `layer_table`."""
     gradients = table.loc[table["quantity"].str.contains("grad_"), value]
     return float(table.loc[table["quantity"] == "loss", value].mean()), float((gradients**2).sum() ** 0.5)
 
