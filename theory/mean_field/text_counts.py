@@ -151,7 +151,7 @@ class WordWeights:
         removed = correlation * np.sqrt(energies[..., None, :] / energies[..., :, None])
 
         def rows(products: Array, lone: Array) -> Array:
-            """The coefficient of a variance that tokens of the row have by products of their weights."""
+            """Return the factor on the variance of the row's token counts, from products of the tokens' weights."""
             sized, flat = np.einsum("brpq,bqr->bpr", products, size), products.reshape(pairs.shape)
             squares = removed**2 * np.einsum("bpr,bpr->br", sized, size)[:, places, None]
             coefficients = []
