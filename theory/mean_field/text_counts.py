@@ -150,20 +150,18 @@ class WordWeights:
         # A norm takes from a product the share of it by which its token's size varies.
         removed = correlation * np.sqrt(energies[..., None, :] / energies[..., :, None])
 
-        def rows(products: Array, same_token: Array) -> Array:
+        def rows(products: Array, lone: Array) -> Array:
             """Return the factor on the variance of the row's token counts, from products of the tokens' weights."""
             sized, flat = np.einsum("brpq,bqr->bpr", products, size), products.reshape(pairs.shape)
             squares = removed**2 * np.einsum("bpr,bpr->br", sized, size)[:, places, None]
-            variances = []
+            coefficients = []
             for each_sum in sums:
                 # Of the pair of a row's own token and the column's it is given whether they hold one word.
-                met = (flat - same_token) @ _squares(each_sum).mT + same_token @ _squares(
-                    np.maximum(each_sum - itself, 0.0)
-                ).mT
+                met = (flat - lone) @ _squares(each_sum).mT + lone @ _squares(np.maximum(each_sum - itself, 0.0)).mT
                 with_sizes = np.einsum("bpr,bps->brs", sized, each_sum)
                 met, with_sizes = (part[:, places[:, None], places] for part in (met, with_sizes))
-                variances.append(np.maximum(met - 2.0 * removed * with_sizes + squares, 0.0))
-            return np.where(tokens.one_sequence, *reversed(variances))
+                coefficients.append(np.maximum(met - 2.0 * removed * with_sizes + squares, 0.0))
+            return np.where(tokens.one_sequence, *reversed(coefficients))
 
         of_rows, of_both = rows(by_two, alone), rows(of_clumps, 0.0 * alone)
         of_pairs = (pairs @ pairs.mT - alone @ alone.mT)[:, places[:, None], places]
