@@ -202,9 +202,10 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
 
     Corrections are O(L/d) in the first layers, c/d with c from the family and from widths inside branches, and
     `output_correction`. The overlap of a matrix with its n inputs gives O(n/d): the output matrix's gradient is off by
-    0.06 n/d at L = 1, V = 16, and a fifth leaves room. Theory is exact for heads of any width, so d/h does not enter,
-    except in two cases (docs/attention.md). A shared matrix of queries and keys has its own logits in the exponent, and
-    theory omits 1/d_k if queries and keys are normalized or rotated.
+    0.06 n/d at L = 1, V = 16, and a fifth of `PER_ORDER` is above this. Theory is exact for heads of any width, so d/h
+    does not enter, except in two cases (docs/attention.md). The first is one matrix for queries and keys, which puts a
+    token's logit with itself into the exponent. The second is 1/d_k, which theory omits if queries and keys are
+    normalized or rotated.
     """
     width = stack.width
     corrections = [

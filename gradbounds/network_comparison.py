@@ -98,8 +98,8 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     return lines
 
 
-def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """Print a table of sampled and predicted quantities in the first and the last layer of one network.
+def sample_comparison_lines(stack: Stack, rows: pd.DataFrame) -> list[str]:
+    """Format a table of sampled and predicted quantities in the first and last layer of one network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.
 

@@ -49,7 +49,7 @@ SEEN = 0.01
 def network_lines(
     stack: Stack, table: pd.DataFrame, reason: str, *, every_layer: bool = True, evidence: str = ""
 ) -> list[str]:
-    """Print theory's norms and the sampled norms of one network, layer by layer.
+    """Format theory's norms and the sampled norms of one network, layer by layer.
 
     Args:
         stack: the network.
@@ -83,7 +83,7 @@ def network_lines(
 
 
 def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> list[str]:
-    """Print gradient norms by layer and matrix, of every layer or only of layers 1, 2, 4, ... and the last.
+    """Format gradient norms by layer and matrix, of every layer or only of layers 1, 2, 4, ... and the last.
 
     Args:
         stack: the network.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from checks.models.coordinate_exponents import MARGIN, OFF, Exponent, Sizes, judged_rows
-from checks.models.parametrizations import Range, Role, logit_asked
+from checks.models.parametrizations import Range, Role, logit_exponent
 from checks.statistics import Array
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
@@ -133,7 +133,7 @@ class _Judge:
         return {place: off for place, off in zip(places, offs, strict=True) if abs(off) > MARGIN}
 
     def _attention(self) -> Iterator[Cause]:
-        asked = logit_asked(self._parametrization)
+        asked = logit_exponent(self._parametrization)
         for place in self._places.get("logit_scale", {}):
             ends = self._sizes.values[0], self._sizes.values[-1]
             low, high = (self._sizes.at("key_size", place, size) for size in ends)

@@ -10,7 +10,16 @@ import numpy as np
 from scipy.special import stdtrit
 
 from checks.fits import LEAST_POINTS, pooled_contrast, pooled_weights
-from checks.models.parametrizations import HALF, Range, Role, crowded, own_asked, passed_asked, role_of, start_asked
+from checks.models.parametrizations import (
+    HALF,
+    Range,
+    Role,
+    crowded,
+    own_change_exponents,
+    passed_change_exponents,
+    role_of,
+    start_exponents,
+)
 from checks.statistics import Array
 from simulate.modules.coordinates import Stepped
 from simulate.modules.weight_places import Owner
@@ -292,15 +301,15 @@ def _asked(
         if not grows and place not in readouts:
             return None
         # Logits move with the steps, which standard ones do as they like.
-        return start_asked(parametrization, grows=grows) if not step or parametrization != "sp" else None
+        return start_exponents(parametrization, grows=grows) if not step or parametrization != "sp" else None
     if quantity == "passed":
-        return passed_asked(parametrization) if grows or place in readouts else None
+        return passed_change_exponents(parametrization) if grows or place in readouts else None
     owner, role = sizes.owners.get((place, parameter), (None, None))
     if owner is None or role is None or (parametrization == "sp" and step != first.get((place, parameter))):
         return None
     # At the middle of the sizes, as lengths that grow are known of the largest.
     inputs = owner.inputs * (sizes.values[0] / sizes.values[-1]) ** 0.5
-    return own_asked(
+    return own_change_exponents(
         parametrization, role, stepped.steppers.get(owner.weight, ""), common, crowd=crowded(owner.vectors, inputs),
         attention=sizes.attention,
     )  # fmt: skip

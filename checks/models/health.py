@@ -226,7 +226,7 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
     parameters is of the same kind, unless the configuration names another kind or at most half of the layers have these
     parameters.
     """
-    has, configured = _names(rows[rows["quantity"] == "weight"], layers), _said_kinds(config, layers)
+    has, configured = _names(rows[rows["quantity"] == "weight"], layers), _configured_kinds(config, layers)
     whole = [names for names in has.values() if not any(names < other for other in has.values())]
     labels, known = np.zeros(len(layers), int), dict[Any, int]()
     owned = Counter(name for names in has.values() for name in names)
@@ -240,7 +240,7 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
     return labels
 
 
-def _said_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
+def _configured_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
     """Return each layer's type by the module's configuration ("" without one), and whether it is declared dense."""
     config = {**config, **(config.get("text_config") or {})}
     types, first = config.get("layer_types"), config.get("first_k_dense_replace")

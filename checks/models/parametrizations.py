@@ -67,7 +67,7 @@ def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool
     return "vector" if output_grows else "inner"
 
 
-def start_asked(parametrization: Parametrization, *, grows: bool) -> Range:
+def start_exponents(parametrization: Parametrization, *, grows: bool) -> Range:
     """Return the expected range of the exponent of a module's output before training, as (low, high)."""
     if grows or parametrization == "sp":
         return 0.0, 0.0
@@ -87,7 +87,7 @@ def crowded(vectors: int, inputs: float) -> bool:
     return pi * vectors / 2 > inputs
 
 
-def own_asked(
+def own_change_exponents(
     parametrization: Parametrization, role: Role, optimizer: str, rate: float, *, crowd: bool = False,
     attention: bool = False,
 ) -> Range | None:  # fmt: skip
@@ -114,11 +114,11 @@ def own_asked(
     return None if asked is None else (asked + rate - less, asked + rate)
 
 
-def passed_asked(parametrization: Parametrization) -> Range | None:
+def passed_change_exponents(parametrization: Parametrization) -> Range | None:
     """Return the expected range of the exponent of output changes that a changed input causes; None without one."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 
-def logit_asked(parametrization: Parametrization) -> float:
+def logit_exponent(parametrization: Parametrization) -> float:
     """Return the required exponent of the factor of q·k in the key size d_k: -1/2 if standard, else -1."""
     return -HALF if parametrization == "sp" else -1.0

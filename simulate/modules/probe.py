@@ -23,7 +23,7 @@ from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, check_sizes, of_every_module, seeded
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
-from simulate.modules.redrawn import beside_draws
+from simulate.modules.redrawn import independent_draw_rows
 from theory.stack import Stack
 
 # So many modules of every width and depth are asked for the response of their layers, and for what learns later.
@@ -165,7 +165,7 @@ def _one(
     unseen |= unseen_layers(lists, rows[0])
     if not tests:
         exact = exact_tests(built, lists)
-        tests.append(replace(exact, rows=(*exact.rows, *beside_draws(built, lists, seed))))
+        tests.append(replace(exact, rows=(*exact.rows, *independent_draw_rows(built, lists, seed))))
     return rows
 
 
@@ -255,7 +255,7 @@ def _parameters(
     for key, parameter in parameters.items():
         place, *others = places[key]
         if others:
-            notes.append(f"shared: {_said(place)} is also {', '.join(map(_said, others))}")
+            notes.append(f"shared: {_place_text(place)} is also {', '.join(map(_place_text, others))}")
         rows += [(*place, "weight", weights[key]), (*place, "entries", weights[key].new_tensor(parameter.numel()))]
         marks = {"shared": bool(others), "embedding": key in embeddings}
         rows += [(*place, mark, torch.ones_like(weights[key])) for mark, true in marks.items() if true]
@@ -275,7 +275,7 @@ def _parameters(
         if (times := _far_entry(parameter.detach())) > _GARBAGE:
             rows.append((*place, "far_entry", weights[key].new_tensor(times)))
     for (what, part, name), numbers in silent.items():
-        place_text = _said((part, _run(list(dict.fromkeys(numbers))), name))
+        place_text = _place_text((part, _run(list(dict.fromkeys(numbers))), name))
         notes.append(f"{what}: {place_text}{_ENDS.get(what, '')}")
     return rows, notes
 
@@ -381,7 +381,7 @@ def _run(numbers: Sequence[int]) -> str:
     return f"{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
-def _said(place: tuple[str, int | str, str]) -> str:
+def _place_text(place: tuple[str, int | str, str]) -> str:
     part, number, name = place
     where = number if isinstance(number, str) else f" {number}"
     return f"{name} of layer{where} of {part}" if part else name

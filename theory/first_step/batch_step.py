@@ -1,17 +1,16 @@
 """One step along the gradient of a batch of text: its decrease of the loss, the curvature along it, the critical rate.
 
-A batch has more positions than a first step is computed for. Its gradient is a mean over positions plus noise. Both
-are represented by few positions, each of which has the mean label of many: with N positions for a batch of P, the
-label at each is the mean of P/N labels of the text's law. The mean over a text's labels is the part that sequences
-share, and the deviation of P/N labels from it is the noise. Half of the positions carry labels, and the other half
-are positions that the step has not seen. A position of the batch is one of P, so that the curvature at positions with
-labels is weighted by N/P.
+A batch has more positions than `first_step` can treat. Its gradient is a mean over positions plus noise. N positions
+represent both: each of them has as its label the mean of P/N labels of the text's law, for a batch of P positions. The
+mean over a text's labels is the part that sequences share, and the deviation of P/N labels from it is the noise. Half
+of the N positions have labels; the others are positions outside the batch. The curvature at positions with labels has
+the weight N/P, because a position of the batch is one of P.
 
-Equal words at two positions are left out, and so is the rank of the noise, which is N here and up to d in a batch.
-Muon's gain is a sum of singular values, which depends on the rank. There the singular values of the noise are spread as
-those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's curvature has the
-rank N. What is left out is within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on
-a text; Muon's curvature is not always.
+Two effects are neglected: equal words at two positions, and the rank of the noise, which is N in this model and up to d
+in a batch. Muon's gain is a sum of singular values, which depends on this rank: the singular values of its noise are
+spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's
+curvature keeps the rank N. The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures
+with networks on a text; the error of Muon's curvature is sometimes larger.
 
 Source: this project.
 """

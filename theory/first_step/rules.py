@@ -278,8 +278,8 @@ def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
 def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float:
     """Return the mean squared Frobenius norm |u|² of the step u of a matrix.
 
-    For "normalized" it is still to be divided by |g|² of all matrices. A sign is 0 where a hidden unit is inactive
-    for all tokens, and ±1 elsewhere.
+    For "normalized", the caller divides the result by |g|² of all matrices. For "adam", an entry of u is 0 if its
+    hidden unit is inactive for all tokens, and ±1 otherwise.
 
     Args:
         use: the matrix.

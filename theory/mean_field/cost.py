@@ -236,7 +236,7 @@ def _groups(*, coarse: bool) -> dict[str, Any]:
 
 
 def chunk(stack: Stack) -> int:
-    """Return the number of kernels that are predicted at once, limited by what a stack stores for its backward pass."""
+    """Return the number of kernels that are predicted at once, limited by the memory of the backward pass."""
     each, numbers = 1 + is_mirrored(stack), _numbers(stack)
     # Of less than four there is no half whose control variate the other half knows.
     wanted = _CONTROLLED if is_mirrored(stack) and _CONTROLLED * numbers <= _MOST_ENTRIES else 1

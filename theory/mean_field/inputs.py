@@ -215,7 +215,7 @@ def position_kernel(stack: Stack) -> Any:
 
 
 def position_means(stack: Stack) -> Array | None:
-    """Return the mean of each token's coordinates, (N,), if positions have one and a LayerNorm removes it; else None.
+    """Return the mean of each token's coordinates, (N,); None if positions have no mean or no LayerNorm removes it.
 
     Sinusoidal positions have a mean that does not vanish with the width: most frequencies are low, so that most
     cosines are near 1, and positions point along (1, ..., 1).

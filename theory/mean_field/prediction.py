@@ -226,11 +226,11 @@ def predict_sequences(
     _check_cost(cost, clock, _LONG if max_time is None and asked is None else max_time, memory)
     inputs, tokens = _laid_out(two, ids, text, grouped=grouped, coarse=coarse)
     if inputs.source is not None:
-        inputs = replace(inputs, source=replace(inputs.source, tokens=_told_apart(inputs.source.tokens)))
-    return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time))
+        inputs = replace(inputs, source=replace(inputs.source, tokens=_split_by_sequence(inputs.source.tokens)))
+    return _averaged(two, inputs, _split_by_sequence(tokens), (patterns, None, max_time))
 
 
-def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
+def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
     """Return the layout whose sums are split into pairs within a sequence and pairs of two sequences."""
     return replace(cast(MatrixLayout, tokens), apart=True)
 

@@ -17,8 +17,8 @@ excess product of two equal words. An MLP passes them with the slope of its kern
 attentions are alike, and are stored as one.
 
 A norm divides by sizes, which frequent words make larger too. So it removes from a product the share by which its
-tokens' sizes vary, and after it the sizes no longer vary. An MLP passes the common part of two texts with another
-slope than that of two tokens of one text, which are more alike.
+tokens' sizes vary, and after it the sizes no longer vary. An MLP passes the common part of two texts with another slope
+than that of two tokens of one text, which are more correlated.
 
 Assumes even attention weights: those of h heads with random attention are even in the mean to 1/h. For two tokens of
 one sequence, whose texts are partly the same, the part of rare words is taken as that of two sequences. First order
@@ -102,7 +102,7 @@ class Weights:
         return Weights(even @ self.each, alone * self.itself, other, same, (1.0 - alone) * same + alone * size)
 
     def through_units(self, slopes: Array, tokens: TextLayout) -> Weights:
-        """Return the weights after an MLP, from the slopes of its kernel, (batch, 2 R, 2 R)."""
+        """Return the weights of frequent words after an MLP, given the MLP's slope kernel, (batch, 2 R, 2 R)."""
         other, same = (np.maximum(part, 0.0) for part in _beside(slopes, tokens))
         ratio = np.divide(same, other, out=np.zeros_like(same), where=other > 0)
         passed = self.times(np.sqrt(other))
@@ -125,8 +125,8 @@ class WordWeights:
         """Return the relative variance over texts of the product of two tokens, (..., 2 R, 2 R).
 
         Args:
-            stream: kernel of the stream that has these weights, likewise.
-            normed: whether its norm is what counts, which leaves what angles vary by.
+            stream: kernel of the stream that has these weights, (..., 2 R, 2 R).
+            normed: whether a norm reads the stream, so that only variations of the tokens' angles remain.
         """
         if not self.behind:
             return np.zeros_like(stream)
@@ -150,18 +150,18 @@ class WordWeights:
         # A norm takes from a product the share of it by which its token's size varies.
         removed = correlation * np.sqrt(energies[..., None, :] / energies[..., :, None])
 
-        def rows(products: Array, own: Array) -> Array:
-            """The coefficient of a variance that tokens of the row have by products of their weights."""
+        def rows(products: Array, lone: Array) -> Array:
+            """Return the factor on the variance of the row's token counts, from products of the tokens' weights."""
             sized, flat = np.einsum("brpq,bqr->bpr", products, size), products.reshape(pairs.shape)
             squares = removed**2 * np.einsum("bpr,bpr->br", sized, size)[:, places, None]
-            found = []
+            coefficients = []
             for each_sum in sums:
                 # Of the pair of a row's own token and the column's it is given whether they hold one word.
-                met = (flat - own) @ _squares(each_sum).mT + own @ _squares(np.maximum(each_sum - itself, 0.0)).mT
+                met = (flat - lone) @ _squares(each_sum).mT + lone @ _squares(np.maximum(each_sum - itself, 0.0)).mT
                 with_sizes = np.einsum("bpr,bps->brs", sized, each_sum)
                 met, with_sizes = (part[:, places[:, None], places] for part in (met, with_sizes))
-                found.append(np.maximum(met - 2.0 * removed * with_sizes + squares, 0.0))
-            return np.where(tokens.one_sequence, *reversed(found))
+                coefficients.append(np.maximum(met - 2.0 * removed * with_sizes + squares, 0.0))
+            return np.where(tokens.one_sequence, *reversed(coefficients))
 
         of_rows, of_both = rows(by_two, alone), rows(of_clumps, 0.0 * alone)
         of_pairs = (pairs @ pairs.mT - alone @ alone.mT)[:, places[:, None], places]
@@ -239,7 +239,7 @@ def _beside(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
 
 
 def _of_word(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
-    """Return the excess that a shared id gives to the product of two tokens, with another place and with its own."""
+    """Return how much an equal id adds to the product of two tokens, at different positions and at one position."""
     count = len(tokens.probes) // tokens.sequences
     added, _ = tokens.of_words(kernel)
     other = (tokens.neighbours[:count] + count) % len(tokens.probes)

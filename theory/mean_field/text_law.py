@@ -321,9 +321,9 @@ def _clumping(ids: NDArray[np.integer], tokens: int, law: Array) -> tuple[float,
         _counted(sequences[(chosen + shift) % len(sequences)], len(law)) for shift in (0, max(1, len(sequences) // 3))
     )
     common, at, at_others = np.intersect1d(keys, others, assume_unique=True, return_indices=True)
-    one, two = counts[at].astype(float), their_counts[at_others].astype(float)
+    here, there = counts[at].astype(float), their_counts[at_others].astype(float)
     equal, shared = (
-        np.bincount(common // len(law), each, len(chosen)) for each in (one * two, one * two * (one + two))
+        np.bincount(common // len(law), each, len(chosen)) for each in (here * there, here * there * (here + there))
     )
     pairs, square = tokens * (tokens - 1), float((law**2).sum()) ** 2
     apart = float((equal**2 - shared + equal).mean()) / pairs**2 - (float(equal.mean()) / tokens**2) ** 2

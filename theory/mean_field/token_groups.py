@@ -88,7 +88,7 @@ class GroupLayout(MatrixLayout):
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the key of one token of each group, and the variance that it leaves out.
+        """Return the key of one token of each group, and the part of the token's key variance that it does not contain.
 
         The shape of the keys is (batch, heads, samples, r, d_k).
 
@@ -159,7 +159,7 @@ class GroupLayout(MatrixLayout):
     def of_places(self, kernel: Array) -> Array:
         """Return the share of a token's excess in K_ii that the token at its position in another sequence also has.
 
-        All sequences have one table of positions, so that tokens of one position are more alike than others. The
+        All sequences share one table of positions, so that tokens at one position are more correlated than others. The
         shape is (..., S r).
         """
         smooth, added = self.smooth_and_own(kernel)
@@ -169,7 +169,7 @@ class GroupLayout(MatrixLayout):
         return np.divide(common, added, out=np.zeros_like(added), where=added > 0)
 
     def shared_by_place(self, normals: Array, share: Array, generator: np.random.Generator) -> Array:
-        """Return normals that have a share of their variance in common with those of their position in other sequences.
+        """Return normals of which a share of the variance is common to one position of all sequences.
 
         Args:
             normals: independent normals of every representative, (..., S r, columns).
@@ -252,7 +252,7 @@ class GroupLayout(MatrixLayout):
         return np.asarray(sum(whole(part, shift) for shift, part in enumerate(blocks)))
 
     def centred(self, kernel: Array) -> Array:
-        """Return a kernel less its means over each sequence, which would otherwise leave a part of order 1/n."""
+        """Return a kernel minus its means over each sequence; without this, a part of order 1/n would remain."""
         each, count = len(self.sizes) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))
         # Of every token with a sequence, (..., r, sequences), and of two sequences.

@@ -115,7 +115,7 @@ def test_a_card_says_what_it_leaves_out(capsys):
 def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     """All token ids of a tied network differ in theory, so Llama 3.2's context of 131,072 has too few of them."""
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(PLAIN | {"n_positions": 65536, "vocab_size": 33000}))
+    path.write_text(json.dumps(PLAIN | {"n_positions": 65536, "vocab_size": 33000, "n_layer": 1}))
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
     assert any("English text (its context of 65536 is longer than its" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]

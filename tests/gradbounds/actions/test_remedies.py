@@ -74,7 +74,9 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     # Twice what the prediction takes, up to 20 s and the time that there is.
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(remedies, "_within", lambda stack, table, limit: (seen.append(limit.seconds), ([], []))[1])
+        patch.setattr(
+            remedies, "_within", lambda stack, table, limit, coarse: (seen.append(limit.seconds), ([], []))[1]
+        )
         for seconds in (0.1, 4.0, 60.0):
             remedies.remedy(pre, table, limits, budget.Way(pre, {}, Cost(seconds)))
         remedies.remedy(pre, table, replace(limits, seconds=5.0), budget.Way(pre, {}, Cost(60.0)))
