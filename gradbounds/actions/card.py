@@ -213,8 +213,12 @@ def _first_step_of_run(
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
-        where = "with experts" if stack.experts else "in such a network"
-        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens {where}")
+        rule = (
+            "how often tokens of a text choose the same experts"
+            if stack.experts
+            else "repeated tokens in such a network"
+        )
+        return replace(known, why_not=f"unknown: theory has no rule for {rule}")
     patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:

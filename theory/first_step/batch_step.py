@@ -62,6 +62,7 @@ class BatchStep:
         curvature: E u'Gu with the Gauss-Newton matrix of the text.
         logit_change_sq: E of a logit's squared change.
         relative_updates: |u_W|/|W| by role: (L,), and for "Wemb" ().
+        noise_gain: the part of Muon's gain from noise; 0 for other optimizers.
     """
 
     optimizer: Optimizer
@@ -69,6 +70,7 @@ class BatchStep:
     curvature: float
     logit_change_sq: float
     relative_updates: dict[str, Array]
+    noise_gain: float = 0.0
 
     @property
     def critical_rate(self) -> float:
@@ -98,6 +100,7 @@ class BatchStep:
         Few positions share more than the sequences of a batch do. The factor is the squared gradient of the batch
         divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other
         optimizers have a fixed size, so that their gain is linear in its root.
+        The noise of Muon's step is not shared, and its gain keeps its size.
 
         Args:
             scale: factor of the tangent kernel.
@@ -106,7 +109,7 @@ class BatchStep:
         times = scale if is_sgd else scale**0.5
         updates = {role: update * scale**0.5 if is_sgd else update for role, update in self.relative_updates.items()}
         return replace(
-            self, gain=self.gain * times, curvature=self.curvature * times**2,
+            self, gain=self.noise_gain + (self.gain - self.noise_gain) * times, curvature=self.curvature * times**2,
             logit_change_sq=self.logit_change_sq * times**2, relative_updates=updates,
         )  # fmt: skip
 
@@ -153,12 +156,15 @@ def batch_step(
         for name in ("curvature", "change")
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
+    gains = [float((r * w).sum((-2, -1)).mean()), 0.0]
     if optimizer == "muon":
         ordered = np.sort(frequencies)[::-1]
-        with spread_noise(lru_cache(lambda shape: noise_rank(ordered, of_batch, shape, seed))):
-            w = moves_of_outputs(solution, optimizer, chosen, every)[0]
-    gain = float((r * w).sum((-2, -1)).mean())
-    return BatchStep(optimizer, gain, curvature, change, updates)
+        ranks = lru_cache(lambda shape: noise_rank(ordered, of_batch, shape, seed))
+        for k, alone in enumerate((False, True)):
+            with spread_noise(ranks, alone=alone):
+                w = moves_of_outputs(solution, optimizer, chosen, every)[0]
+            gains[k] = float((r * w).sum((-2, -1)).mean())
+    return BatchStep(optimizer, gains[0], curvature, change, updates, gains[1])
 
 
 def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:

@@ -196,18 +196,20 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
     The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
     bfloat16.
     """
-    ranks = _RANKS.get()
-    return _spectral(use, gradient, _polynomial if ranks is None else partial(_spread, rank=ranks(use.shape)))
+    if (spread := _RANKS.get()) is None:
+        return _spectral(use, gradient, _polynomial)
+    ranks, alone = spread
+    return _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
 
 
 Ranks = Callable[[tuple[int, int]], float]
 """A function from the shape of a matrix to the participation ratio (Σ s)²/Σ s² of its gradient's singular values s."""
 
-_RANKS: ContextVar[Ranks | None] = ContextVar("ranks", default=None)
+_RANKS: ContextVar[tuple[Ranks, bool] | None] = ContextVar("ranks", default=None)
 
 
 @contextmanager
-def spread_noise(ranks: Ranks) -> Iterator[None]:
+def spread_noise(ranks: Ranks, *, alone: bool = False) -> Iterator[None]:
     """Let few positions represent the noise of many in Muon's steps.
 
     A gradient's largest singular value is that of the part that all positions share. The other ones are replaced by
@@ -215,8 +217,9 @@ def spread_noise(ranks: Ranks) -> Iterator[None]:
 
     Args:
         ranks: participation ratio of the noise, by the shape of the matrix.
+        alone: whether the step leaves out the largest singular value.
     """
-    token = _RANKS.set(ranks)
+    token = _RANKS.set((ranks, alone))
     try:
         yield
     finally:
@@ -232,11 +235,13 @@ def _polynomial(values: Array) -> Array:
     return newton_schulz(values**0.5 / scale) / values**0.5
 
 
-def _spread(values: Array, rank: float) -> Array:
+def _spread(values: Array, rank: float, *, alone: bool) -> Array:
     scale = values.sum(-1, keepdims=True) ** 0.5
     noise = (np.maximum(values[..., :-1].sum(-1, keepdims=True), np.finfo(float).tiny) / rank) ** 0.5
     singular = np.concatenate([np.broadcast_to(noise, values[..., :-1].shape), values[..., -1:] ** 0.5], axis=-1)
-    return newton_schulz(singular / scale) / singular
+    chosen = newton_schulz(singular / scale) / singular
+    chosen[..., -1] *= not alone
+    return chosen
 
 
 def newton_schulz(singular: Array) -> Array:
