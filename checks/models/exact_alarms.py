@@ -291,7 +291,7 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         what = f"layers {', '.join(map(str, layers))} have the same numbers in {names}, not independent random ones"
         if by_torch:
             what += " (copies of one layer, or frozen)"
-        what += _beside_draws(tests, part)
+        what += _independent_draw_text(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
         for at, share in values(tests, "repeated_rows").items():
@@ -299,7 +299,7 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
                 yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {escaped(at[2])} repeat other rows", share)
 
 
-def _beside_draws(tests: ExactTests, part: str) -> str:
+def _independent_draw_text(tests: ExactTests, part: str) -> str:
     """Describe how copies in a list's layers change activations and the first step."""
     numbers = [
         values(tests, what).get((part, 0, ""), float("nan"))

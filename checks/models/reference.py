@@ -146,7 +146,7 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
     )
 
 
-def one_against_one(
+def compare_modules(
     maker: Any, other: Any, *, seeds: int, seed: int, layers: Sequence[str], device: str
 ) -> tuple[list[Alarm], list[str]]:
     """Compare the modules that two functions without arguments make; return alarms about differences, and notes.

@@ -176,7 +176,7 @@ def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
 
 
 def table_lines(layers: pd.DataFrame) -> list[str]:
-    """Print the numbers of one module's layers as tables, with one line that explains the columns."""
+    """Format the numbers of one module's layers as tables, with one line that explains the columns."""
     lines = []
     for part, of in layers.groupby("part", sort=False):
         columns = [title for title in LAYER_COLUMNS.values() if of[title].notna().any()]
@@ -277,7 +277,7 @@ def _names_not_compared(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
 
 
 def steps_lines(table: pd.DataFrame, stepped: Stepped) -> list[str]:
-    """Print the exponents of optimizer steps in width or depth, one line for each use of a weight."""
+    """Format the exponents of optimizer steps in width or depth, one line for each use of a weight."""
     lines = []
     for against, rows in table.groupby("against", sort=False):
         sizes = {size[str(against) == "depth"] for size in stepped.owners}
@@ -344,7 +344,7 @@ def _what(row: Any) -> str:
 
 
 def _rows(table: pd.DataFrame, last: int) -> list[str]:
-    """Print a line of exponents for each use of a weight."""
+    """Format a line of exponents for each use of a weight."""
     cells = {
         (r.place, r.parameter, r.quantity, r.step): (r.exponent, r.low, r.high, r.word) for r in table.itertuples()
     }

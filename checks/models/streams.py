@@ -78,7 +78,7 @@ def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
 
 
 def _no_coefficient(rows: pd.DataFrame, layers: list[int]) -> float:
-    """Return the largest coefficient of layers' inputs if all are 0 up to chance, or else NaN."""
+    """Return the largest size of a layer's coefficient c if chance explains the c of all layers; otherwise NaN."""
     values, errors = coefficients(rows, layers)
     none = len(layers) > 1 and np.isfinite(values).all() and (np.abs(values) < _SURE * errors).all()
     return float(np.abs(values).max()) if none else float("nan")
@@ -101,8 +101,8 @@ def behind_norms(rows: pd.DataFrame) -> bool:
 def residual_of_normed(rows: pd.DataFrame, layers: list[int]) -> bool:
     """Return whether residual connections carry the normalized stream, x = norm(x) + b, instead of x itself.
 
-    The output contains its input, does not follow its scale, and is not normalized itself: tokens differ in size. Only
-    layers after the first count, because the first may get a stream that is smaller than any branch.
+    Then the output contains the input, does not scale with the input, and is not normalized: its tokens differ in size.
+    Only layers after the first count, because the first may get a stream that is smaller than any branch.
     """
     later = rows[rows["layer"] > 1]
     if later[later["quantity"] == "scale_response"].empty or _answers(later) or not _uneven(rows):

@@ -44,7 +44,7 @@ NEIGHBOURS = 3
 """The number of measured layers that a comparison needs."""
 
 
-def of_the_whole(measured: Probed) -> list[Alarm]:
+def whole_model_alarms(measured: Probed) -> list[Alarm]:
     """Return alarms about an initialized module's loss, its growth over the layers, and its dtype."""
     alarms = loss_alarms(measured.tests)
     for part, (energy, gradient) in ends_of(measured.frame).items():

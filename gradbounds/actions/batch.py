@@ -184,9 +184,9 @@ def predict_batch(
         },
         lines=[
             title(stack), *drawn_lines(notes), "",
-            f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
+            f"Step 1 of such a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
-            *_warnings(asked.text, law), *said_deviations(line), "", "Shares of the squared norm:",
+            *_warnings(asked.text, law), *deviation_lines(line), "", "Shares of the squared norm:",
             *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
@@ -265,12 +265,12 @@ def _say_how_long(file: str) -> None:
 
 
 def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """Return the `model_type` of a configuration, or None for a network that flags describe."""
+    """Return the `model_type` of a configuration ("nanogpt" without one), or None for a network that flags describe."""
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
 
 
-def said_line(line: FirstLine) -> str:
+def line_text(line: FirstLine) -> str:
     """Write loss and gradient norm with their standard deviations in one line."""
     at_most = "at most " * line.is_bound
     return (
@@ -279,7 +279,7 @@ def said_line(line: FirstLine) -> str:
     )
 
 
-def said_deviations(line: FirstLine) -> list[str]:
+def deviation_lines(line: FirstLine) -> list[str]:
     """Return two lines of text that explain the printed standard deviations (+-)."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
@@ -308,7 +308,10 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 4 kappa of its squared norm."""
+    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 2 kappa of its gradient's norm.
+
+    Here kappa is the probability of equal tokens within a sequence; the squared norm is off by up to 4 kappa.
+    """
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
     return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
@@ -322,7 +325,11 @@ def _of_law(law: TextLaw) -> list[str]:
     return [
         f"Probability of equal tokens at two positions: {law.within:.3g} within a sequence, {law.across:.3g} in two.",
         f"Probability of equal labels: {law.same_word_labels:.3g} for equal tokens, else {law.other_word_labels:.3g}.",
-    ]
+    ] + (
+        ["Within a sequence: {:.3g} for equal tokens, else {:.3g}.".format(*law.labels_within)]
+        if law.labels_within
+        else []
+    )
 
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:

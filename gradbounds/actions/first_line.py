@@ -70,7 +70,8 @@ def first_line(
     shares += [error / norm if norm else 0.0]
     of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
     if law is not None:
-        of_shared += [_deviation_of_repeats(law, _tokens(scale, batch)), 0.5 * _power(scale.stack) * spread]
+        repeats = _deviation_of_repeats(law, batch, scale.stack.tokens)
+        of_shared += [_power(scale.stack) * part for part in (repeats, 0.5 * spread)]
         shares += [_OF_GATED_TEXT] if scale.stack.ffn == "gated" else []
     shared = _shared(scale, batch)
     shares += [shared * share for share in of_shared]
@@ -207,10 +208,12 @@ def _of_width(stack: Stack) -> float:
     return _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
 
 
-def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
-    """Return the relative standard deviation of the square root of the frequency of equal pairs among random tokens."""
+def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:
+    """Return the relative standard deviation of the root of the share of equal pairs in a batch of text."""
     agree, three = float(np.square(law.frequencies).sum()), float((law.frequencies**3).sum())
-    return max(three - agree**2, 0.0) ** 0.5 / (agree * tokens**0.5)
+    clumps = law.clumping[2] if law.clumping else 0.0
+    variance = (three - agree**2 + (tokens - 1) * clumps) / (tokens * sequences)
+    return max(variance, 0.0) ** 0.5 / agree
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:

@@ -100,7 +100,7 @@ def first_steps(
             *_doubled(twice, late, rows, patterns, pace),
             *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
-            *(_not_sampled(stacks) if draws else _unasked(stacks, counts, optimizers)), *note_lines(notes),
+            *(_not_sampled(stacks) if draws else _explain_no_samples(stacks, counts, optimizers)), *note_lines(notes),
         ],
         figures={"first_step": partial(first_step_rates, rows)} if max(rows[["width", "depth"]].nunique()) > 1 else {},
     )  # fmt: skip
@@ -141,7 +141,7 @@ def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, sec
     return count if count > 1 else 0  # one draw has no error
 
 
-def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
+def _explain_no_samples(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
     """Explain why networks without theory were not sampled automatically."""
     without = [stack for stack, count in zip(stacks, counts, strict=True) if gaps(stack, "first_step") and not count]
     lines = _not_sampled(without)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
+from gradbounds.actions.batch import deviation_lines, family_of, law_of, line_text
 from gradbounds.actions.first_line import (
     ZIPF,
     FirstLine,
@@ -23,7 +23,7 @@ from gradbounds.actions.first_line import (
 )
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
-from gradbounds.actions.logged_layers import beside_theory, far_lines, layer_lines
+from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -185,7 +185,7 @@ def predict_logged(
     read = reading(line, asked, batch * stack.tokens)
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     healthy = theory.healthy(notes)
-    layers, unmatched = beside_theory(read.line.parameters, theory.squares)
+    layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
     read.check(layers)
     known = text == ZIPF if is_default or text is None else None
     verdict = _judged(theory, healthy, read, layers, given, notes, known=known)
@@ -196,9 +196,9 @@ def predict_logged(
         "",
         f"{logged}: {has}, {line.facts()}.",
         *read.lines,
-        f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
+        f"Theory: {line_text(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
         *(text_lines(stack, text, healthy.line) if is_default else []),
-        *said_deviations(healthy.line),
+        *deviation_lines(healthy.line),
         "",
         *verdict.lines,
         *layer_lines(layers, unmatched),
@@ -266,10 +266,10 @@ def _judged(
     if printed.loss is None and printed.norm is None:
         return _Verdict(None, _ALONE)
     if healthy.explains(printed):
-        far = far_lines(layers, _as_it_should_be(printed))
+        far = far_lines(layers, _healthy_text(printed))
         return _Verdict(not far, far or _FINE)
     missing: list[str] = []
-    causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, theory.batch)]
+    causes = [*_matrix_causes(healthy.line, layers, read), *_logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
     if loss < TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
         trained = (
@@ -286,7 +286,7 @@ def _judged(
         except (NoRuleError, ValueError):
             missing.append(_ANOTHER_TEXT)
         if texts:  # of one matrix no text makes more than of all others
-            beside = beside_theory(printed.parameters, theory.squares)[0]
+            beside = compare_with_theory(printed.parameters, theory.squares)[0]
             far = far_lines(beside, "Loss and norm of step 1 are those of a usual text")
             texts = [] if far else texts
     causes += theory.others(given, missing)
@@ -296,13 +296,13 @@ def _judged(
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
     if printed.step is None and off < -_BEYOND:
         doubts += ["because the log states no step, and later steps have a smaller loss"]
-    lines = [*_said(healthy, printed, ranked, doubts), *far]
+    lines = [*_off_lines(healthy, printed, ranked, doubts), *far]
     if missing:
         lines += [f"Not computed, because it has no rule or exceeds --max-time: {'; '.join(missing)}."]
     return _Verdict(None if doubts else False, lines, ranked)
 
 
-def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
+def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
     """State which numbers are off, and which causes explain them."""
     loss, norm = healthy.offs(printed)
     line = healthy.line
@@ -390,13 +390,13 @@ def _exponent(repeats: float, words: int) -> float:
     return low
 
 
-def _as_it_should_be(printed: LogLine) -> str:
+def _healthy_text(printed: LogLine) -> str:
     if printed.loss is not None and printed.norm is not None:
         return "Loss and norm of step 1 are as predicted"
     return f"The {'loss' if printed.norm is None else 'norm'} of step 1 is as predicted"
 
 
-def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
+def _matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
     """Yield the cause that only the matrix furthest from theory has a wrong gradient."""
     if layers.empty or not read.is_to_scale:
         return
@@ -409,7 +409,7 @@ def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iter
         yield Cause(words, replace(line, norm=math.sqrt(square)))
 
 
-def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
+def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
     """Yield causes in which the network is as predicted but the log prints other numbers, such as sums."""
     printed = read.line
 

@@ -101,7 +101,7 @@ def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.Da
 
 
 def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
-    """Return sums instead of means, and the effect of the number of ranks on a norm, for either log."""
+    """Yield causes in which one log sums instead of averaging, or its norm depends on the number of ranks."""
     ranks = {k for k in range(2, min(batch, 2**16) + 1) if batch % k == 0}
     ranks |= {2**k for k in range(1, _MOST_RANKS.bit_length())}
     for log, power in (("first", 1), ("second", -1)):
@@ -119,7 +119,7 @@ def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
 
 
 def _of_norms(first: float, second: float) -> Iterator[PairCause]:
-    """Return squared norms, and norms after clipping."""
+    """Yield causes in which one log has squared norms, or norms after clipping."""
     for log, norm, other, power in (("first", first, second, 1), ("second", second, first, -1)):
         yield PairCause(f"the {log} log has squared norms", 1.0, other**power)
         for limit in THRESHOLDS:

@@ -57,12 +57,13 @@ _CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
 def predict_stack(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str], draws: int | None, seed: int,
     patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
-    further: bool = True, tables: bool = True,
+    further: bool = True, tables: bool = True, coarse: bool = False,
 ) -> Result:  # fmt: skip
     """Predict one network's gradients by layer, with samples and compared networks on request.
 
     Without `further`, exponents and the change that evens out the layers are omitted, which need more predictions.
-    Without `tables`, the tables of layers are omitted if theory has a rule and nothing is sampled.
+    Without `tables`, the tables of layers are omitted if theory has a rule and nothing is sampled. `coarse` is the
+    argument of `theory.predict`.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
@@ -74,7 +75,7 @@ def predict_stack(
         if count is not None:
             check_count(name, count, least)  # one draw has no error
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
-    chosen, reason, is_refused = _way_or_reason(stack, patterns, budget)
+    chosen, reason, is_refused = _way_or_reason(stack, patterns, budget, coarse=coarse)
     prediction = None if chosen is None else predicted(chosen)
     slopes, evener, evening = _further(chosen if further else None, prediction, budget)
     if chosen is None and draws is None:
@@ -126,10 +127,10 @@ def _further(
     return slopes, *remedy(chosen.stack, layer_table(prediction, None), budget, chosen)
 
 
-def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget) -> tuple[Way | None, str, bool]:
+def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
     """Return how the network is predicted, or the reason why it is not, and whether the reason is time or memory."""
     try:
-        return way(stack, patterns, budget), "", False
+        return way(stack, patterns, budget, coarse=coarse), "", False
     except (OverBudgetError, NoRuleError) as error:
         return None, str(error), isinstance(error, OverBudgetError)
 

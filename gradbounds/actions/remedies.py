@@ -83,7 +83,7 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
     limit = replace(
         budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
     )
-    changes, too_long = _within(stack, table, limit)
+    changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     with shown("asking what would even it out", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_table(chosen.predicted(), None)
@@ -96,14 +96,14 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
 
 
 def _within(
-    stack: Stack, table: pd.DataFrame, limit: Budget
+    stack: Stack, table: pd.DataFrame, limit: Budget, *, coarse: bool
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
     """Return the changes that together are predicted within the time, and the networks of the other changes."""
     left, changes, too_long = limit.seconds, [], []
     for words, values in _changes(stack, table):
         try:
             other = replace(stack, **values)
-            chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)))
+            chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)), coarse=coarse)
         except OverBudgetError:
             too_long.append(other)
         except ValueError:  # no such network, or no rule for it

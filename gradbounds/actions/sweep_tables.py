@@ -254,7 +254,7 @@ _ENDS = ("", "_sem", "_predicted")
 
 
 def relaxation_lines(table: pd.DataFrame) -> list[str]:
-    """Print the table: measured value ± standard error, with theory in parentheses."""
+    """Format the table: measured value ± standard error, with theory in parentheses."""
     numbers = {"effect": "last dL/dW2, times", "width": "exponent in d", "depth": "exponent in L"}
     numbers |= {"profile": "first / last layer"}
     lines = []

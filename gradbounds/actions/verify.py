@@ -20,7 +20,7 @@ from checks.verdict import DECIDING
 from figures.registry import run_figures
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
-from gradbounds.network_comparison import samples_beside_theory
+from gradbounds.network_comparison import sample_comparison_lines
 from gradbounds.network_text import network_lines, title
 from gradbounds.progress import progress, working
 from gradbounds.result import Result
@@ -141,14 +141,14 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 
 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
-    """Print a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
+    """Format a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
     if len(sampled) > _NETWORKS:
         return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
     lines: list[str] = []
     for samples in sampled:
         text = samples.cell.text
         lines += [*[""] * bool(lines), title(samples.stack) + (f", {text.source}" if text else "")]
-        lines += samples_beside_theory(samples.stack, comparison([samples]))
+        lines += sample_comparison_lines(samples.stack, comparison([samples]))
     return lines
 
 

@@ -272,7 +272,7 @@ def _unread(family: str | None, fields: dict[str, Any]) -> str:
 
 
 def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
-    """Return the configuration of the language model in a model of several parts, and notes on the other parts.
+    """Return the language model's configuration from that of a multimodal model, with notes on the model's other parts.
 
     Raises:
         ValueError: the language model's configuration is not an object, or its family is not known.

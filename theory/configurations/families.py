@@ -105,7 +105,7 @@ def _parallel(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set norms of queries and keys for each head, and note that they are LayerNorm in the class and RMSNorm here."""
+    """Set norms of queries and keys per head, and note that the model's class has LayerNorm, the Stack RMSNorm."""
     if r.switch(*(name for name in ("qk_layernorm", "use_qk_norm") if r.knows(name))):
         fields["query_key_norm"] = "head"
         r.say("norms of queries and keys", "LayerNorm", _CENTRED)

@@ -369,9 +369,9 @@ class Reading:
     def _unread_by_class(self, name: str) -> bool:
         """Return whether a key can be ignored because the model's class does not read it.
 
-        A misspelled key is not ignored, nor a key in which networks without a reader differ. Code that comes with a
-        file may read a key, and so may the class of a file whose `model_type` was left out; these keys are not
-        ignored either.
+        A key is not ignored if it looks misspelled, or if networks differ in it even where a class does not read it.
+        Nor is it ignored if the file comes with its own code or has no `model_type`, because unknown code may read the
+        key.
         """
         if not self.of.name or name in self.of.keys or name in MATTER_WHEN_OFF:
             return False

@@ -47,7 +47,7 @@ class TrainingCode:
         rule: the framework's own name for the rule.
         source: files and commit of the framework that define the rule.
         date: month of the commit.
-        families: the model_types of the models that were trained with the framework.
+        families: the model_types of models that the framework trains.
         matrices: variance for W^Q, W^K, W^V and the first matrix of the MLP (in a gated MLP the gate and, unless `up`
             is given, W1).
         units: variance for the first matrix of the MLP and the gate, if it differs from `matrices`.

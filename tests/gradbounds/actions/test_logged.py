@@ -12,7 +12,7 @@ from gradbounds.actions import logged
 from gradbounds.actions.first_line import FirstLine, first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import predict_logged
-from gradbounds.actions.logged_layers import beside_theory, matrix_of
+from gradbounds.actions.logged_layers import compare_with_theory, matrix_of
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from theory import Stack
@@ -301,7 +301,7 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
     assert "Parameters with unknown names: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
-    fused, _ = beside_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
+    fused, _ = compare_with_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
 
 
@@ -410,7 +410,7 @@ def test_names_that_are_not_gradients():
         "weights/h.0.mlp.c_fc.weight": 99.0,
         "gradients/h.1.mlp.c_fc.weight": 0.0,
     }
-    table, unmatched = beside_theory(norms, {"W1": [9.0, 9.0]})
+    table, unmatched = compare_with_theory(norms, {"W1": [9.0, 9.0]})
     assert table["ratio"].tolist() == [1.0]
     # First, as of many names only some are printed.
     assert unmatched == ["gradients/h.1.mlp.c_fc.weight, which is 0", "weights/h.0.mlp.c_fc.weight"]

@@ -92,7 +92,8 @@ def test_a_field_given_again_is_another_network(capsys):
         expected = predict(replace(STACK, placement=one["stack"]["placement"], depth=one["stack"]["depth"]))
         assert list(norms.values()) == pytest.approx(np.sqrt(expected["grad_sq_W2"]))
     said = printed(capsys, "--compare", "placement=pre", "placement=peri")
-    assert said.index("With placement=pre, by theory") < said.index("With placement=peri, by theory")
+    loss = f"  loss .*, changed {float(expected['loss']):.4g}; gradient norm of all .*, changed"
+    assert re.search(f"(?s)With placement=pre, by theory.*With placement=peri, by theory.*{loss}", said)
 
 
 def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
@@ -120,7 +121,7 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
             ("--like", "llama-3-8b", "--tokens", "1000000", "--loss-on", "last"),
             "theory would take about .* years and .*iB for 1000000 tokens",
         ),
-        (("--like", "llama-3-8b", "--tokens", "4096", "--max-time", "1s"), "about .* s and .*4096 tokens with 2 att"),
+        (("--like", "llama-3-8b", "--tokens", "4096", "--max-time", "0.1s"), "about .* s and .*4096 tokens with 2 att"),
         (("--mask", "causal", "--tokens", "100000", "--loss-on", "last"), "theory would take about"),
         (("--mask", "causal", "--memory", "1kB"), "theory would take about"),
         (("--memory", "1"), "--memory must be a size above 0 with its unit"),
@@ -230,8 +231,6 @@ def test_a_family_s_own_code_is_evidence(capsys, tmp_path):
     )
     assert sentence in said
     assert "coefficient" not in said
-    assert main([*line, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["compared_with_code"].startswith(sentence)
     assert main([*line, "--placement", "peri"]) == 0
     assert "own LlamaForCausalLM" not in capsys.readouterr().out
 
@@ -320,8 +319,9 @@ def test_a_configuration_file(capsys, tmp_path):
     compared = said[said.index("With placement=post, by theory") :].splitlines()
     assert next(row for row in compared if "dL/dW1" in row).split()[1] == f"{ratios[0] / ratios[-1]:.3g}"
     assert "- dropout = 0.2 is left out: gradients are those without dropout, as in evaluation" in said
-    assert "Theory samples logits and attention patterns here" in said
-    assert "Neutral at initialization: bias, block_size." in said
+    assert re.search(
+        "(?s)Theory samples logits and attention patterns here.*Neutral at init.*: bias, block_size[.]", said
+    )
 
 
 def test_who_draws_the_weights(capsys, tmp_path):
@@ -332,13 +332,13 @@ def test_who_draws_the_weights(capsys, tmp_path):
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
     assert main(line) == 0
     by_class = capsys.readouterr().out
-    drawn = "Weights are drawn as transformers' GPTNeoXForCausalLM draws them; other rules: --drawn-by neox"
+    drawn = "Weights: as transformers' GPTNeoXForCausalLM draws them; others: --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
-    assert "Tested against GPTNeoXForCausalLM" in by_class
+    assert "GPTNeoXForCausalLM's layers" in by_class
     assert main([*line, "--drawn-by", "neox"]) == 0
     by_code = capsys.readouterr().out
-    assert by_code.splitlines()[1].startswith("Weights are drawn as GPT-NeoX draws them (")
-    assert "other rules" not in by_code and "Tested against GPTNeoXForCausalLM" not in by_code
+    assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")
+    assert "others:" not in by_code and "GPTNeoXForCausalLM's layers" not in by_code
     assert main([*line, "--drawn-by", "neox", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     stack, notes = stack_from_config(path, tokens=4, drawn_by="neox")
@@ -349,8 +349,6 @@ def test_who_draws_the_weights(capsys, tmp_path):
     assert main([*tied, "--json"]) == 0
     (network,) = json.loads(capsys.readouterr().out)["networks"]
     assert network["stack"]["embedding_scale"] == 1.0
-    assert main([*line[:-4], "--tokens", "2", "4", "--patterns", "8", "--drawn-by", "megatron"]) == 0
-    assert "Weights are drawn as Megatron-LM draws them" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_an_older_class_has_its_flag():

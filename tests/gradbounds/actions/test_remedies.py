@@ -56,8 +56,7 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
 def test_a_remedy_is_one_line_for_compare(capsys):
     assert main(["predict", "--placement", "pre"]) == 0
     said = capsys.readouterr().out
-    assert "  to even out SGD  embeddings of standard deviation 10: --compare embedding_scale=10\n" in said
-    assert "ratios within 1.02x; norms times 0.081 to 0.15 (layer 1), 0.11 to 0.25 (layer 6)\n" in said
+    assert "embeddings of standard deviation 10: ratios within 1.02x; --compare embedding_scale=10\n" in said
     assert main(["predict", "--placement", "pre", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evened_by"]["values"] == {"embedding_scale": 10.0}
 
@@ -75,7 +74,9 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     # Twice what the prediction takes, up to 20 s and the time that there is.
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(remedies, "_within", lambda stack, table, limit: (seen.append(limit.seconds), ([], []))[1])
+        patch.setattr(
+            remedies, "_within", lambda stack, table, limit, coarse: (seen.append(limit.seconds), ([], []))[1]
+        )
         for seconds in (0.1, 4.0, 60.0):
             remedies.remedy(pre, table, limits, budget.Way(pre, {}, Cost(seconds)))
         remedies.remedy(pre, table, replace(limits, seconds=5.0), budget.Way(pre, {}, Cost(60.0)))
