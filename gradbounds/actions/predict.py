@@ -61,9 +61,8 @@ def predict_stack(
 ) -> Result:  # fmt: skip
     """Predict one network's gradients by layer, with samples and compared networks on request.
 
-    Without `further`, exponents and the change that evens out the layers are omitted, which need more predictions.
-    Without `tables`, the tables of layers are omitted if theory has a rule and nothing is sampled. `coarse` is the
-    argument of `theory.predict`.
+    Without `further`, exponents and the change that evens out the layers are omitted. Without `tables`, the tables of
+    layers are omitted if theory has a rule and nothing is sampled. `coarse` is the argument of `theory.predict`.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
