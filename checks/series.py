@@ -75,7 +75,7 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
         if best[against].nunique() >= 2:
             series.append(best.sort_values(against).drop_duplicates(against).drop(columns="ratio"))
     if not series:
-        raise ValueError(f"table must have two cells that differ in {against} alone; sweep over {against} first.")
+        raise ValueError(f"table must have two cells that differ only in {against}; sweep over {against} first.")
     return pd.concat(series, ignore_index=True)
 
 

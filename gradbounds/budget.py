@@ -24,7 +24,7 @@ _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
 SOON = 10.0
 """The estimated seconds above which a cheaper method is chosen automatically."""
 
-BY_CLOCK = "The time is extrapolated from the smallest batch, which was predicted."
+BY_CLOCK = "The time is extrapolated from a prediction of the smallest batch."
 
 _FEWEST = 2
 

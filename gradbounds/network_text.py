@@ -63,7 +63,9 @@ def network_lines(
     shown = None if every_layer else set(_doubled(stack.depth))
     lines = []
     if has_theory:
-        lines += [f"By large-width theory: norms of gradients of {_sequences(stack)}, root mean squares over networks"]
+        lines += [
+            f"Large-width theory: root mean square of gradient norms over random networks, for {_sequences(stack)}"
+        ]
         lines += [*_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table)]
         lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
         lines += ["", *sampled_lines(stack, table), *trust_lines(stack, evidence)]
@@ -139,7 +141,7 @@ def _doubled(depth: int) -> list[int]:
 
 
 def _omitted(depth: int) -> str:
-    return f"  {len(_doubled(depth))} of {depth} layers; --all prints every one."
+    return f"  The table shows {len(_doubled(depth))} of {depth} layers; --all prints every layer."
 
 
 def _legend(table: pd.DataFrame) -> list[str]:
@@ -150,7 +152,7 @@ def _legend(table: pd.DataFrame) -> list[str]:
         for roles, whose in _MATRICES.items()
         if plain & set(roles)
     ]
-    cosine = "; cosine: of two tokens" if "cosine" in set(table["quantity"]) else ""
+    cosine = "; cosine: mean cosine between two tokens" if "cosine" in set(table["quantity"]) else ""
     return [
         f"  |x|^2/d: mean square of the residual stream after the layer (d: width){cosine}.",
         *([f"  dL/dW: norm of the loss gradient of a matrix: {'; '.join(of)}."] if of else []),
@@ -166,14 +168,14 @@ def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
     least_sure = table.loc[errors[printed].idxmax()]
     sampled = {
         "logits": holds_words(stack),
-        "attention patterns": attends_randomly(stack),
+        "attention weights": attends_randomly(stack),
         "choices of experts": has_experts(stack),
     }
     what = " and ".join(name for name, asked in sampled.items() if asked)
     return [
-        f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}% "
-        f"({matrix_name(str(least_sure['quantity']))}, layer {least_sure['layer']}); smaller differences may be "
-        f"chance, and --patterns takes more.", "",
+        f"Theory averages over random {what} here, with standard errors of at most {100 * worst:.2g}% "
+        f"({matrix_name(str(least_sure['quantity']))}, layer {least_sure['layer']}). Smaller differences may be "
+        f"chance; --patterns N reduces these errors.", "",
     ]  # fmt: skip
 
 
@@ -184,10 +186,10 @@ def trust_lines(stack: Stack, evidence: str) -> list[str]:
     lines = [evidence] if evidence else []
     if unknown == why:
         reason = re.sub("stacks of the family '.*?'", "networks of this kind", why)
-        lines += [f"Theory may be off by more than 3% here ({reason}; d is the width)."] if why else []
+        lines += [f"Finite width may change these numbers by more than 3%: {reason} (d: width)."] if why else []
     elif not evidence:
         lines += [
-            f"What finite width changes was not measured here ({unknown}); --draws 16 puts samples beside theory."
+            f"The error by finite width is unknown here: {unknown}. --draws 16 compares theory with sampled networks."
         ]
     return [*lines, ""] if lines else []
 
@@ -262,7 +264,7 @@ def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
             whose, flat = ", encoder" if name.startswith("encoder_") else "", " (equal within 5%)" * _is_flat(ends[0])
             by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
-        f"Norms of the first layer over the last layer's at {_tokens(stack)}{whose}: {', '.join(texts)}."
+        f"Gradient norm, first layer / last layer, at {_tokens(stack)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
     ]
 
@@ -456,9 +458,9 @@ def drawn_lines(notes: Sequence[Note]) -> list[str]:
     lacking = ", ".join(
         f"{note.field} = {note.value}" for note in notes if note.what == "default" and note.field in sizes
     )
-    lacks = [f"The file has no sizes {lacking}: these are the defaults of its class."] if lacking else []
+    lacks = [f"The file does not set {lacking}; these are the defaults of its class."] if lacking else []
     others = [
-        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models, and draws otherwise: "
+        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization: "
         f"--drawn-by {name}."
         for name in other_codes(notes)
     ]
@@ -482,8 +484,8 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
     return [
         *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
-        *([f"Not in the file, so that the defaults of the class are used: {defaults}."] if defaults else []),
-        *([f"Neutral at initialization: {neutral}."] if neutral else []),
+        *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
+        *([f"Fields that change nothing at initialization: {neutral}."] if neutral else []),
     ]
 
 

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
+from threadpoolctl import ThreadpoolController
 
 
 @contextmanager
@@ -21,8 +19,6 @@ def one_numpy_thread() -> Iterator[None]:
 
 
 @cache
-def _libraries() -> "ThreadpoolController":
+def _libraries() -> ThreadpoolController:
     """Return the controller of the linear algebra libraries' threads; finding them takes milliseconds."""
-    from threadpoolctl import ThreadpoolController  # late: small predictions need none of it
-
     return ThreadpoolController()

@@ -101,7 +101,7 @@ def _first(name: str, given: float) -> str:
     which = escaped(name) if name else "the whole model"
     if given:
         return f"the input of {which} is not finite, although all earlier outputs are"
-    return f"the output of {which} is the first that is not finite"
+    return f"the output of {which} is the first output that is not finite"
 
 
 def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outside: bool) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def _copies_to_stay(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
     alike = rows[rows["quantity"] == "alike"]
     if len(layers) > 1 and 2 * alike["layer"].nunique() > len(layers):
         names = escaped(", ".join(alike["parameter"].unique()[:_NAMED]))
-        what = f"entries of {names} along an axis are equal and get equal gradients, so no step makes them different"
+        what = f"entries of {names} along an axis are equal and get equal gradients, so they stay equal in every step"
         yield Finding(WHOLE_MODEL, "copies", what)
 
 
@@ -264,7 +264,7 @@ def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None
             texts.append(f"{', '.join(map(str, members))}" + f" (with {', '.join(own_names[:2])})" * bool(own_names))
         if len(texts) > 1:
             kinds = f"layers of {part} are of {len(texts)} kinds"
-            lines[f"{kinds}; each layer is compared with its own kind: {'; '.join(texts)}"] = None
+            lines[f"{kinds}; each layer is compared with layers of its kind: {'; '.join(texts)}"] = None
     return list(lines)
 
 

@@ -318,7 +318,7 @@ def _drawn(
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     others = [f"; others: --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
-    others += [f"; as versions {versions} did: --depth-scaling none" for versions in older]
+    others += [f"; for versions {versions} add --depth-scaling none" for versions in older]
     return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
 
 
@@ -449,9 +449,9 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     """Return the lines of the critical learning rates."""
     if "no_rule" in rates:
         return [f"Critical learning rate in step 1: {rates['no_rule']}"]
-    known = "for 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "limits not measured here"
+    known = "for 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "whose error is not measured here"
     return [
-        f"Critical learning rate in step 1, {known}; finer: {_RATE_VIEW}",
+        f"Critical learning rate in step 1, {known}; finer, and warm-up: {_RATE_VIEW}",
         *[
             card_row(name, f"below {low} the loss falls in step 1, above {high} it rises; predicted {rate}")
             for key, name in _OPTIMIZERS.items()
@@ -475,7 +475,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
         lines = [f"Tested at {width}, {tokens}: {within}"]
     elif not trust.why:
         lines = [f"Tested: sampled networks of this kind; finite width moves a number by at most {trust.error:.1%}"]
-    reasons = [f"single matrices at width {stack.width} ({_reason_of_width(trust.why)})"] if trust.why else []
+    reasons = [f"norms of single matrices at width {stack.width} ({_reason_of_width(trust.why)})"] if trust.why else []
     left_out = ", ".join(note.field for note in result.values["notes"] if note.what == "left out")
     cheaper = result.values["cheaper"]
     reasons += [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
@@ -484,7 +484,9 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
 
 
 def _reason_of_width(why: str) -> str:
-    """Shorten the reason of `Trust` for a line: "8192 tokens need width >= 131072 for 3%"."""
+    """Shorten the reason of `Trust` for a line: "8192 tokens need width >= 131072 for an error of 3%"."""
     kind, _, reason = why.partition(": ")
     reason = re.sub("stacks of the family '.*?'", "networks of this kind", reason)
-    return f"{reason.replace(' d >=', ' width >=')} for {MARGIN:.0%}" if kind == "not wide enough" else reason
+    return (
+        f"{reason.replace(' d >=', ' width >=')} for an error of {MARGIN:.0%}" if kind == "not wide enough" else reason
+    )

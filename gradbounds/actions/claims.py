@@ -126,7 +126,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
     # By its id, or by its place in the paper where that has one claim: "Theorem 1".
     named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
     claim = named[0] if len(named) == 1 else _claim(name)
-    underived = "nothing: it is an observation" if claim.kind == "observation" else "nothing here"
+    underived = "nothing, because the statement is an observation" if claim.kind == "observation" else "nothing here"
     with working(f"deriving {claim.id}"):
         derived = _derived(claim.id, everything=everything)
     rows = [v for v in _committed() if v.claim == claim.id]
@@ -137,7 +137,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
         "Statement": [claim.statement],
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),
         "Setting": [claim.setting],
-        "Assumes": claim.assumptions or ["nothing beyond the setting"],
+        "Assumes": claim.assumptions or ["nothing except the setting"],
         "Derived": derived or [underived],
         "Is it tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
@@ -160,7 +160,7 @@ def _claim(name: str) -> Claim:
     except ValueError as error:
         for key, placement in COMPOSITIONS.items():
             if name.lower() in (key.lower(), placement.title.lower()):
-                raise ValueError(f"{error} What is known of {placement.title} is in docs/theory.md.") from error
+                raise ValueError(f"{error} docs/theory.md describes {placement.title}.") from error
         raise
 
 

@@ -149,7 +149,7 @@ def _explain_no_samples(stacks: Sequence[Stack], counts: Sequence[int], optimize
         if not _is_large(stack) and not gaps(stack, "sampled_step"):
             takes = duration(2 * network_seconds(stack, len(optimizers)))
             lines.append(
-                f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 does it anyway."
+                f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 runs it anyway."
             )
     return list(dict.fromkeys(lines))
 
@@ -293,5 +293,5 @@ def _doubled(
         powers.setdefault(each.optimizer, []).append(f"{each.symbol}^{np.log2(larger / rates[each.optimizer]):.2f}")
     lines = [f"{optimizer}: {', '.join(of)}" for optimizer, of in powers.items()]
     if late:
-        lines.append(f"Not within --max-time and --memory: {', '.join(late)}.")
-    return ["", "Critical rates at twice the size, as powers of what is doubled:", *lines] if lines else []
+        lines.append(f"Not computed within --max-time and --memory: {', '.join(late)}.")
+    return ["", "Exponents of the critical rate in each size, from this size to twice it:", *lines] if lines else []

@@ -63,7 +63,9 @@ TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE = ["Step 1 is as predicted."]
-_ALONE = ["The log has neither the loss nor the norm of step 1: only its matrices are compared with theory."]
+_ALONE = [
+    "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory."
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +275,9 @@ def _judged(
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
     if loss < TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
         trained = (
-            f"The loss is {loss / uniform:.2g} of ln V: the weights are trained, and initialization is not judged."
+            f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained. Initialization is not judged."
         )
-        units = f"None of {len(causes)} tested units and sums explains it as the loss of untrained weights."
+        units = f"None of {len(causes)} tested units and sums turns it into the loss of untrained weights."
         return _Verdict(None, [trained, units], causes)
     texts, far = [], list[str]()
     if known is not None:
@@ -287,7 +289,7 @@ def _judged(
             missing.append(_ANOTHER_TEXT)
         if texts:  # of one matrix no text makes more than of all others
             beside = compare_with_theory(printed.parameters, theory.squares)[0]
-            far = far_lines(beside, "Loss and norm of step 1 are those of a usual text")
+            far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
             texts = [] if far else texts
     causes += theory.others(given, missing)
     ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
@@ -295,10 +297,10 @@ def _judged(
     is_missing = _ANOTHER_TEXT in missing and abs(off) <= _BEYOND  # no text moves the loss further
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
     if printed.step is None and off < -_BEYOND:
-        doubts += ["because the log states no step, and later steps have a smaller loss"]
+        doubts += ["because the log does not state its step, and later steps have a smaller loss"]
     lines = [*_off_lines(healthy, printed, ranked, doubts), *far]
     if missing:
-        lines += [f"Not computed, because it has no rule or exceeds --max-time: {'; '.join(missing)}."]
+        lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
     return _Verdict(None if doubts else False, lines, ranked)
 
 
@@ -313,17 +315,17 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         off += [
             f"the gradient norm is {printed.norm / line.norm:.4g} times the prediction ({abs(norm):.3g} deviations)"
         ]
-    verdict = f"Step 1 is undecided {' and '.join(doubts)}" if doubts else "Step 1 is not as predicted"
+    verdict = f"Step 1: undecided {' and '.join(doubts)}" if doubts else "Step 1: not as predicted"
     lines = [f"{verdict}: {'; '.join(off)}."]
     near = [cause for cause in ranked if cause.explains(printed)]
     if not near:
-        return [*lines, f"None of {len(ranked)} tested causes explains this."]
+        return [*lines, f"None of {len(ranked)} tested causes explains these numbers."]
     tried = sum(cause.tried for cause in ranked)
-    lines += [f"Causes that explain this ({tried} tested), texts first, then the nearest:"]
+    lines += [f"Causes that explain these numbers ({tried} tested; texts first, then the nearest):"]
     return lines + [
         f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, "
         f"{cause.line.loss / line.loss:.3g} and {cause.line.norm / line.norm:.3g} times the prediction"
-        + f" (the nearest of {cause.tried} tested numbers)"
+        + f"; the nearest of {cause.tried} tested numbers"
         * (cause.tried > 1)
         for cause in near[:MOST_CAUSES]
     ]
@@ -360,7 +362,7 @@ def _of_text(
         law = TextLaw.zipf(exponent, words)
         line = lines[exponent] = predicted(law)
         words_of_cause = (
-            f"a text in which two tokens are equal with probability {law.across:.3g}, as --text zipf:{exponent:.3g} "
+            f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
             f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, words)})"
         )
         cause = Cause(words_of_cause, line)
@@ -404,7 +406,7 @@ def _matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iter
     square = line.norm**2 + matrix["logged"] ** 2 - matrix["theory"] ** 2
     if square > 0:
         words = (
-            f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times the predicted"
+            f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times its prediction"
         )
         yield Cause(words, replace(line, norm=math.sqrt(square)))
 
@@ -430,10 +432,10 @@ def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) ->
         for tokens, number in sums.items():
             yield Cause(f"the loss is a sum over {tokens}", times(number, number))
             if printed.norm is not None:
-                yield Cause(f"the gradient is of a sum over {tokens}", times(1.0, number))
+                yield Cause(f"the gradient is a sum over {tokens}", times(1.0, number))
     elif read.of.is_sum:
-        yield Cause("the loss is a mean, and the gradient of a sum", times(1.0 / positions, 1.0))
-        yield Cause("the loss is a sum, and the gradient of a mean", times(1.0, 1.0 / positions))
+        yield Cause("the loss is a mean, but the gradient is a sum", times(1.0 / positions, 1.0))
+        yield Cause("the loss is a sum, but the gradient is a mean", times(1.0, 1.0 / positions))
     divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
     ways = ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}"))
     parts = (("loss and gradient are", 1, 1), ("the loss is", 1, 0), ("the gradient is", 0, 1))

@@ -54,8 +54,8 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
     words = LoggedAs.of(logged_as)
     if words.is_sum is not None:
         raise ValueError(
-            "logged_as cannot be mean or sum in a probe: its loss decides that, and a common factor of all norms "
-            "is printed as the median."
+            "logged_as cannot be mean or sum in a probe, which uses its own loss; a common factor of all norms "
+            "appears as the median."
         )
     line = read_log(logged)
     if not line.parameters:

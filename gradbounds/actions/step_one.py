@@ -79,7 +79,7 @@ class StepOne:
         if not all(math.isfinite(number) and number > 0 for number in numbers):
             return "not positive and finite"
         if numbers[0] < TRAINED * self._uniform:
-            return f"not compared, the loss is {numbers[0] / self._uniform:.2g} of ln V: the weights are trained"
+            return f"not compared: the loss is {numbers[0] / self._uniform:.2g} of ln V: the weights are trained"
         healthy = Cause("", self.line)
         if healthy.explains(run):
             return "as predicted"

@@ -16,8 +16,8 @@ class Claims(WithJson):
     An explanation has what the statement assumes, its derivation, where it is tight, and what was measured.
     """
 
-    claim: Annotated[str, Positional, Flag(name="claim", help="id of a claim to explain, such as T1")] = ""
-    all: Annotated[bool, Flag(help="with a claim: every step and every row")] = False
+    claim: Annotated[str, Positional, Flag(name="claim", help="id of the claim to explain, such as T1")] = ""
+    all: Annotated[bool, Flag(help="print every step and every row; requires a claim")] = False
 
     def run(self) -> "Result":
         """List the statements, or explain one.

@@ -116,7 +116,7 @@ def test_a_layer_that_is_frozen_is_noted_and_one_that_learns_nothing_is_an_alarm
     if purpose:
         assert report.alarms == []
         assert any("linear1.weight of layer 3 of body.layers" in note for note in report.notes)
-        assert "raises no alarm: every layer is like the nearest layers." in lines[0]
+        assert "raises no alarm: every layer agrees with its nearest layers." in lines[0]
         (folded,) = (k for k, line in enumerate(lines) if line.startswith("... and "))
         assert lines[folded] == f"... and {len(report.notes) - 4} more notes (see `notes`)", "notes are folded"
         assert lines[folded - 4 : folded] == [f"note: {note}" for note in report.notes[:4]]

@@ -265,7 +265,7 @@ def test_logged_squares_and_clipped_norms_stand_beside_the_module_s_own(tmp_path
         assert line in text
     _, text, ratios = result_of(clipped, "--logged-as", f"clipped:{whole / 4:.17g}")
     assert ratios == pytest.approx([0.25] * 8, rel=1e-5)
-    assert "matrices are compared with one another alone." in text
+    assert "matrices are only compared with one another." in text
     for words, message in (
         (("sum",), "--logged-as cannot be mean or sum in a probe"),
         (("clipped:1e-9",), "--logged-as must have what the gradient was clipped to, got clipped:1e-09"),
@@ -343,8 +343,8 @@ def broken(where):
     ("table", "the whole model: words.weight has entries that are not finite"),
     ("weight", "layer 2 of layers: up.weight has entries that are not finite"),
     ("norm", "layer 2 of layers: its output is not finite: the output of norm2 is the first"),
-    ("head", "the whole model: the output of head.1 is the first that is not finite; the loss is nan"),
-    ("input", "the whole model: the output of words is the first that is not finite; the loss is nan"),
+    ("head", "the whole model: the output of head.1 is the first output that is not finite; the loss is nan"),
+    ("input", "the whole model: the output of words is the first output that is not finite; the loss is nan"),
 ])  # fmt: skip
 def test_what_is_not_finite_first_is_the_one_alarm(where, said):
     (alarm,) = judged_module(*broken(where)).alarms

@@ -45,8 +45,8 @@ UNITS = ("tied.gelu", "tied.swiglu", "untied.gelu", "untied.swiglu")
 BATCH, SEEDS = 8, 20
 TOKENS = BATCH * USUAL["tokens"]
 PLANTED: dict[str, tuple[float, float]] = {
-    f"the gradient is of a sum over all {TOKENS} tokens": (1.0, TOKENS),
-    "the gradient is of a sum over the 16 tokens of a sequence": (1.0, 16.0),
+    f"the gradient is a sum over all {TOKENS} tokens": (1.0, TOKENS),
+    "the gradient is a sum over the 16 tokens of a sequence": (1.0, 16.0),
     f"the loss is a sum over all {TOKENS} tokens": (TOKENS, TOKENS),
     "the gradient is added up over 8 accumulation steps or devices": (1.0, 8.0),
     "the gradient is divided once too often, by 4": (1.0, 0.25),

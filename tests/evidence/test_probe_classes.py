@@ -405,6 +405,8 @@ def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
         ] < 1e-6, f"the loss is the inputs' own cross-entropy up to {harm_of['own labels']:.1g}"
     if kind == "norm" and "the epsilon of" in alarm:
         return harm_of[kind] > 2**0.5, f"without its epsilon the output is {harm_of[kind]:.3g} times as large"
+    if kind == "attention" and (weight := re.search(r"one key, with ([\d.]+)", alarm)):
+        return float(weight[1]) > 0.5, f"a query gives one key {weight[1]} of its weight"
     if kind == "leak":
         return harm_of[kind] > 0, f"outputs move by {harm_of[kind]:.2g} with what they must not see"
     if kind == "loss":

@@ -70,18 +70,3 @@ def under_the_paper_s_initialization(layers, width):
             layer.self_attn.in_proj_weight.zero_()
             nn.init.normal_(layer.self_attn.in_proj_weight[2 * width :], std=width**-0.5)
             layer.self_attn.out_proj.weight.copy_(torch.eye(width))
-
-
-def as_a_stack(placement):
-    """An encoder of torch.nn that is a Stack: W^Q = W^K = 0, W^O = 1, N(0, 1/d) entries, and nothing else stepped."""
-
-    def factory(width, depth):
-        module, batch = BUILTINS[f"encoder-{placement}"].factory(width, depth)
-        module.requires_grad_(False)
-        module.head.weight.requires_grad_(True)
-        under_the_paper_s_initialization(module.body.layers, width)
-        for layer in module.body.layers:
-            layer.self_attn.in_proj_weight.requires_grad_(True)
-        return module, batch
-
-    return factory

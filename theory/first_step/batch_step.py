@@ -6,11 +6,11 @@ mean over a text's labels is the part that sequences share, and the deviation of
 of the N positions have labels; the others are positions outside the batch. The curvature at positions with labels has
 the weight N/P, because a position of the batch is one of P.
 
-Two effects are neglected: equal words at two positions, and the rank of the noise, which is N in this model and up to d
-in a batch. Muon's gain is a sum of singular values, which depends on this rank: the singular values of its noise are
-spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label (`noise_rank`). Muon's
-curvature keeps the rank N. The errors are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures
-with networks on a text; the error of Muon's curvature is sometimes larger.
+Equal words at two positions are neglected. The noise has rank N in this model and up to d in a batch, which is
+neglected except in Muon's gain. This gain is a sum of singular values, which depends on the rank: the singular values
+of its noise are spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label
+(`noise_rank`). Muon's curvature keeps the rank N. The errors are within `ERRORS`, which `make evidence PART=batch-steps
+TEXT=FILE` measures with networks on a text; the error of Muon's curvature is sometimes larger.
 
 Source: this project.
 """
@@ -176,9 +176,9 @@ def batch_step(
 def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
     """Return (Σ s)²/Σ s² of the singular values s of Σ_i a_i b_i' for tokens and labels of a text.
 
-    The vectors a of tokens and b of labels are Gaussian and centred; of the output matrix, b is the label itself. A
-    matrix that is larger than is sampled has its sides, positions and words divided by one number, and its ratio is
-    multiplied by it.
+    The vectors a of tokens and b of labels are Gaussian and centred; for the output matrix, b is the one-hot label. If
+    the matrix is too large to sample, its sides, the positions and the words are divided by one number, and the result
+    is multiplied by this number.
 
     Args:
         frequencies: frequencies of token ids and labels in descending order, (V,).

@@ -212,7 +212,7 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
 
 @lru_cache(maxsize=512)
 def _hermite_series(function: Callable[[Any], Any], scale: float) -> NDArray[np.float64]:
-    """Return E f(scale z) h_k(z) for the normalized Hermite polynomials h_k, or nothing where there are too many.
+    """Return E f(scale z) h_k(z) for the normalized Hermite polynomials h_k; empty if too many would be needed.
 
     By Mehler's formula, moments are sums of products of these and powers of the correlation.
     """
@@ -228,7 +228,7 @@ def _hermite_series(function: Callable[[Any], Any], scale: float) -> NDArray[np.
 
 @lru_cache(maxsize=len(_HERMITE))
 def _hermite_rows(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return nodes of N(0, 1) from 0 up, and normalized Hermite polynomials there times the weights of the nodes."""
+    """Return nodes z ≥ 0 of a quadrature for N(0, 1), and normalized Hermite polynomials times the nodes' weights."""
     step = 6.0 / (4.0 * math.sqrt(count) + 12.0)
     nodes: NDArray[np.float64] = step * np.arange(math.ceil(12.5 / step) + 1, dtype=float)
     rows = np.empty((count, len(nodes)))

@@ -21,10 +21,11 @@ tokens' sizes vary, and after it the sizes no longer vary. An MLP passes the com
 than that of two tokens of one text, which are more correlated.
 
 Assumes even attention weights: those of h heads with random attention are even in the mean to 1/h. For two tokens of
-one sequence, whose texts are partly the same, the part of rare words is taken as that of two sequences. First order
-in the variation of sizes: with 12 tokens the first layer's variance is 12% too large. After it, variances are within
-17% of sampled ones (ReLU and gated SiLU, 12 to 64 tokens), and with random queries up to a third too large. Where
-every text of 12 tokens has one of four topics, they are 1.18 (layer 1) to 0.78 (layer 4) times the sampled ones.
+one sequence, whose texts are partly the same, the part of rare words is taken as that of two sequences. First order in
+the variation of sizes: with 12 tokens the first layer's variance is 12% too large. In later layers, variances are
+within 17% of sampled ones (ReLU and gated SiLU, 12 to 64 tokens); with random queries, they are up to a third too
+large. Where every text of 12 tokens has one of four topics, they are 1.18 (layer 1) to 0.78 (layer 4) times the sampled
+ones.
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ class TextLaw:
         same_word_labels: probability that two positions with the same token id have equal labels.
         other_word_labels: probability that two positions with different token ids have equal labels.
         labels_within: the same two probabilities for positions of one sequence; None if they do not differ.
-        clumping: covariances of ids that clump in sequences; None for independent ids. The first is of two pairs of
-            positions with equal ids that have one position in common, and the others in one sequence. The second is of
-            two such pairs without a common position, between the same two sequences. The third is of the frequencies
-            of the ids at two positions of one sequence.
+        clumping: three covariances from ids that clump in sequences; None for independent ids. The first two are
+            between the events that two pairs of positions have equal ids. In the first, the pairs share one position,
+            and their other positions are in one sequence. In the second, both pairs lie between the same two sequences
+            and share no position. The third is between the frequencies of the ids at two positions of one sequence.
     """
 
     frequencies: Array
@@ -333,7 +333,7 @@ def _clumping(ids: NDArray[np.integer], tokens: int, law: Array) -> tuple[float,
 
 
 def _counted(sequences: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    """Return number of the sequence x vocab + token id of every id in a sequence, and its count there."""
+    """Return the keys, sequence number · vocab + token id, of the ids in each sequence, and the counts of the ids."""
     return np.unique(np.arange(len(sequences))[:, None] * vocab + sequences, return_counts=True)
 
 

@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from theory import Stack
-
 ROLES = {"WQ": "q", "WK": "k", "WV": "v", "WO": "o", "W1": "up", "W2": "down"}
 
 
@@ -104,21 +102,3 @@ class Model(nn.Module):
 
 def _square(leaf):
     return float(leaf.grad.square().sum())
-
-
-def module_samples(stack: Stack, draws: int, seed: int) -> "Samples":
-    """Quantities of so many networks of float32 matrices, as `simulate.sample` gives them: arrays by name."""
-    generator, model, found = torch.Generator().manual_seed(seed), Model(stack), []
-    for _ in range(draws):
-        model.draw(generator)
-        x = torch.randn(stack.tokens, stack.width, generator=generator)
-        found.append(model.quantities(x, torch.randint(stack.vocab, (stack.tokens,), generator=generator)))
-    return Samples({name: torch.tensor([one[name] for one in found]).numpy() for name in found[0]})
-
-
-class Samples(dict):
-    """Arrays by name."""
-
-    @property
-    def arrays(self):
-        return self
