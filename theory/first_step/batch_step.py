@@ -63,6 +63,7 @@ class BatchStep:
         logit_change_sq: E of a logit's squared change.
         relative_updates: |u_W|/|W| by role: (L,), and for "Wemb" ().
         noise_gain: the part of Muon's gain from noise; 0 for other optimizers.
+        few_gain: Muon's gain with the noise of few positions, of which its curvature is; None for other optimizers.
     """
 
     optimizer: Optimizer
@@ -71,11 +72,15 @@ class BatchStep:
     logit_change_sq: float
     relative_updates: dict[str, Array]
     noise_gain: float = 0.0
+    few_gain: float | None = None
 
     @property
     def critical_rate(self) -> float:
-        """The critical learning rate 2 E g·u/E u'Gu."""
-        return 2.0 * self.gain / self.curvature
+        """The critical learning rate 2 E g·u/E u'Gu.
+
+        Muon's has the noise of few positions in both, whose errors partly cancel.
+        """
+        return 2.0 * (self.gain if self.few_gain is None else self.few_gain) / self.curvature
 
     @property
     def logit_move(self) -> float:
@@ -111,6 +116,7 @@ class BatchStep:
         return replace(
             self, gain=self.noise_gain + (self.gain - self.noise_gain) * times, curvature=self.curvature * times**2,
             logit_change_sq=self.logit_change_sq * times**2, relative_updates=updates,
+            few_gain=None if self.few_gain is None else self.few_gain * times,
         )  # fmt: skip
 
 
@@ -156,15 +162,15 @@ def batch_step(
         for name in ("curvature", "change")
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
-    gains = [float((r * w).sum((-2, -1)).mean()), 0.0]
+    gains, of_few = [float((r * w).sum((-2, -1)).mean()), 0.0], None
     if optimizer == "muon":
-        ordered = np.sort(frequencies)[::-1]
+        ordered, of_few = np.sort(frequencies)[::-1], gains[0]
         ranks = lru_cache(lambda shape: noise_rank(ordered, of_batch, shape, seed))
         for k, alone in enumerate((False, True)):
             with spread_noise(ranks, alone=alone):
                 w = moves_of_outputs(solution, optimizer, chosen, every)[0]
             gains[k] = float((r * w).sum((-2, -1)).mean())
-    return BatchStep(optimizer, gains[0], curvature, change, updates, gains[1])
+    return BatchStep(optimizer, gains[0], curvature, change, updates, gains[1], of_few)
 
 
 def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
