@@ -158,7 +158,7 @@ def test_what_was_said_is_no_cause(tmp_path, healthy, word):
     assert judged(tmp_path, off).to_frame()["cause"].str.contains(of).any()
     causes = judged(tmp_path, off, word).to_frame()["cause"]
     assert not causes.str.contains(of).any()
-    assert causes.str.contains("the gradient is a sum").any() == (word == "sum")
+    assert causes.str.contains("but the gradient is a sum").any() == (word == "sum")
     if word == "sum":
         for record, cause in (
             ((loss, TOKENS * norm), "the loss is a mean, but the gradient is a sum"),
