@@ -109,7 +109,7 @@ def test_norms_after_clipping(tmp_path, healthy, words, number, power):
     assert "not clipped, because the norm is below " in str(over)
     before = result(norm / 4, norm, times=0.25)
     check_plain(before, loss, norm, norms)
-    assert "the norm from before and the others from after clipping to " in str(before)
+    assert "the total norm before clipping to " in str(before)
     lost = result(norm / 4, norm / 4 * 0.995, times=0.25)
     assert lost.values["logged_norm"] is None
     assert lost.values["as_it_should_be"]
@@ -158,7 +158,7 @@ def test_what_was_said_is_no_cause(tmp_path, healthy, word):
     assert judged(tmp_path, off).to_frame()["cause"].str.contains(of).any()
     causes = judged(tmp_path, off, word).to_frame()["cause"]
     assert not causes.str.contains(of).any()
-    assert causes.str.contains("the gradient is a sum").any() == (word == "sum")
+    assert causes.str.contains("but the gradient is a sum").any() == (word == "sum")
     if word == "sum":
         for record, cause in (
             ((loss, TOKENS * norm), "the loss is a mean, but the gradient is a sum"),

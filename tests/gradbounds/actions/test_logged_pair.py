@@ -80,7 +80,7 @@ def test_logs_without_a_norm(tmp_path):
     assert "agree in loss within 5%, as two seeds do. The gradient norm is not compared: one log has none." in str(
         alone
     )
-    with pytest.raises(ValueError, match="logged must be two logs with a loss or a norm in common"):
+    with pytest.raises(ValueError, match="logged must be two logs that both have a loss"):
         compare_logs([scaled, log(tmp_path, "e", LOSS)], BATCH, TOKENS)
 
 
