@@ -62,8 +62,7 @@ def predict_stack(
     """Predict one network's gradients by layer, with samples and compared networks on request.
 
     Without `further`, exponents and the change that evens out the layers are omitted, which need more predictions.
-    Without `tables`, the tables of layers are omitted if theory has a rule and nothing is sampled. `coarse` is the
-    argument of `theory.predict`.
+    Without `tables`, the tables of layers are omitted if theory has a rule. `coarse` is an argument of `predict`.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
