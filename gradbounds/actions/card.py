@@ -222,8 +222,9 @@ def _first_step_of_run(
     patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:
-        known = replace(known, coarse=coarse)
-        return _with_norm(known, asked, predict_batch(asked, BATCH, of, **within, coarse=coarse))
+        return _with_norm(
+            replace(known, coarse=coarse), asked, predict_batch(asked, BATCH, of, **within, coarse=coarse)
+        )
     except OverBudgetError:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
