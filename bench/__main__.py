@@ -1,4 +1,4 @@
-"""`python -m bench NAME` prints one JSON object with the machine named; three other names draw committed ones."""
+"""`python -m bench NAME` prints one JSON object with the machine named; three other names draw pictures."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from bench import (
     device,
     drawing,
     engines,
+    exponents,
     memory,
     one_module,
     predictions,
@@ -22,6 +23,7 @@ from bench import (
     published_models,
     scale,
     store,
+    token_alignment,
 )
 
 REPORTS = {
@@ -35,6 +37,7 @@ REPORTS = {
     "device-deep": device.deep,
     "engines": engines.report,
     "engines-1024": engines.middle,
+    "exponents": exponents.report,
     "memory": memory.report,
     "one-module": one_module.report,
     "predictions": predictions.report,
@@ -63,10 +66,13 @@ def main() -> None:
     if sys.argv[1:2] == ["growth"] and len(sys.argv) >= 4:
         drawing.draw_growth([Path(path) for path in sys.argv[2:-1]], Path(sys.argv[-1]))
         return
+    if sys.argv[1:2] == ["tokens"] and len(sys.argv) == 3:
+        token_alignment.draw(Path(sys.argv[2]))
+        return
     if len(sys.argv) != 2 or sys.argv[1] not in REPORTS:
         sys.exit(
             f"usage: python -m bench {{{','.join(REPORTS)}}}, or python -m bench {{figure,growth}} "
-            "RESULTS.json PICTURE.png"
+            "RESULTS.json PICTURE.png, or python -m bench tokens PICTURE.png"
         )
     machine = {
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",

@@ -77,7 +77,8 @@ def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:
 
     The coefficients of the implied error were measured on networks with more heads. With h heads, one head is 1/h of a
     branch's output, so a norm removes at most 1/h of the squared gradients of W^Q and W^K, and at most 1/h of their
-    kernel. The gain is linear in the kernel, and the curvature is quadratic.
+    kernel. The gain is linear in the kernel, and the curvature is quadratic. The bound is 0 for a network with at least
+    as many heads as the measured networks.
 
     Args:
         step: the large-width step.

@@ -120,7 +120,7 @@ def agreement_counts(table: pd.DataFrame) -> str:
 
 _COUNTED = {
     "agrees": "agree within 3%",
-    "undecided": "are consistent but need more draws to tell",
+    "undecided": "are consistent but need more networks for a decision",
     "differs": "differ",
     "beyond": "are not judged",
 }

@@ -54,8 +54,8 @@ def exponent_series(
 def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
     """Return for each placement the longest series of rows that differ only in one field, sorted by it.
 
-    Against the width, the ratio V/d is fixed, so that the factor B of the bound does not depend on d; otherwise V is
-    fixed.
+    Against the width, a series has a fixed V/d or a fixed V: the one with more widths or, for equally many, with more
+    draws. At a fixed V/d, the factor B of the bound does not depend on d.
 
     Args:
         table: one row per configuration with its fields and draws, such as `checks.stacks.theorem1.last_layer_table`.
@@ -75,7 +75,7 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
         if best[against].nunique() >= 2:
             series.append(best.sort_values(against).drop_duplicates(against).drop(columns="ratio"))
     if not series:
-        raise ValueError(f"table must have two cells that differ in {against} alone; sweep over {against} first.")
+        raise ValueError(f"table must have two cells that differ only in {against}; sweep over {against} first.")
     return pd.concat(series, ignore_index=True)
 
 
@@ -88,8 +88,7 @@ def local_exponent_table(series: pd.DataFrame, against: str) -> pd.DataFrame:
 
     Returns:
         The fields of the first network of each pair, `at` (the geometric mean of the pair's values), exponent and sem
-        of
-        the measured norm, and the exponents `predicted` and `bound`.
+        of the measured norm, and the exponents `predicted` and `bound`.
     """
     parts = []
     for _, rows in series.groupby("placement", sort=False):

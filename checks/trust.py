@@ -35,7 +35,10 @@ For one token and Post-LN, the exact coefficient is 55/36 per layer (docs/finite
 
 BiasClass = Literal["queries of a source", "queries", "others"]
 CLASSES: tuple[BiasClass, ...] = get_args(BiasClass)
-"""The kinds of quantities that finite width changes by different amounts: gradients of W^Q and W^K, and all others."""
+"""The kinds of quantities that finite width changes by different amounts.
+
+Gradients of W^Q and W^K have one kind with a source and one without; all other quantities have the third.
+"""
 
 Number = Literal["gain", "curvature", "critical_rate", "logit_change_sq"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
@@ -85,7 +88,7 @@ mean 1 + 6 mu/d. The factor is used if a family was not measured, and for the co
 """
 
 SPREAD: dict[Optimizer, float] = {"polar": 0.5, "muon": 7.0}
-"""The coefficient of n/d in the error of steps with singular values, by optimizer.
+"""The coefficient of n/d in the error of steps that are computed from singular values, by optimizer.
 
 Gram matrices of n Gaussian rows scatter by sqrt(n/d), and these steps contain products of two of them. The root of
 eigenvalues with variance 2 n/d is off by n/(4 d), and the curvature by twice that. The polynomial of Newton-Schulz
@@ -199,9 +202,10 @@ def _corrections(stack: Stack, kind: BiasClass) -> list[Correction]:
 
     Corrections are O(L/d) in the first layers, c/d with c from the family and from widths inside branches, and
     `output_correction`. The overlap of a matrix with its n inputs gives O(n/d): the output matrix's gradient is off by
-    0.06 n/d at L = 1, V = 16, and a fifth leaves room. Theory is exact for heads of any width, so d/h does not enter,
-    except in two cases (docs/attention.md). A shared matrix of queries and keys has its own logits in the exponent, and
-    theory omits 1/d_k if queries and keys are normalized or rotated.
+    0.06 n/d at L = 1, V = 16, and a fifth of `PER_ORDER` is above this. Theory is exact for heads of any width, so d/h
+    does not enter, except in two cases (docs/attention.md). The first is one matrix for queries and keys, which puts a
+    token's logit with itself into the exponent. The second is 1/d_k, which theory omits if queries and keys are
+    normalized or rotated.
     """
     width = stack.width
     corrections = [
@@ -253,10 +257,10 @@ def output_correction(stack: Stack) -> float:
     """Return the order of the relative O(1/d) correction at the output: ((1 − ε)² + min(σ_e², 2 ln V))/(A d).
 
     The gradient at the output is W_embᵀ(p − t), and W_emb depends on p. Its component along x_out is z·(p − t)/√d with
-    logits z. Its square contains the label's share (1 − ε)² σ_e² and the square of z·p. The latter has mean σ_e² (1 −
-    p·p) by Stein's lemma until the softmax saturates, and is of order σ_e² 2 ln V beyond. The other components have
-    σ_e² |p − t|², with A = E|p − t|² = (1 − ε)²(1 − 1/V) + E p·p − 1/V and E p·p near min(e^σ_e², V)/V. Without
-    smoothing, A is taken as at most 1; with targets spread over all classes, A is small and the correction large.
+    logits z. Its square contains the contribution (1 − ε)² σ_e² of the label and the square of z·p. The latter has mean
+    σ_e² (1 − p·p) by Stein's lemma until the softmax saturates, and is of order σ_e² 2 ln V beyond. The other
+    components have σ_e² |p − t|², with A = E|p − t|² = (1 − ε)²(1 − 1/V) + E p·p − 1/V and E p·p near min(e^σ_e², V)/V.
+    A is limited to 1. With targets spread over all classes, A is small and the correction large.
     """
     kept, vocab, energy = (1.0 - stack.label_smoothing) ** 2, stack.vocab, stack.output_scale**2
     spread = math.expm1(min(energy, math.log(vocab))) / vocab
@@ -266,10 +270,11 @@ def output_correction(stack: Stack) -> float:
 def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass) -> float:
     """Return |c| of a family at a stack's own L and s, and for queries and keys at its own n.
 
-    From L = 3 to L, corrections grow like the number of sub-layers passed, 1 + L. With larger logits than at s = 1.5,
-    attention weights change with fluctuations of |x|² by s⁴. Gradients of queries and keys depend on differences of
-    tokens, which layers align: for them, the growth enters twice, and once more for more than four tokens. Without
-    norms, energies feed on each other, and c grows like the variance that a sub-layer adds.
+    From L = 3 to L, corrections grow like the number of sub-layers passed, 1 + L. With logits larger than at s = 1.5,
+    fluctuations of |x|² change attention weights, and corrections grow like s⁴. Gradients of queries and keys depend on
+    differences of tokens, which layers align. For these gradients, the growth with L enters twice, and more than four
+    tokens multiply the result by n/4. Without norms, fluctuations of the energy multiply from layer to layer, and c
+    grows like the variance that one sub-layer adds.
     """
     size = abs(row.get(kind, row["others"])["c"]) * (1 + stack.depth) / (1 + REFERENCE_DEPTH)
     if stack.query_key_scale:
@@ -393,13 +398,13 @@ def step_reference(placement: str, ffn: str, attention: str, width: int = 64) ->
 
 
 def _step_error(stack: Stack, number: str, optimizer: Optimizer) -> float:
-    """Return the largest expected relative error by finite width of a number of a first step.
+    """Return the largest relative error that finite width is expected to cause in a number of a first step.
 
     From L = 4 to L, the error grows like the number of sub-layers passed, (1 + L)/5. From fixed attention to s = 1 it
     grows like s^2, and beyond like s^4. Few units add six times their contribution to gradients. A coefficient of SGD
     is `VALUES` times d/(k d_k) plus a rest; the sizes of both are added, because the rest may have either sign in other
     networks. If a family was not measured, or its inputs are not small, the error is six times that of squared
-    gradients, an order of magnitude.
+    gradients, which is right in its order of magnitude only.
     """
     spread = SPREAD.get(optimizer, 0.0) / stack.width
     if step_family(stack) not in coefficients(STEP_COEFFICIENTS):

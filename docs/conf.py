@@ -9,6 +9,7 @@ import re
 import sys
 from html import escape
 from pathlib import Path
+from shutil import copy
 from subprocess import PIPE, Popen
 
 from latex2mathml.converter import convert
@@ -66,6 +67,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),  # a script prints what it says
     "within_subsection_order": "page_layout.ByDifficulty",
     "min_reported_time": 1e9,
+    "image_scrapers": ("page_layout.drawn_as_svg",),
     "matplotlib_animations": False,
 }
 
@@ -158,7 +160,16 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
             '<a href="explore.html">Explore it live</a>: 26 published models, and networks around the paper\'s. '
             '<a href="explore.html#tour=1">A tour in five stops</a>: guess, then see.'
         )
-        context["body"] = picture.sub(rf"\g<0><br>{below}", context["body"])
+        context["body"] = picture.sub(
+            rf'<a href="_images/gradient_over_layers.svg">\g<0></a><br>{below}', context["body"]
+        )
+        without = 'Without a checkout, <a href="explore.html">explore</a> works here, in your browser.'
+        command = r"(<p>Install from a checkout.*?--constraint.*?</code>)"
+        context["body"] = re.sub(command, rf"\1 {without}", context["body"], count=1, flags=re.S)
+        lecture = r'class="[^"]*download[^"]*" download="" href="_downloads/\w+/(exercises_\w+)\.py"'
+        context["body"] = re.sub(lecture, r'href="docs/gallery/\1.html"', context["body"])
+    stop = "third stop of the tour"
+    context["body"] = context["body"].replace(stop, f'<a href="../explore.html#tour=3">{stop}</a>')
     context["last_updated"] = page_layout.numbers_of(pagename, version)
     context["body"] = context["body"].replace("<pre>", '<pre tabindex="0">')  # long lines scroll by the keyboard too
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))
@@ -183,6 +194,13 @@ def _with_page(app, error):
         _, said = app.explore.communicate()
         if app.explore.returncode:
             raise ExtensionError(f"the page of explore was not made: {said.decode()}")
+
+
+def _with_drawings(app, error):
+    """Put the SVG of a picture next to it, for the link that `page_layout.with_links` makes."""
+    if error is None and app.builder.format == "html":
+        for file in (ROOT / "docs/figures").glob("*.svg"):
+            copy(file, Path(app.outdir) / "_images")
 
 
 def _with_index(app, error):
@@ -221,4 +239,5 @@ def setup(app):
     app.connect("builder-inited", _start_page)
     app.connect("build-finished", _with_index)
     app.connect("build-finished", _with_page)
+    app.connect("build-finished", _with_drawings)
     return {"parallel_read_safe": True}

@@ -307,8 +307,21 @@ def numbers_of(page: str, version: str) -> str:
 
 
 def with_links(body: str) -> str:
-    """Let a click on a picture show its file, as large as it is."""
-    return re.sub(r'(<figure[^>]*>)\s*(<img [^>]*src="([^"]+)"[^>]*>)', r'\1<a href="\3">\2</a>', body)
+    """Let a click on a picture show its file, as large as it is: its SVG, where there is one."""
+
+    def linked(found: re.Match[str]) -> str:
+        drawing = re.sub(r"png$", "svg", found[3])
+        file = drawing if (ROOT / "docs/figures" / Path(drawing).name).exists() else found[3]
+        return f'{found[1]}<a href="{file}">{found[2]}</a>'
+
+    return re.sub(r'(<figure[^>]*>\s*|(?=<img [^>]*sphx-glr-single-img))(<img [^>]*src="([^"]+)"[^>]*>)', linked, body)
+
+
+def drawn_as_svg(*given: Any, **named: Any) -> Any:
+    """Save the pictures of the gallery's scripts as SVG, which stays sharp at every size."""
+    from sphinx_gallery.scrapers import matplotlib_scraper
+
+    return matplotlib_scraper(*given, **named, format="svg")
 
 
 def contents_list(body: str, toc: str) -> str:

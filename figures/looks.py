@@ -54,8 +54,7 @@ def looks() -> Iterator[dict[str, Any]]:
     """Yield color, marker and line style for curves that are not placements, different from curve to curve.
 
     Markers and line styles differ too, so that curves can be told apart in grey. Each round of nine combines the
-    markers
-    with other colors.
+    markers with other colors.
     """
     for number, look in enumerate(itertools.cycle(CURVES)):
         yield look | {"color": CURVES[(number + number // len(CURVES)) % len(CURVES)]["color"]}

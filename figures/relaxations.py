@@ -31,8 +31,7 @@ def relaxations(table: pd.DataFrame) -> Figure:
     """Draw the effects of the dropped assumptions that change gradients most, one mark per placement.
 
     Marks are samples with ± 2 standard errors, wide bars are theory. The base network is on top, followed by at most
-    ten
-    assumptions in the order of their effect in theory.
+    ten assumptions in the order of their effect in theory.
 
     Args:
         table: a table from `checks.stacks.relaxations.relaxation_table`.

@@ -192,8 +192,7 @@ def decimal_ticks(axes: Axes) -> None:
     """Label a log₁₀ y axis of few decades with plain decimals at 1, 2 and 5 of every decade.
 
     An axis of many decades keeps powers of ten. Matplotlib's own labels between decades, such as 6×10⁻¹, are too wide
-    and
-    overlap.
+    and overlap.
     """
     low, high = axes.get_ylim()
     if low <= 0 or high / low > _MANY_DECADES:

@@ -24,7 +24,7 @@ _UNASKED_SECONDS, _UNASKED_BYTES = 60.0, 4e9
 SOON = 10.0
 """The estimated seconds above which a cheaper method is chosen automatically."""
 
-BY_CLOCK = "The time is extrapolated from the smallest batch, which was predicted."
+BY_CLOCK = "The time is extrapolated from a prediction of the smallest batch."
 
 _FEWEST = 2
 
@@ -175,24 +175,25 @@ def by_clock(clock: Callable[[], float], estimate: float) -> float:
         return clock()
 
 
-def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
+def way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = False) -> Way:
     """Choose a prediction method within the budget: as requested, by groups of tokens, or with fewer attention samples.
 
     Args:
         stack: the network.
         patterns: requested number of attention samples; None for as many as take some seconds.
         budget: limits of time and memory. Without a requested number, a cheaper way is chosen above 10 seconds.
+        coarse: whether groups of tokens are coarse, as in `theory.predict`.
 
     Raises:
         NoRuleError: theory has no rule for the network, or its logits are too large for the quadratures.
         OverBudgetError: the chosen method is not within the budget.
     """
-    chosen = chosen_way(stack, patterns, budget)
+    chosen = chosen_way(stack, patterns, budget, coarse=coarse)
     check(chosen, budget, chosen.pace if budget.is_clocked and budget.has_room(chosen.cost) else 1.0)
     return chosen
 
 
-def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
+def chosen_way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = False) -> Way:
     """Choose the method by estimates alone: the best within the budget, or the cheapest that exists.
 
     Raises:
@@ -203,7 +204,7 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
         raise NoRuleError(
             f"output_scale must be at most {LARGEST_SCALE:g} for a prediction, got {stack.output_scale:g}."
         )
-    ways = _ways(stack, patterns, budget)
+    ways = _ways(stack, patterns, budget, coarse=coarse)
     soon = replace(budget, seconds=budget.seconds if patterns else min(SOON, budget.seconds))
     fitting = (each for limit in (soon, budget) for each in ways if limit.holds(each.cost))
     return next(fitting, min(ways, key=lambda each: budget.excess(each.cost)))
@@ -220,7 +221,7 @@ def check(chosen: Way, budget: Budget, pace: float) -> None:
         raise OverBudgetError(_refusal(chosen, cost, budget, pace))
 
 
-def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
+def _ways(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = False) -> list[Way]:
     """Return all ways to predict a network, the best first.
 
     With groups of tokens, there are as many attention samples as the budget allows.
@@ -229,16 +230,16 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
     def by(words: str, **arguments: Any) -> Way:
         return Way(stack, arguments, prediction_cost(stack, **arguments), words)
 
-    grouped = has_cheaper_groups(stack)
+    grouped, how = has_cheaper_groups(stack), {"grouped": True} | ({"coarse": True} if coarse else {})
     if not (is_fluctuating(stack) or holds_words(stack)):
-        return [by("", grouped=False), *([by(_GROUPED, grouped=True)] if grouped else [])]
+        return [by("", grouped=False), *([by(_GROUPED, **how)] if grouped else [])]
     asked = patterns or quick_patterns(stack)
     ways = [by(f"{count} attention samples instead of {asked}" * (count < asked), patterns=count)
             for count in _halves(asked)]  # fmt: skip
     if grouped:
         most = patterns or quick_patterns(stack, grouped=True)
         fewer = {count: f" instead of {patterns}" if patterns and count < patterns else "" for count in _halves(most)}
-        groups = [by(f"{_GROUPED}, with {count} attention samples{less}", grouped=True, patterns=count)
+        groups = [by(f"{_GROUPED}, with {count} attention samples{less}", patterns=count, **how)
                   for count, less in fewer.items()]  # fmt: skip
         # What representatives leave out is less than what fewer patterns than theirs scatter.
         chosen = next((each for each in groups if budget.holds(each.cost)), groups[-1])

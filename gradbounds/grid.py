@@ -50,7 +50,7 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
     groups = _groups(grid.get("zip", []), values)
     size = math.prod(len(values[group[0]]) for group in groups)
     if size > MOST_CELLS:
-        raise ValueError(f"grid must have at most {MOST_CELLS} cells, got {size}; sweep in parts.")
+        raise ValueError(f"grid must have at most {MOST_CELLS} cells, got {size}; split it into several sweeps.")
     for choice in product(*(range(len(values[group[0]])) for group in groups)):
         chosen = {name: values[name][at] for group, at in zip(groups, choice, strict=True) for name in group}
         stack = {name: value for name, value in chosen.items() if value not in TIED.get(name, ())}
@@ -105,7 +105,7 @@ def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:
     named = [name for group in zips for name in group]
     for name in named:
         if not isinstance(name, str) or name not in values:
-            raise ValueError(f"zip must name fields that have values in the grid, got {name!r}.")
+            raise ValueError(f"zip must name fields with values in the grid, got {name!r}.")
         if named.count(name) > 1:
             raise ValueError(f"zip must name a field once, got {name!r} twice.")
     for group in zips:
@@ -148,7 +148,7 @@ def _spelled_out(name: str, given: Any) -> Iterator[Any]:
 def _range(name: str, given: str, first: float, last: float, sign: str, step: float) -> Iterator[float]:
     grows = step > 1 if sign == "x" else step > 0
     if not (grows and first <= last and (first > 0 or sign == "+")):
-        raise ValueError(f"{name} must have a range that rises from its first value to its last, got {given!r}.")
+        raise ValueError(f"{name} must have a range with increasing values, got {given!r}.")
     count = math.log(last / first) / math.log(step) if sign == "x" else (last - first) / step
     if count >= MOST_CELLS:
         raise ValueError(f"{name} must have a range of at most {MOST_CELLS} values, got {given!r}.")

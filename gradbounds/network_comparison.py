@@ -41,7 +41,18 @@ def comparison_lines(
     for name in dict.fromkeys([*matrices(table), *matrices(other), *STREAM]):
         both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
         rows.append([matrix_name(name), *_end_texts(both, ratio=True), *_end_texts(both, ratio=False)])
-    return ["", f"With {', '.join(changes)}, by theory, {at}", *table_lines(heads, rows)]
+    (loss, norm), (loss_changed, norm_changed) = _whole(table, value), _whole(other, "predicted")
+    return [
+        "", f"Theory with {', '.join(changes)}, {at} (columns 'changed': with this change)", *table_lines(heads, rows),
+        f"  loss {loss:.4g}, changed {loss_changed:.4g}; gradient norm of all matrices {norm:.4g}, changed "
+        f"{norm_changed:.4g}",
+    ]  # fmt: skip
+
+
+def _whole(table: pd.DataFrame, value: str) -> tuple[float, float]:
+    """Return the loss and the gradient norm of all matrices from one column of a `layer_table`."""
+    gradients = table.loc[table["quantity"].str.contains("grad_"), value]
+    return float(table.loc[table["quantity"] == "loss", value].mean()), float((gradients**2).sum() ** 0.5)
 
 
 def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
@@ -58,21 +69,21 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
         if here is not None and there is not None:
             pairs[of] = here, there
     if not pairs:
-        return f"{name}: its layers have no matrix in common with this network's."
+        return f"{name}: no matrix of its layers exists in this network, so nothing is compared."
     lasts = {of: there[2] / here[2] for of, (here, there) in pairs.items()}
     shifts = {of: abs(math.log(there[0] / here[0])) for of, (here, there) in pairs.items() if here[0] * there[0] > 0}
     most, least = max(lasts, key=lambda of: lasts[of]), min(lasts, key=lambda of: lasts[of])
     moved = max(shifts, key=lambda of: shifts[of], default=most)
     here, there = pairs[moved]
     return (
-        f"{name}: the last layer's norms are {lasts[least]:.3g} ({matrix_name(least)}) to {lasts[most]:.3g} times "
-        f"({matrix_name(most)}) this network's; {matrix_name(moved)} of the first layer / the last: {there[0]:.3g}, "
-        f"in this network {here[0]:.3g}."
+        f"{name}: the last layer's gradient norms are {lasts[least]:.3g} ({matrix_name(least)}) to {lasts[most]:.3g} "
+        f"({matrix_name(most)}) times this network's. {matrix_name(moved)}, first layer / last layer: {there[0]:.3g}, "
+        f"compared with {here[0]:.3g} in this network."
     )
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """Print one network at several sequence lengths: norms of first / last layer, and of the last layer.
+    """Return the lines on one network at several sequence lengths: norms of first / last layer, and of the last layer.
 
     Args:
         tables: theory's `layer_table` of the network at each number of tokens.
@@ -87,8 +98,8 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     return lines
 
 
-def samples_beside_theory(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """Print a table of sampled and predicted quantities in the first and the last layer of one network.
+def sample_comparison_lines(stack: Stack, rows: pd.DataFrame) -> list[str]:
+    """Format a table of sampled and predicted quantities in the first and last layer of one network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.
 

@@ -49,7 +49,7 @@ SEEN = 0.01
 def network_lines(
     stack: Stack, table: pd.DataFrame, reason: str, *, every_layer: bool = True, evidence: str = ""
 ) -> list[str]:
-    """Print theory's norms and the sampled norms of one network, layer by layer.
+    """Format theory's norms and the sampled norms of one network, layer by layer.
 
     Args:
         stack: the network.
@@ -63,7 +63,9 @@ def network_lines(
     shown = None if every_layer else set(_doubled(stack.depth))
     lines = []
     if has_theory:
-        lines += [f"By large-width theory: norms of gradients of {_sequences(stack)}, root mean squares over networks"]
+        lines += [
+            f"Large-width theory: root mean square of gradient norms over random networks, for {_sequences(stack)}"
+        ]
         lines += [*_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table)]
         lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
         lines += ["", *sampled_lines(stack, table), *trust_lines(stack, evidence)]
@@ -83,7 +85,7 @@ def network_lines(
 
 
 def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> list[str]:
-    """Print gradient norms by layer and matrix, of every layer or only of layers 1, 2, 4, ... and the last.
+    """Format gradient norms by layer and matrix, of every layer or only of layers 1, 2, 4, ... and the last.
 
     Args:
         stack: the network.
@@ -139,7 +141,7 @@ def _doubled(depth: int) -> list[int]:
 
 
 def _omitted(depth: int) -> str:
-    return f"  {len(_doubled(depth))} of {depth} layers; --all prints every one."
+    return f"  The table shows {len(_doubled(depth))} of {depth} layers; --all prints every layer."
 
 
 def _legend(table: pd.DataFrame) -> list[str]:
@@ -150,7 +152,7 @@ def _legend(table: pd.DataFrame) -> list[str]:
         for roles, whose in _MATRICES.items()
         if plain & set(roles)
     ]
-    cosine = "; cosine: of two tokens" if "cosine" in set(table["quantity"]) else ""
+    cosine = "; cosine: mean cosine between two tokens" if "cosine" in set(table["quantity"]) else ""
     return [
         f"  |x|^2/d: mean square of the residual stream after the layer (d: width){cosine}.",
         *([f"  dL/dW: norm of the loss gradient of a matrix: {'; '.join(of)}."] if of else []),
@@ -166,14 +168,14 @@ def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
     least_sure = table.loc[errors[printed].idxmax()]
     sampled = {
         "logits": holds_words(stack),
-        "attention patterns": attends_randomly(stack),
+        "attention weights": attends_randomly(stack),
         "choices of experts": has_experts(stack),
     }
     what = " and ".join(name for name, asked in sampled.items() if asked)
     return [
-        f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}% "
-        f"({matrix_name(str(least_sure['quantity']))}, layer {least_sure['layer']}); smaller differences may be "
-        f"chance, and --patterns takes more.", "",
+        f"Theory averages over random {what} here, with standard errors of at most {100 * worst:.2g}% "
+        f"({matrix_name(str(least_sure['quantity']))}, layer {least_sure['layer']}). Smaller differences may be "
+        f"chance; --patterns N reduces these errors.", "",
     ]  # fmt: skip
 
 
@@ -184,10 +186,10 @@ def trust_lines(stack: Stack, evidence: str) -> list[str]:
     lines = [evidence] if evidence else []
     if unknown == why:
         reason = re.sub("stacks of the family '.*?'", "networks of this kind", why)
-        lines += [f"Theory may be off by more than 3% here ({reason}; d is the width)."] if why else []
+        lines += [f"Finite width may change these numbers by more than 3%: {reason} (d: width)."] if why else []
     elif not evidence:
         lines += [
-            f"What finite width changes was not measured here ({unknown}); --draws 16 puts samples beside theory."
+            f"The error by finite width is unknown here: {unknown}. --draws 16 compares theory with sampled networks."
         ]
     return [*lines, ""] if lines else []
 
@@ -262,7 +264,7 @@ def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
             whose, flat = ", encoder" if name.startswith("encoder_") else "", " (equal within 5%)" * _is_flat(ends[0])
             by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
-        f"Norms of the first layer over the last layer's at {_tokens(stack)}{whose}: {', '.join(texts)}."
+        f"Gradient norm, first layer / last layer, at {_tokens(stack)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
     ]
 
@@ -355,38 +357,43 @@ def _whole_profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.flo
 
 
 def _by_ratio(ratios: dict[str, float]) -> str:
-    """Format matrices with their ratios: "WQ and WK 100x, WV 7.1x"."""
-    texts: dict[str, list[str]] = {}
+    """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x"."""
+    parts: dict[str, dict[str, list[str]]] = {}
     for name, ratio in ratios.items():
-        texts.setdefault(f"{float(f'{ratio:.2g}'):g}x", []).append(role(name))
-    return ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
+        whose = next((words for roles, words in _MATRICES.items() if role(name) in roles), "")
+        of_part = parts.setdefault(
+            re.sub(r"^of (the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
+        )
+        of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x", []).append(role(name))
+    by_part = {
+        part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
+        for part, texts in parts.items()
+    }  # fmt: skip
+    return "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
 
 
 def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list[str]:
-    """Say which matrices a first step moves most and least, relative to their sizes, by SGD and by Adam or Muon."""
+    """Say whether layers differ in a first step of AdamW or Muon, and which matrices SGD moves most and least."""
     sgd, adam = relative_updates(stack, gradients)
     if not sgd:
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
         return [card_row("a step", only)] if "grad_scalar" in gradients else []
     most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
-    of_sgd = (
-        f"relative to its initial norm, {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} "
-        f"times as much as {role(least[0])} of layer {least[1]}"
-    )
     roles = dict.fromkeys(name for name, _ in adam)
     by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
-    alike = f"layers move up to {over_layers:.2g} times apart, because their entries start that unlike"
-    if over_layers < 1 + _FLAT:
-        alike = "every layer moves equally in step 1: the ratios above do not matter there"
     ends = {name: sizes[-1] for name, sizes in by_role.items()}
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
     times = max(ends.values()) / min(ends.values())
-    kinds = f"within a layer, {', '.join(largest)} move up to {_times(times)} times as much as others, relative to"
+    adamw = f", but initial entries do: layers move up to {over_layers:.2g} times apart"
+    if over_layers < 1 + _FLAT:
+        within = f" (AdamW moves {', '.join(largest)} {times:.2g}x the others)" * (times > 1 + _FLAT)
+        adamw = f": every layer moves equally{', except experts without a token' * bool(stack.experts)}{within}"
     return [
-        card_row("under SGD", of_sgd), card_row("under AdamW/Muon", alike),
-        *[card_row("under AdamW", f"{kinds} initial entries")] * (times > 1 + _FLAT),
-    ]  # fmt: skip
+        card_row("AdamW, Muon", f"the ratios do not matter{adamw}"),
+        f"Only under SGD: {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as much as "
+        f"{role(least[0])} of layer {least[1]}, relative to its initial norm",
+    ]
 
 
 def _times(ratio: float) -> str:
@@ -451,29 +458,23 @@ def drawn_lines(notes: Sequence[Note]) -> list[str]:
     lacking = ", ".join(
         f"{note.field} = {note.value}" for note in notes if note.what == "default" and note.field in sizes
     )
-    lacks = [f"The file has no sizes {lacking}: these are the defaults of its class."] if lacking else []
+    lacks = [f"The file does not set {lacking}; these are the defaults of its class."] if lacking else []
     others = [
-        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trained such models, and draws otherwise: "
+        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization: "
         f"--drawn-by {name}."
-        for name in _other_codes(notes)
+        for name in other_codes(notes)
     ]
     drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
     return [*lacks, *drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
 
 
-def _other_codes(notes: Sequence[Note]) -> list[str]:
+def other_codes(notes: Sequence[Note]) -> list[str]:
     """Return the training frameworks that initialize the weights of such models differently."""
     return [
         name
         for name, code in TRAINING_CODES.items()
         if model_type(notes) in code.families and drawn_by(notes) != name
     ]  # fmt: skip
-
-
-def code_flags(notes: Sequence[Note]) -> list[str]:
-    """Return the flags for the training frameworks that initialize the weights of such models differently."""
-    older = any(note.what == "older" for note in notes)
-    return ["--depth-scaling none"] * older + [f"--drawn-by {name}" for name in _other_codes(notes)]
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:
@@ -483,8 +484,8 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
     return [
         *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
-        *([f"Not in the file, so that the defaults of the class are used: {defaults}."] if defaults else []),
-        *([f"Neutral at initialization: {neutral}."] if neutral else []),
+        *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
+        *([f"Fields that change nothing at initialization: {neutral}."] if neutral else []),
     ]
 
 

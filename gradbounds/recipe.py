@@ -99,12 +99,12 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
     asked: dict[str, Any] = {"request": None, "draws": None} | dict(manifest)
     tables, request, draws = asked["networks"], asked["request"], asked["draws"]
     if not all(isinstance(table, dict) for table in (*tables, request)):
-        raise ValueError(f"file must be a manifest.toml as it was written, but {str(path)!r} is not.")
+        raise ValueError(f"file must be an unchanged manifest.toml, but {str(path)!r} is not.")
     ways = {tuple((name, str(table[name])) for name in _SAMPLING if name in table) for table in tables}
     if len(ways) > 1 or any("text" in dict(way) for way in ways):
         raise ValueError(
-            f"file must have networks that one recipe describes, but those of {str(path)!r} are sampled in several "
-            "ways, or on a text; the same call of gradbounds.sweep samples them again."
+            f"file must have networks of one recipe, but the networks of {str(path)!r} are sampled in several "
+            "ways or on a text. Repeat the call of gradbounds.sweep instead."
         )
     grid = tuple({name: value for name, value in table.items() if name in FIELDS} for table in tables)
     sampling: dict[str, Any] = dict(*ways)
@@ -145,7 +145,7 @@ def recipe_of(content: Mapping[str, Any]) -> Recipe:
     known = [f.name for f in fields(Recipe)]
     unknown = set(content) - set(known)
     if unknown:
-        hint = " (fields of the network stand in [grid])" if unknown & set(FIELDS) else ""
+        hint = " (fields of the network belong in [grid])" if unknown & set(FIELDS) else ""
         near = "" if hint else nearest(unknown, known)
         raise ValueError(f"file must have keys {', '.join(known)}, got {', '.join(sorted(unknown))}{hint}.{near}")
     grid = content.get("grid", {})

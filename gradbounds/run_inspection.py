@@ -26,7 +26,7 @@ def show(folder: Path) -> Result:
         return _inspection(Run.open(folder))
     folders = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not folders:
-        raise ValueError(f"run must be a run folder, or a folder of them, but {str(folder)!r} holds none.")
+        raise ValueError(f"run must be a run folder or a folder of run folders, but {str(folder)!r} holds none.")
     table = pd.DataFrame([_line(path) for path in folders])
     return Result(about=f"runs in {folder}", tables={"runs": table}, lines=table.to_string(index=False).splitlines())
 
@@ -64,7 +64,9 @@ def _inspection(run: Run) -> Result:
     lines += run.without_checksums()
     tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
     if not tables:
-        return Result(about=f"run {run.folder}", values=values, lines=[*lines, "No draws have been saved yet."])
+        return Result(
+            about=f"run {run.folder}", values=values, lines=[*lines, "No random networks have been saved yet."]
+        )
     rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and _is_one(rows[name])}
     varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]

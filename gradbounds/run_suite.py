@@ -48,7 +48,7 @@ def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:
     columns = ["quantity", "layer", "mean", "sem", "predicted"]
     assert differing.empty, "\n" + differing[columns].to_string(index=False)
     if not (cell["agreement"] == "agrees").any():
-        pytest.skip("nothing agrees within 3%: too narrow for the large-width prediction, or too few draws")
+        pytest.skip("no number agrees within 3%: the networks are too narrow for the large-width theory, or too few")
 
 
 def test_verdict_is_the_committed_one(pair: tuple[Verdict, Verdict]) -> None:

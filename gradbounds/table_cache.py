@@ -58,7 +58,7 @@ def read_frame(file: Path) -> pd.DataFrame:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException):
         whole = False
     if not whole:
-        raise ValueError(f"out must hold whole tables, but {str(file)!r} is damaged; move it away.")
+        raise ValueError(f"out must contain complete tables, but {str(file)!r} is damaged; move it away.")
     return frame
 
 

@@ -72,6 +72,7 @@ ARROWS = {
         "models": "statistics verdict fits trust remedy",
     },
     "figures": {
+        "published": "style",
         "registry": "", "looks": "", "style": "looks",
         "concentration": "registry style",
         "layer_profile": "registry style", "proof_chain": "registry style", "scaling": "registry style",

@@ -89,11 +89,11 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
     return sorted(alarms)
 
 
-def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
+def alarms_by_cause(raised: Iterable[Alarm]) -> list[Alarm]:
     """Order alarms by the most likely cause, and join further alarms about the same layer or list into one alarm.
 
     >>> wide, late = ((64, 4),), ((64, 4), (64, 8))
-    >>> print(*one_a_cause([Alarm("h", 2, "energy", "rises", late), Alarm("h", 2, "weight", "is large", wide)]))
+    >>> print(*alarms_by_cause([Alarm("h", 2, "energy", "rises", late), Alarm("h", 2, "weight", "is large", wide)]))
     weight: layer 2 of h: is large; also energy: rises [at (width, depth) = (64, 4)]
     """
     causes: list[Alarm] = []

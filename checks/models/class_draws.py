@@ -122,8 +122,8 @@ def _is_code(alarm: Alarm, module: Any) -> bool:
 
     Weights of attention that do not add up to 1, and the factor of q·k, do not depend on the weights' draw. They count
     as code if several layers share them, and so do parameters that the first layer alone lacks. A norm whose output is
-    linear in its input counts too: a class of the package with its own forward scales alone, as EvoNorm does without
-    its activation.
+    linear in its input counts too if all modules are of installed classes. EvoNorm without its activation, for example,
+    only scales its input.
     """
     several = alarm.layer == WHOLE_MODEL or _LAYERS.search(alarm.what) is not None
     shared = "query add up to" in alarm.what or "logits are q.k times" in alarm.what

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from checks.models.coordinate_exponents import MARGIN, OFF, Exponent, Sizes, judged_rows
-from checks.models.parametrizations import Range, Role, logit_asked
+from checks.models.parametrizations import Range, Role, logit_exponent
 from checks.statistics import Array
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
@@ -133,7 +133,7 @@ class _Judge:
         return {place: off for place, off in zip(places, offs, strict=True) if abs(off) > MARGIN}
 
     def _attention(self) -> Iterator[Cause]:
-        asked = logit_asked(self._parametrization)
+        asked = logit_exponent(self._parametrization)
         for place in self._places.get("logit_scale", {}):
             ends = self._sizes.values[0], self._sizes.values[-1]
             low, high = (self._sizes.at("key_size", place, size) for size in ends)
@@ -308,9 +308,9 @@ class _Judge:
     def _exact_rates(self, named: set[str]) -> Iterator[Cause]:
         """Find matrices whose learning rate has another exponent than mu-P requires, from exact numbers only.
 
-        A step that divides by the gradient's size adds up all entries of a matrix's input, which gives an exact
-        exponent. The measured exponent must be equal, or up to 1/2 smaller if the batch has many vectors; otherwise a
-        multiplier was missed.
+        If the optimizer divides by the gradient's size, the contributions of all entries of a matrix's input add up
+        with one sign, so the required exponent is known exactly. The measured exponent must be equal to it, or up to
+        1/2 smaller if the batch has many vectors; otherwise a multiplier was missed.
 
         Args:
             named: weights that are causes already; deviations of other weights in the same modules follow from them.
@@ -342,8 +342,8 @@ class _Judge:
         """Return the error of a learning rate's exponent if it is clear, or None.
 
         The error is relative to the exponent of the weight's role, or to the only multiple of 1/2 within the
-        statistical error. A step that divides by the gradient's size adds up n entries of a hidden matrix's input, each
-        of order 1.
+        statistical error. If the optimizer divides by the gradient's size, the contributions of the n input entries of
+        a hidden matrix, each of order 1, add up with one sign.
         """
         if role == "hidden" and self._letter == "width" and self._parametrization != "sp" and self._divides(name):
             asked = power + 1 + self._power(place)

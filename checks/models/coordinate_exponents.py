@@ -10,7 +10,16 @@ import numpy as np
 from scipy.special import stdtrit
 
 from checks.fits import LEAST_POINTS, pooled_contrast, pooled_weights
-from checks.models.parametrizations import HALF, Range, Role, crowded, own_asked, passed_asked, role_of, start_asked
+from checks.models.parametrizations import (
+    HALF,
+    Range,
+    Role,
+    crowded,
+    own_change_exponents,
+    passed_change_exponents,
+    role_of,
+    start_exponents,
+)
 from checks.statistics import Array
 from simulate.modules.coordinates import Stepped
 from simulate.modules.weight_places import Owner
@@ -38,7 +47,7 @@ Row = tuple[str, str, str, int, int, int, float]
 
 
 class Exponent(NamedTuple):
-    """The fitted exponent of a module's output or its change in the width or depth, with its expected range.
+    """The fitted exponent, in width or depth, of a module's output or its change, with the expected range.
 
     Attributes:
         against: "width" or "depth".
@@ -104,7 +113,7 @@ class Sizes:
         """Return the exponent of an exactly known quantity from its values at the smallest and the largest size.
 
         Args:
-            quantity: a quantity of `Stepped.rows` before the first step; the exponent of a missing multiplier is 0.
+            quantity: a quantity of `Stepped.rows`, taken in the first step in which it is above 0.
             place: the module's name.
             base: the quantity in which the exponent is taken; the width or depth itself if left out.
         """
@@ -115,7 +124,10 @@ class Sizes:
         return float(np.log(ends[1] / ends[0]) / np.log(sizes[1] / sizes[0]))
 
     def at(self, quantity: str, place: str, size: int) -> float:
-        """Return the mean of a quantity of a module at one size, in the first step in which it is above 0."""
+        """Return the mean of a quantity of a module at one size, in the first step in which it is above 0.
+
+        If the quantity was not measured, the result is 1 for a multiplier and NaN otherwise.
+        """
         missing = 1.0 if quantity.endswith("multiplier") else float("nan")
         return self.first.get((quantity, place, size), missing)
 
@@ -289,15 +301,15 @@ def _asked(
         if not grows and place not in readouts:
             return None
         # Logits move with the steps, which standard ones do as they like.
-        return start_asked(parametrization, grows=grows) if not step or parametrization != "sp" else None
+        return start_exponents(parametrization, grows=grows) if not step or parametrization != "sp" else None
     if quantity == "passed":
-        return passed_asked(parametrization) if grows or place in readouts else None
+        return passed_change_exponents(parametrization) if grows or place in readouts else None
     owner, role = sizes.owners.get((place, parameter), (None, None))
     if owner is None or role is None or (parametrization == "sp" and step != first.get((place, parameter))):
         return None
     # At the middle of the sizes, as lengths that grow are known of the largest.
     inputs = owner.inputs * (sizes.values[0] / sizes.values[-1]) ** 0.5
-    return own_asked(
+    return own_change_exponents(
         parametrization, role, stepped.steppers.get(owner.weight, ""), common, crowd=crowded(owner.vectors, inputs),
         attention=sizes.attention,
     )  # fmt: skip

@@ -141,11 +141,11 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         seeing = [at for at in mixing if later[at] > 0]
         if seeing and len(seeing) < len(mixing):
             odd, what = (
-                (seeing, "sees later positions ({} of the gradient), unlike other layers: check its mask")
+                (seeing, "sees later positions ({} of the gradient), unlike other layers: is its mask wrong?")
                 if 2 * len(seeing) <= len(mixing)
                 else (
                     [at for at in mixing if at not in seeing],
-                    "does not see later positions, unlike other layers: check its mask",
+                    "does not see later positions, unlike other layers: is its mask wrong?",
                 )
             )
             odd_layers = True
@@ -181,7 +181,7 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         and {lengths.get(at) for at in later} == {lengths.get(("", 0, ""))}
         and {at[0] for at, value in earlier.items() if at[1] and value > 0} == {at[0] for at in later if at[1]}
     ):
-        yield Fact("", WHOLE_MODEL, "leak", "positions see later positions outside of the layers, not inside any layer")
+        yield Fact("", WHOLE_MODEL, "leak", "positions see later positions only outside of the layers")
     begins, documents = (set(values(tests, what).values()) for what in ("block_begins", "document_begins"))
     if mixed := sorted(documents - begins):
         places = ", ".join(f"{place:.0f}" for place in mixed)
@@ -254,9 +254,11 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
     what = "{} does not normalize: its output grows as input^{{}}, and a norm's output as input^0"
     yield from _in_one(none, "norm", what)
     yield from _in_one(perhaps, "norm", what, alarm=False)
-    what = "backward pass of {} does not match its forward pass: g.x is {{}} of a random direction's, and must be 0"
+    what = "backward pass of {} does not match its forward pass: g.x must be 0, and is {{}} of its random value"
     yield from _in_one(disagreeing, "norm", what)
-    what = "{} divides by its epsilon: its output grows as input^{{}}; only inputs 10^4 times as large are normalized"
+    what = (
+        "{} divides by its epsilon: its output grows as input^{{}}, and it normalizes only inputs 10^4 times as large"
+    )
     yield from _in_one(by_far, "norm", what)
 
 
@@ -287,14 +289,17 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
                 )
                 for places in copied
             )
-            yield Fact(part, layer, "copies", f"the same numbers are in {names}", None, not (by_torch or trained))
+            yield Fact(part, layer, "copies", f"the same numbers occur in {names}", None, not (by_torch or trained))
             continue
         names = ", ".join(dict.fromkeys(name for places in copied for *_, name in places))
         rest = [layer for layer in layers if layer != first]
-        what = f"layers {', '.join(map(str, layers))} have the same numbers in {names}, not independent random ones"
+        what = (
+            f"layers {', '.join(map(str, layers))} have the same numbers in {names}, instead of independent "
+            "random numbers"
+        )
         if by_torch:
             what += " (copies of one layer, or frozen)"
-        what += _beside_draws(tests, part)
+        what += _independent_draw_text(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
         for at, share in values(tests, "repeated_rows").items():
@@ -302,7 +307,7 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
                 yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {escaped(at[2])} repeat other rows", share)
 
 
-def _beside_draws(tests: ExactTests, part: str) -> str:
+def _independent_draw_text(tests: ExactTests, part: str) -> str:
     """Describe how copies in a list's layers change activations and the first step."""
     numbers = [
         values(tests, what).get((part, 0, ""), float("nan"))
@@ -320,10 +325,10 @@ def _beside_draws(tests: ExactTests, part: str) -> str:
 def _biases(tests: ExactTests) -> Iterator[Fact]:
     constant = values(tests, "bias_constant")
     large = {at: ratio for at, ratio in values(tests, "bias_over_matrix").items() if ratio > BIAS}
-    what = "entries of {} are {{}} times (matrix entry x sqrt(row length))"
+    what = "entries of {} are {{}} times as large as (matrix entry x sqrt(row length))"
     yield from _in_one({at: ratio for at, ratio in large.items() if not constant[at]}, "bias", what)
     equal = {at: ratio for at, ratio in large.items() if constant[at]}
-    yield from _in_one(equal, "bias", what + "; all are equal, which may be intended", alarm=False)
+    yield from _in_one(equal, "bias", what + "; all are equal, which may be intentional", alarm=False)
 
 
 def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
@@ -331,7 +336,7 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
     for at in low:
         furthest = max((low[at], high[at]), key=lambda total: abs(total - 1))
         if abs(furthest - 1) > KEY_SUM:
-            what = "attention weights of a query add up to {} over its keys, not to 1: is softmax over the keys?"
+            what = "attention weights of a query add up to {} over its keys instead of 1: is the softmax over the keys?"
             yield Fact(at[0], at[1], "attention", what, furthest, digits=4)
     if trained:
         return
@@ -363,14 +368,14 @@ def _scales(tests: ExactTests, deviations: dict[Place, float]) -> Iterator[Fact]
         alarm = scale > SCALE_BESIDE * root and deviations.get((*at[:2], ""), 0.0) > SCALED
         what = f"attention logits are q.k times {{}}, usual is 1/sqrt(d_k) = {root:.3g} for d_k = {keys[at]:.0f}"
         yield Fact(at[0], at[1], "attention", what, scale, alarm)
-    what = "the factor of q.k was not measured, because logits are changed between q.k and softmax"
+    what = "the factor of q.k was not measured, because an operation between q.k and the softmax changes the logits"
     for at in [place for place in values(tests, "logits_unseen") if place in deviations]:
         yield Fact(at[0], at[1], "attention", what, alarm=False)
 
 
 def _units(tests: ExactTests) -> Iterator[Fact]:
     for quantity, what in (
-        ("dead_units", "{} of its hidden units are 0 at all tokens"),
+        ("dead_units", "{} of its hidden units are 0 for all tokens"),
         ("saturated_units", "{} of its hidden units are saturated"),
     ):
         for at, share in values(tests, quantity).items():

@@ -114,7 +114,7 @@ def _of_placement(measured: Probed, part: str, energies: np.ndarray, gradients: 
     if not step > 0:
         return None
     energy = 1 + (len(energies) - 1) * step
-    return GrowthTheory(part, "Pre-LN with layers that all add as much as layer 2", energy, "", energy**0.5, ratio)
+    return GrowthTheory(part, "Pre-LN, if every layer adds as much as layer 2", energy, "", energy**0.5, ratio)
 
 
 def _on_all_positions(measured: Probed, part: str) -> bool:

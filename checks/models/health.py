@@ -101,7 +101,7 @@ def _first(name: str, given: float) -> str:
     which = escaped(name) if name else "the whole model"
     if given:
         return f"the input of {which} is not finite, although all earlier outputs are"
-    return f"the output of {which} is the first that is not finite"
+    return f"the output of {which} is the first output that is not finite"
 
 
 def _of_list(rows: pd.DataFrame, lost: str, config: Mapping[str, Any], *, outside: bool) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def _copies_to_stay(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
     alike = rows[rows["quantity"] == "alike"]
     if len(layers) > 1 and 2 * alike["layer"].nunique() > len(layers):
         names = escaped(", ".join(alike["parameter"].unique()[:_NAMED]))
-        what = f"entries of {names} along an axis are equal and get equal gradients, so no step makes them different"
+        what = f"entries of {names} along an axis are equal and get equal gradients, so they stay equal in every step"
         yield Finding(WHOLE_MODEL, "copies", what)
 
 
@@ -197,7 +197,10 @@ def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Fi
 
 
 def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Find parameters whose gradient is missing or 0 in a layer but not in most layers."""
+    """Find parameters whose gradient is missing or 0 in a layer but not in most layers.
+
+    Frozen and idle parameters do not count.
+    """
     gradients = rows[(rows["quantity"] == "gradient") & (rows["value"] > 0)]
     weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"].isin(["frozen", "idle"])]
     place = ["layer", "parameter"]
@@ -223,7 +226,7 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
     parameters is of the same kind, unless the configuration names another kind or at most half of the layers have these
     parameters.
     """
-    has, configured = _names(rows[rows["quantity"] == "weight"], layers), _said_kinds(config, layers)
+    has, configured = _names(rows[rows["quantity"] == "weight"], layers), _configured_kinds(config, layers)
     whole = [names for names in has.values() if not any(names < other for other in has.values())]
     labels, known = np.zeros(len(layers), int), dict[Any, int]()
     owned = Counter(name for names in has.values() for name in names)
@@ -237,7 +240,7 @@ def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]
     return labels
 
 
-def _said_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
+def _configured_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]:
     """Return each layer's type by the module's configuration ("" without one), and whether it is declared dense."""
     config = {**config, **(config.get("text_config") or {})}
     types, first = config.get("layer_types"), config.get("first_k_dense_replace")
@@ -261,7 +264,7 @@ def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None
             texts.append(f"{', '.join(map(str, members))}" + f" (with {', '.join(own_names[:2])})" * bool(own_names))
         if len(texts) > 1:
             kinds = f"layers of {part} are of {len(texts)} kinds"
-            lines[f"{kinds}; each layer is compared with its own kind: {'; '.join(texts)}"] = None
+            lines[f"{kinds}; each layer is compared with layers of its kind: {'; '.join(texts)}"] = None
     return list(lines)
 
 
@@ -297,7 +300,7 @@ def _weights_apart(middle: pd.Series, name: str, layers: list[int]) -> Iterator[
 
 @cache
 def _norm_scatter(entries: float) -> float:
-    """Return the largest difference by chance of ln(norm) for two random tensors with so many entries."""
+    """Return the largest difference of ln(norm) that chance explains, for two random tensors of a size."""
     high, low = stats.chi2.ppf([1 - _BY_CHANCE, _BY_CHANCE], entries)
     return float(np.log(high / low)) / 2
 

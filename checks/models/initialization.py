@@ -97,7 +97,10 @@ def against_initialization(
         here = list(_matrices_differ(rows, network, roles))
         layers = sorted(rows["layer"].unique())
         if not here and not network.composition.stream_norm and residual_of_normed(rows, layers):
-            what = "residual connections carry the normalized stream; the Stack's carry the stream itself"
+            what = (
+                "residual connections carry the normalized residual stream; those of the Stack carry the "
+                "residual stream itself"
+            )
             here = [Finding(WHOLE_MODEL, "theory", what)]
         if not here:
             chosen = (table["width"] == width) & (table["depth"] == depth) & (table["part"] == part)
@@ -139,7 +142,9 @@ def against_description(probed: Probed, given: Stack | None, *, trained: bool) -
     alarms = [replace(alarm, where=(), what=alarm.what.replace("the Stack's", words)) for alarm in alarms]
     if given or "model_type" in probed.config:
         return alarms, []
-    return [], [f"the module differs from its configuration, read as nanoGPT's: {alarm.what}" for alarm in alarms]
+    return [], [
+        f"the module differs from its configuration (read as a nanoGPT model): {alarm.what}" for alarm in alarms
+    ]
 
 
 def _depths(frame: pd.DataFrame) -> dict[str, int]:
@@ -314,9 +319,11 @@ def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64]
         causes[f"{factor_name} is applied to"] = lambda m: _changed(
             network, m, lambda role: beta if role in _QUERIES else 1
         )
-    causes["initialized from a normal distribution cut at two standard deviations:"] = lambda _: _CUT
+    causes["a normal distribution cut at two standard deviations initializes"] = lambda _: _CUT
     for shards in _SHARDS:
-        causes[f"initialized with the fan of one of {shards} shards:"] = partial(_of_shard, network, shards)
+        causes[f"the shape of one of {shards} shards sets the standard deviation of"] = partial(
+            _of_shard, network, shards
+        )
     return causes
 
 
@@ -332,7 +339,7 @@ def _square(network: Stack, role: str) -> float:
 
 
 def _of_shard(network: Stack, shards: int, matrix: _Matrix) -> float:
-    """Return the ratio of standard deviations if a matrix was initialized with the fan of one of several shards."""
+    """Return the ratio of standard deviations if a matrix was the shape of one of several shards."""
     if network.init_std is not None or len(matrix.roles) != 1:
         return np.nan
     (role,) = matrix.roles
@@ -398,5 +405,5 @@ def _numbers_differ(table: pd.DataFrame) -> Iterator[Finding]:
             named.add(row.quantity)
     if words:
         rest = escaped(", ".join(name for name in rows["quantity"].unique() if name not in named))
-        further = [f"gradients of {rest} are also far from theory"] if rest else []
+        further = [f"gradients of {rest} also differ from theory"] if rest else []
         yield Finding(WHOLE_MODEL, "theory", "; ".join([*words, *further]), tuple(numbers))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from checks.fits import LEAST_POINTS
-from checks.models.alarm import Alarm, of_weights, one_a_cause
+from checks.models.alarm import Alarm, alarms_by_cause, of_weights
 from checks.models.class_draws import DRAWS, Ends, drawn_alike
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
@@ -27,11 +27,11 @@ from checks.models.layer_tables import (
     updates_table,
 )
 from checks.models.questions import Question, check_question
-from checks.models.reference import FILE, Reference, against_reference, one_against_one, reference_of
+from checks.models.reference import FILE, Reference, against_reference, compare_modules, reference_of
 from checks.models.report import ALWAYS, ProbeReport
 from checks.models.sections import steps_notes
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
-from checks.models.whole_model import ends_of, entry_notes, loss_alarms, of_the_whole, parts_of, profile
+from checks.models.whole_model import ends_of, entry_notes, loss_alarms, parts_of, profile, whole_model_alarms
 from simulate import Probed
 from simulate import probe as probe_sizes
 from simulate.modules.catalogue import BUILTINS, known, made_one, makes_one, takes_width_alone
@@ -115,7 +115,7 @@ def _judged_alone(
     """Measure and judge one module, and compare it with a reference."""
     differences, notes, name = list[Alarm](), list[str](), ""
     if against is not None:
-        differences, notes = one_against_one(factory, against, seed=seed, **sampling)
+        differences, notes = compare_modules(factory, against, seed=seed, **sampling)
     if not is_module(factory):
         name = name_of(factory)
         if batch is None:
@@ -162,7 +162,10 @@ def judged_module(
     if stack is not None and stack.depth not in depths:
         raise ValueError(f"stack must have the depth of a list of layers, {depths}, got depth {stack.depth}.")
     exact, notes = exact_alarms(measured.tests, trained=trained)
-    others = [*(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)), *of_the_whole(measured)]
+    others = [
+        *(replace(alarm, where=()) for alarm in layer_alarms(frame, measured.config)),
+        *whole_model_alarms(measured),
+    ]
     if trained:
         others = [alarm for alarm in others if alarm.kind in ALWAYS]
     deviations, deviation_notes = against_description(measured, stack, trained=trained)
@@ -179,14 +182,14 @@ def judged_module(
         if on_part is not None:
             on_part(draw * PARTS, (1 + DRAWS) * PARTS)
         again = one_module(new, batch, loss, seed=seed, layers=layers)
-        raised = [*exact_alarms(again.tests)[0], *layer_alarms(again.frame, again.config), *of_the_whole(again)]
+        raised = [*exact_alarms(again.tests)[0], *layer_alarms(again.frame, again.config), *whole_model_alarms(again)]
         return raised, ends_of(again.frame)
 
     depth_of = frame.groupby("part")["layer"].max().to_dict()
     if drawn := drawn_alike(module, wrong, depth_of, judged, ends_of(frame), seed):
         wrong = [alarm for alarm in wrong if alarm not in drawn]
         notes[:0] = [f"{said(alarm)} ({_why(module)})" for alarm in drawn]
-    alarms, step, moves = one_a_cause(wrong), None, pd.DataFrame()
+    alarms, step, moves = alarms_by_cause(wrong), None, pd.DataFrame()
     if optimizer is not None:
         inputs, own_loss = batch_and_loss(module, batch, loss)
         step = one_step(module, inputs, own_loss, optimizer, learning_rate=learning_rate, seed=seed)
@@ -263,7 +266,7 @@ def _judged_sizes(
     rules = (other_depths, kinds_of_layers, learning_later, no_residual_anywhere, normed_residuals)
     notes = [*(line for rule in rules for line in rule(frame)), *notes, *([about] if about else []), *probed.notes]
     return ProbeReport(
-        name, one_a_cause(wrong), notes, probed, layers_table(probed), probe_exponents(frame), theory=theory,
+        name, alarms_by_cause(wrong), notes, probed, layers_table(probed), probe_exponents(frame), theory=theory,
         compared=reference is not None or stack is not None,
     )  # fmt: skip
 

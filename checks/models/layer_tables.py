@@ -65,8 +65,8 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
 
     Exponents in the depth (at the largest width) and in the width (at the largest depth) are those of the last layer.
     Rows against "layer" hold the slope of ln(gradient norm) over the layers of the deepest modules at the largest
-    width. Errors come from the scatter over seeds, pooled over the configurations of a fit. Intervals use Student's t,
-    because few seeds estimate a variance badly.
+    width. Errors come from the scatter over seeds: pooled over the fitted widths or depths, and for layers the scatter
+    of one slope per seed. Intervals use Student's t, because few seeds estimate a variance badly.
 
     Returns:
         Columns part, parameter, against, exponent, low, high (the 95% interval). A row requires at least three widths,
@@ -101,7 +101,7 @@ def _followed(gradients: pd.DataFrame) -> set[str]:
 
 
 def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, float]]:
-    """Fit slopes of ln(gradient norm) over the layers of the deepest and widest modules, with 95% intervals."""
+    """Fit slopes of ln(gradient norm) over the layers of the deepest and widest modules, from seeds."""
     here = gradients[gradients["depth"] == gradients["depth"].max()]
     here = here[here["width"] == here["width"].max()]
     rows = []

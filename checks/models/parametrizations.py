@@ -9,9 +9,9 @@ order 1, at the start and after every step. Logits W_0 x are of order n^-1/2 to 
 - Standard: entries of variance 1/fan-in and no multiplier. All outputs, including logits, are of order 1 at the start,
 and the gradient with respect to a unit is of order n^-1/2. With one learning rate for all weights, the first step
 changes outputs by these orders. Optimizers that divide by the gradient's size: n for hidden and output matrices, 1 for
-other weights. SGD: n^1/2 for hidden matrices, n for the output matrix, n^-1/2 for weights before the hidden matrices,
-and 1 for the output's bias. Muon, whose update of W is an orthogonal matrix times sqrt(max(1, rows/columns)): 1 for
-hidden and input matrices; for the output matrix n^1/2 if it has fewer rows than columns, else 1.
+other weights. SGD: n^1/2 for hidden matrices, n for the output matrix, n^-1/2 for input matrices, gains and biases, and
+1 for the output's bias. Muon, whose update of W is an orthogonal matrix times sqrt(max(1, rows/columns)): 1 for hidden
+and input matrices; for the output matrix n^1/2 if it has fewer rows than columns, else 1.
 - CompleteP (Dey et al. 2025): mu-P in the width, and branches divided by the depth, so that all outputs and changes are
 of order 1 in the depth.
 
@@ -67,7 +67,7 @@ def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool
     return "vector" if output_grows else "inner"
 
 
-def start_asked(parametrization: Parametrization, *, grows: bool) -> Range:
+def start_exponents(parametrization: Parametrization, *, grows: bool) -> Range:
     """Return the expected range of the exponent of a module's output before training, as (low, high)."""
     if grows or parametrization == "sp":
         return 0.0, 0.0
@@ -87,7 +87,7 @@ def crowded(vectors: int, inputs: float) -> bool:
     return pi * vectors / 2 > inputs
 
 
-def own_asked(
+def own_change_exponents(
     parametrization: Parametrization, role: Role, optimizer: str, rate: float, *, crowd: bool = False,
     attention: bool = False,
 ) -> Range | None:  # fmt: skip
@@ -114,11 +114,11 @@ def own_asked(
     return None if asked is None else (asked + rate - less, asked + rate)
 
 
-def passed_asked(parametrization: Parametrization) -> Range | None:
+def passed_change_exponents(parametrization: Parametrization) -> Range | None:
     """Return the expected range of the exponent of output changes that a changed input causes; None without one."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 
-def logit_asked(parametrization: Parametrization) -> float:
-    """Return the required exponent of the factor of q·k in the key size d_k: -1/2 in the standard parametrization."""
+def logit_exponent(parametrization: Parametrization) -> float:
+    """Return the required exponent of the factor of q·k in the key size d_k: -1/2 if standard, else -1."""
     return -HALF if parametrization == "sp" else -1.0

@@ -140,13 +140,15 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
     seen, scales = both[both["quantity"].isin(_SIGHT)], both[both["quantity"] == _SCALE]
     both = both[both["quantity"].isin(_COMPARED)]
     if (both["seeds"] + both["seeds_other"]).max() < 3:
-        raise ValueError("seeds must be at least 2 for the module or its reference: one seed each gives no error.")
+        raise ValueError(
+            "seeds must be at least 2 for the module or its reference, because one seed each gives no error estimate."
+        )
     return sorted(
         merged([*_seeing(seen), *_scaled(scales), *_missing(joined), *_differing(both, rate)]), key=_causes_first
     )
 
 
-def one_against_one(
+def compare_modules(
     maker: Any, other: Any, *, seeds: int, seed: int, layers: Sequence[str], device: str
 ) -> tuple[list[Alarm], list[str]]:
     """Compare the modules that two functions without arguments make; return alarms about differences, and notes.
@@ -176,7 +178,7 @@ def one_against_one(
         references.append(reference_of(name, drawn.frame, drawn.tests))
         table = references[-1].table
         if not table.loc[table["quantity"] == "weight", "variance"].any():
-            notes.append(f"{name} always makes the same network: activations, gradients and loss are not compared")
+            notes.append(f"{name} always returns the same network, so activations, gradients and loss are not compared")
     if notes:
         # The norm of a matrix is known from one draw; nothing is known of what else differs by chance.
         kept = ("weight", _SCALE, *_SIGHT)

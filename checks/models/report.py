@@ -155,7 +155,7 @@ class ProbeReport:
 
     def _scope(self) -> list[str]:
         if self._alone and any(alarm.kind == "non-finite" for alarm in self.alarms):
-            return ["Judged: weights only, because later numbers are not finite."]
+            return ["Only the weights are judged, because later numbers are not finite."]
         step = self.step
         stepped = step is not None and bool(np.isfinite(step.loss_before) and step.moves["rate"].any())
         return scope_lines(self._measured, stepped=stepped, trained=self.trained, compared=self.compared)
@@ -171,7 +171,7 @@ class ProbeReport:
         if not parts:
             return f"{self.name} is not judged: {no_layer(probed.unseen)}."
         if not self._alone:
-            return f"{self.name} raises no alarm: every layer is like the nearest layers."
+            return f"{self.name} raises no alarm: every layer agrees with its nearest layers."
         if learning_later(probed.frame):
             return f"{self.name} raises no alarm, but layers get gradient 0 at the first step: see the note."
         if not self.trained and entry_notes(probed.frame):
@@ -180,7 +180,7 @@ class ProbeReport:
             return f"{self.name} passes all exact tests that were run."
         reasons = [loss_reason(probed.tests), *growths(probed.frame).values()]
         why = "".join(f": {reason}" for reason in ["; ".join(filter(None, reasons))] if reason)
-        return f"{self.name} is initialized well in what was judged, by the thresholds of docs/probe.md{why}."
+        return f"{self.name} is initialized well in every tested respect, by the thresholds of docs/probe.md{why}."
 
     def _count(self) -> str:
         return f"{len(self.alarms)} alarm{'s' * (len(self.alarms) > 1)}"
@@ -192,10 +192,10 @@ class ProbeReport:
         words = self.steps["word"].value_counts()
         agree, unsure = (int(words.get(word, 0)) for word in ("agrees", "undecided"))
         if not agree + unsure:
-            return f"{subject}: nothing could be judged."
+            return f"{subject}: no number could be judged."
         if not unsure:
             return f"{subject} is {title}: all {agree} exponents agree."
         return (
             f"{subject}: no exponent is outside the range of {title}; {agree} agree and {unsure} are undecided. "
-            "More seeds or widths further apart would decide them."
+            "More seeds, or widths that differ more, would decide the undecided ones."
         )

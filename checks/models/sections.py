@@ -28,7 +28,7 @@ _SHOWN = 12
 
 def no_layer(unseen: Mapping[str, str]) -> str:
     """Return a sentence with the reason why no layer of a module was measured."""
-    return f"no layer was measured, because {'; '.join(unseen.values()) or 'no layer gives a tensor of floats'}"
+    return f"no layer was measured, because {'; '.join(unseen.values()) or 'no layer returns a tensor of floats'}"
 
 
 def scope_lines(probed: Probed, *, stepped: bool = False, trained: bool = False, compared: bool = False) -> list[str]:
@@ -50,7 +50,7 @@ def scope_lines(probed: Probed, *, stepped: bool = False, trained: bool = False,
         (judged if tested else others).append(name if tested else f"{name} ({why})")
 
     if not trained:
-        put(bool(np.isfinite(whole(tests, "cross_entropy"))), "loss", "no cross-entropy of the output")
+        put(bool(np.isfinite(whole(tests, "cross_entropy"))), "loss", "the loss is not a cross-entropy of the output")
     known = frame[frame["quantity"] == "stream_coefficient"].groupby("part")["layer"].nunique()
     for part in parts:
         rows = frame[frame["part"] == part]
@@ -121,7 +121,7 @@ def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
     if not np.isfinite(loss):
         return f"Loss: {loss:.4g}."
     if not np.isfinite(size):
-        return f"Loss: {loss:.4g}; not compared, because it is not a cross-entropy of the output."
+        return f"Loss: {loss:.4g}; not compared, because the loss is not a cross-entropy of the output."
     line = f"Loss: {loss:.4g}; a uniform guess among {classes:.0f} classes has {np.log(classes):.4g}"
     if np.isfinite(known := whole(tests, "label_entropy")):
         line += f"; the entropy of the batch's {whole(tests, 'labels'):.0f} labels is {known:.3g}"
@@ -147,7 +147,8 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
     if len(begins) > 1:
         places = ", ".join(map(str, begins))
         lines.append(
-            f"Blocks of positions: {len(begins)} that do not see one another; they begin at {places}, counted from 0."
+            f"Blocks of positions: {len(begins)} that do not see one another; these blocks begin at {places}, "
+            "counted from 0."
         )
     if np.isfinite(window := whole(tests, "window")):
         lines.append(f"Attention window: the last position sees {window:.0f} positions back.")
@@ -170,13 +171,13 @@ def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
     sees = [value for whom in ("later", "earlier") for at, value in values(tests, f"sees_{whom}").items() if at[1]]
     hold = f"Layers contain {', '.join(tests.inside[:_KINDS])}" + (", ..." if len(tests.inside) > _KINDS else "")
     if sees and max(sees) == 0:
-        return [f"Attention: no attention; no position sees another in any layer. {hold}."]
+        return [f"Attention: none; no position sees another in any layer. {hold}."]
     other = "; positions see one another by other operations" if sees else ""
-    return [f"Attention: no attention by softmax or scaled_dot_product_attention{other}. {hold}."]
+    return [f"Attention: none by softmax or scaled_dot_product_attention{other}. {hold}."]
 
 
 def table_lines(layers: pd.DataFrame) -> list[str]:
-    """Print the numbers of one module's layers as tables, with one line that explains the columns."""
+    """Format the numbers of one module's layers as tables, with one line that explains the columns."""
     lines = []
     for part, of in layers.groupby("part", sort=False):
         columns = [title for title in LAYER_COLUMNS.values() if of[title].notna().any()]
@@ -247,12 +248,13 @@ def exponent_lines(exponents: pd.DataFrame) -> list[str]:
 def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
     """Compare the last layer of the largest judged module with theory, and count the numbers that agree in all."""
     if table.empty:
-        return ["Large-width theory: nothing to compare with."]
+        return ["Large-width theory: not compared, because no number has a prediction."]
     judged = table[table["agreement"] != WORDS[-1]]
     if judged.empty:
         return [
-            f"Large-width theory: none of {len(table)} numbers is judged, because networks are too narrow for their "
-            "depth and classes, or theory is not exact for them. Try larger widths. The table `theory` has all numbers."
+            f"Large-width theory: none of {len(table)} numbers is judged: the networks are too narrow for their "
+            "depth and number of classes, or theory is not exact for them. Use larger widths. The table `theory` "
+            "lists all numbers."
         ]
     width, depth = max(zip(judged["width"], judged["depth"], strict=True))
     last = table[(table["width"] == width) & (table["depth"] == depth)]
@@ -273,11 +275,11 @@ def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
 def _names_not_compared(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
     names = not_compared(frame, table)
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return [f"  Not compared, because the Stack has no parameter of that name: {shown}"] if names else []
+    return [f"  Not compared, because the Stack has no parameter of this name: {shown}"] if names else []
 
 
 def steps_lines(table: pd.DataFrame, stepped: Stepped) -> list[str]:
-    """Print the exponents of optimizer steps in width or depth, one line for each use of a weight."""
+    """Format the exponents of optimizer steps in width or depth, one line for each use of a weight."""
     lines = []
     for against, rows in table.groupby("against", sort=False):
         sizes = {size[str(against) == "depth"] for size in stepped.owners}
@@ -303,7 +305,7 @@ def steps_notes(alarms: Sequence[Alarm], stepped: Stepped, table: pd.DataFrame) 
     if "initial scale" in kinds:
         # Updates follow from an initial scale that is off, so that a wrong rate may hide behind it.
         which = "not all learning rates are judged" if "learning rate" in kinds else "learning rates are not judged"
-        notes.append(f"{which} while the initial scale is wrong: correct the scale and probe again")
+        notes.append(f"{which} while the initial scale is wrong: correct the scale, then probe again")
     return [*notes, *stepped.notes, *_bends(table), *_ahead(table)]
 
 
@@ -344,7 +346,7 @@ def _what(row: Any) -> str:
 
 
 def _rows(table: pd.DataFrame, last: int) -> list[str]:
-    """Print a line of exponents for each use of a weight."""
+    """Format a line of exponents for each use of a weight."""
     cells = {
         (r.place, r.parameter, r.quantity, r.step): (r.exponent, r.low, r.high, r.word) for r in table.itertuples()
     }

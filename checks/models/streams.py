@@ -78,7 +78,7 @@ def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
 
 
 def _no_coefficient(rows: pd.DataFrame, layers: list[int]) -> float:
-    """Return the largest coefficient of layers' inputs if all are 0 up to chance, or else NaN."""
+    """Return the largest size of a layer's coefficient c if chance explains the c of all layers; otherwise NaN."""
     values, errors = coefficients(rows, layers)
     none = len(layers) > 1 and np.isfinite(values).all() and (np.abs(values) < _SURE * errors).all()
     return float(np.abs(values).max()) if none else float("nan")
@@ -101,8 +101,8 @@ def behind_norms(rows: pd.DataFrame) -> bool:
 def residual_of_normed(rows: pd.DataFrame, layers: list[int]) -> bool:
     """Return whether residual connections carry the normalized stream, x = norm(x) + b, instead of x itself.
 
-    The output contains its input, does not follow its scale, and is not normalized itself: tokens differ in size. Only
-    layers after the first count, because the first may get a stream that is smaller than any branch.
+    Then the output contains the input, does not scale with the input, and is not normalized: its tokens differ in size.
+    Only layers after the first count, because the first may get a stream that is smaller than any branch.
     """
     later = rows[rows["layer"] > 1]
     if later[later["quantity"] == "scale_response"].empty or _answers(later) or not _uneven(rows):
@@ -129,7 +129,9 @@ def normed_residuals(frame: pd.DataFrame) -> list[str]:
     lines: dict[str, None] = {}
     for (_, _, part), rows in frame[frame["layer"] > 0].groupby(["width", "depth", "part"], sort=False):
         if residual_of_normed(rows, sorted(rows["layer"].unique())):
-            lines[f"residual connections of {part} carry the normalized stream, not the stream itself"] = None
+            lines[
+                f"residual connections of {part} carry the normalized residual stream, not the residual stream itself"
+            ] = None
     return list(lines)
 
 
@@ -143,13 +145,15 @@ def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
     learns = set(rows.loc[(rows["quantity"] == "gradient") & (rows["value"] > 0), "layer"])
     for k in range(reached[-1] + 1, len(layers)):
         if arrives[k] == 0 and layers[k] not in learns:
-            yield Finding(int(layers[k]), "detached", "no gradient arrives at its output: is the output used?")
+            yield Finding(int(layers[k]), "detached", "no gradient reaches its output: is the output used?")
     first = reached[0]
     if first and learning(rows, layers[:first]):
         # An output that asks for a gradient and gets none is cut off by the next layer, another one by its own.
         cut = first if arrives[first - 1] == 0 else first - 1
         yield Finding(
-            int(layers[cut]), "detached", "no gradient arrives at the layers before it: is the stream detached here?"
+            int(layers[cut]),
+            "detached",
+            "no gradient reaches the layers before it: is the residual stream detached here?",
         )
 
 
@@ -211,8 +215,8 @@ def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Fin
     judged = (effect > 0) & ~alike.str.contains(r"bias[^.]*$")
     for name, of in share[judged].groupby(alike[judged]):
         if of.index.get_level_values("layer").nunique() >= half and of.max() < ROUNDED and less[of.index].all():
-            what = f"in every layer the gradient of {escaped(name)} is only rounding ({{}} of the layer's largest)"
-            what += ": is its output divided by itself?"
+            what = f"in every layer the gradient of {escaped(name)} is only a rounding error "
+            what += "({} of the layer's largest gradient): is its output divided by itself?"
             yield Finding(WHOLE_MODEL, "no gradient", what, (float(of.max()),), digits=1)
 
 
@@ -229,7 +233,7 @@ def learning_later(frame: pd.DataFrame) -> list[str]:
             others = _gradients(here[here["part"] != part].assign(layer=0))
             zeros = others[(others["weight"] == 0) & (others["gradient"] > 0)].index.get_level_values("parameter")
             names = ", ".join(zeros[:_NEAR]) + (", ..." if len(zeros) > _NEAR else "")
-            first = "is 0 and must move first" if len(zeros) == 1 else "are 0 and must move first"
+            first = "is 0 and must change first" if len(zeros) == 1 else "are 0 and must change first"
             lines[f"all layers of {part} get gradient 0 at the first step, because {names} {first}"] = None
     return list(lines)
 
@@ -245,7 +249,7 @@ def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Fin
     counts = frame[frame["quantity"] == "layers"]
     for part, rows in counts.groupby("part", sort=False):
         if rows["depth"].nunique() > 1 and rows["value"].nunique() == 1:
-            what = "has {} layers at every depth: does the factory use its argument depth?"
+            what = "has {} layers at every depth: does the factory use its argument `depth`?"
             finding = Finding(WHOLE_MODEL, "depth", what, (float(rows["value"].iloc[0]),))
             for where in rows[["width", "depth"]].drop_duplicates().itertuples(index=False):
                 yield (int(where.width), int(where.depth)), str(part), finding

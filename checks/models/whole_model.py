@@ -44,7 +44,7 @@ NEIGHBOURS = 3
 """The number of measured layers that a comparison needs."""
 
 
-def of_the_whole(measured: Probed) -> list[Alarm]:
+def whole_model_alarms(measured: Probed) -> list[Alarm]:
     """Return alarms about an initialized module's loss, its growth over the layers, and its dtype."""
     alarms = loss_alarms(measured.tests)
     for part, (energy, gradient) in ends_of(measured.frame).items():
@@ -72,7 +72,10 @@ def loss_alarms(tests: ExactTests) -> list[Alarm]:
         what = f"loss {size:.3g} at the start; a uniform guess among {classes:.0f} classes has {np.log(classes):.3g}"
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     if size < KNOWN * known and whole(tests, "label_insight") > INSIGHT:
-        what = f"loss {size:.3g} at the start is below the entropy of the batch's labels, {known:.3g}: are they seen?"
+        what = (
+            f"loss {size:.3g} at the start is below the entropy of the batch's labels, {known:.3g}: does the "
+            "module see its labels?"
+        )
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     return alarms
 

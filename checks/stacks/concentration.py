@@ -32,7 +32,7 @@ def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
     """
     single = [s for s in cells if s.stack.tokens == 1 and s.stack.in_paper and s.cell.text is None]
     if not single:
-        raise ValueError("cells must have some with tokens = 1; sweep with --tokens 1 first.")
+        raise ValueError("cells must include tokens = 1; sweep with --tokens 1 first.")
     parts = []
     for s in single:
         energy = s["hidden_energy"][:, -1].astype(float) / float(predict(s.stack)["hidden_energy"][-1])

@@ -43,8 +43,9 @@ _DEEP_PATTERNS = 256
 def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """Judge Theorem 1's growth with d: the measured exponent against that of d √(ln d) over the same widths.
 
-    At fixed V, the norm has its own exponent, but B = O(1 + √(V/d)) bends the bound's. At fixed V/d, the bound has its
-    own exponent, but the norm's is bent: labels coincide more often when V is small.
+    At fixed V, the norm follows a power law, but the factor B = O(1 + √(V/d)) makes the bound deviate from one. At
+    fixed V/d, the bound follows a power law times √(ln d), but the norm deviates from one, because labels coincide more
+    often when V is small.
 
     Args:
         cells: sampled networks.
@@ -115,7 +116,7 @@ def _width_row(subject: Subject, series: list[Samples], widths: Array) -> Verdic
 
 
 def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim H2: the exponent in d of bound divided by norm, at fixed V/d, where ‖W_emb‖₂ does not bend it.
+    """Judge claim H2: the exponent in d of bound / norm, at fixed V/d, where ‖W_emb‖₂ does not depend on d.
 
     Args:
         cells: sampled networks.

@@ -30,8 +30,7 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
     Returns:
         Columns quantity (`grad_W2` is the root of the mean of `grad_sq_W2`; other names are those of
         `theory.QUANTITIES`), layer (0 for a quantity of the whole network), predicted, predicted_sem (the error of
-        theory
-        if it uses random samples, else 0), mean, sem, draws. Missing numbers are NaN, with 0 draws.
+        theory if it uses random samples, else 0), mean, sem, draws. Missing numbers are NaN, with 0 draws.
     """
     quantities, columns = list[str](), {name: list[NDArray[Any]]() for name in _NUMBERS}
     for name in dict.fromkeys([*(prediction or ()), *(samples or ())]):

@@ -25,8 +25,7 @@ def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:
     """Judge claim G1: the slope of ln‖∂L/∂W^{2,l}‖ over the upper half of the layers, against ln of `layer_factor`.
 
     The closed form is a limit. The claim fails if the recursion has another limit, or if samples have another slope
-    than
-    a recursion that has reached the limit. It holds if recursion and samples both have the limit's slope in these
+    than a recursion that has reached the limit. It holds if recursion and samples both have the limit's slope in these
     layers.
 
     Args:

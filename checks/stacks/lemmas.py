@@ -164,8 +164,8 @@ def _band(energies: Sequence[Estimate], bands: Sequence[tuple[Any, Any]], kept: 
     """Count the layers whose energy is outside a band, and return the count with the verdict.
 
     "fails": some layer is outside by more than chance. `kept`: every layer that is measured precisely (95% interval
-    within
-    3%) lies inside the band, widened by 3%. "undecided": one of these layers does not, or none is measured precisely.
+    within 3%) lies inside the band, widened by 3%. "undecided": one of these layers does not, or none is measured
+    precisely.
 
     Args:
         energies: the energies by layer, for each network.
@@ -189,7 +189,10 @@ def _leading(values: NDArray[np.bool_]) -> int:
 
 
 def lemma3() -> list[Verdict]:
-    """Judge Lemma 3 on tokens a·1 + N(0, I), as printed and corrected; as printed, ‖x‖/‖y‖ is off without bound."""
+    """Judge Lemma 3 on tokens a·1 + N(0, I), as printed and corrected.
+
+    The printed form is wrong by the factor ‖x‖/‖y‖, which is unbounded.
+    """
     norms = [jacobian_norms(width=_JACOBIAN_WIDTH, offset=a, draws=_JACOBIAN_DRAWS, seed=0) for a in _OFFSETS]
     ratios = [estimate(n.exact / n.uncentred) for n in norms]
     growth = power_law(_OFFSETS[1:], [r.mean for r in ratios[1:]], [r.sem for r in ratios[1:]])

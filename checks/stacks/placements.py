@@ -15,7 +15,12 @@ FLAT = 1.1
 
 
 def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return the root mean squares of ‖∂L/∂W²‖, measured and predicted, one row per sampled network and layer."""
+    """Return a table of the root mean squares of ‖∂L/∂W²‖, with one row per sampled network and layer.
+
+    Returns:
+        The fields of the network, `layer`, `norm` (measured), `sem` (its standard error) and `predicted` (NaN without a
+        rule).
+    """
     parts = []
     for number, s in enumerate(cells):
         norm = estimate(s["grad_sq_W2"].astype(float)).root()

@@ -175,7 +175,7 @@ def proposition1() -> list[Verdict]:
 def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
     """Judge claim E1 in the first layer: how often some hidden unit exceeds √(2 ln(100 d)).
 
-    The prediction assumes n independent positions. In the first layer, tokens have hardly aligned.
+    The prediction assumes n independent positions. Only in the first layer are tokens nearly independent.
     """
     cells = [s for s in cells if "ffn_hidden_max_sq" in s]
     if not cells:

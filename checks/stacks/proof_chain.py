@@ -26,9 +26,8 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
     """Judge the chain s0 ≤ ... ≤ s6 of Theorem 1's proof in every draw: the sure steps, and the two that may fail.
 
     The proof lets the two steps fail with probability 0.01 per position (E1), plus δ + ε/(0.9 + ε) with unknown δ and
-    ε.
-    The claim therefore holds if the share is below 0.01, and fails only if most draws break a step. If ‖W_emb‖₂ is not
-    known for each draw, the last step may fail with probability `OUTPUT_FAILURE`.
+    ε. The claim therefore holds if the share is below 0.01, and fails only if most draws break a step. If ‖W_emb‖₂ is
+    not known for each draw, the last step may fail with probability `OUTPUT_FAILURE`.
 
     Args:
         cells: sampled networks; those that did not record the chain are left out.
@@ -97,8 +96,7 @@ def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
 
     Returns:
         One row per network and step k = 0..6: the network's fields, step, and the root mean squares over draws
-        `measured`
-        and `predicted`.
+        `measured` and `predicted`.
 
     Raises:
         ValueError: no network recorded the quantities of the chain.

@@ -92,11 +92,9 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
     Returns:
         Columns placement, relaxation, and NAME, NAME_sem and NAME_predicted for each of these names: effect (‖∂L/∂W2‖
-            of
-        the last layer divided by the base's), profile (the first layer's norm divided by the last's), the exponents
-        width
-        and depth, and the last layer's correlation (of tokens) and entropy (of attention). NaN means that there is no
-        such series or quantity.
+        of the last layer divided by the base's), profile (the first layer's norm divided by the last's), the exponents
+        width and depth, and the last layer's correlation (of tokens) and entropy (of attention). NaN means that there
+        is no such series or quantity.
     """
     rows: dict[tuple[str, str], dict[str, float]] = {}
     at_base = [s for s in cells if (s.stack.width, s.stack.depth) == (base.width, base.depth)]

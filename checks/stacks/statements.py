@@ -56,7 +56,7 @@ Means = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The tested number of a claim: Σ w ln E[q] over networks plus a constant, for an exponent or a logarithm."""
+    """The tested number of a claim, an exponent or a logarithm: Σ w ln E[q] over networks, plus a constant."""
 
     terms: tuple[tuple[Network, Columns], ...]
     constant: float

@@ -64,8 +64,8 @@ _SHOWN_ERROR = 0.01
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
 
 _NOT_TEXT = (
-    "Text: none, all tokens differ. In a real text, tokens and labels repeat, so that gradients agree and the norm is",
-    "larger; --text english predicts it.",
+    "Text: none, all tokens differ. In a real text, tokens and labels repeat, which makes the gradient norm larger;",
+    "--text english predicts it.",
 )
 
 
@@ -184,9 +184,9 @@ def predict_batch(
         },
         lines=[
             title(stack), *drawn_lines(notes), "",
-            f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
+            f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
-            *_warnings(asked.text, law), *said_deviations(line), "", "Shares of the squared norm:",
+            *_warnings(asked.text, law), *deviation_lines(line), "", "Shares of the squared norm:",
             *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
@@ -203,7 +203,7 @@ def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None)
     numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
     takes = f"{format_cost(cost, grouped)}, at {stack.tokens} tokens{asked.of_tokens}."
     lines = [takes, BY_CLOCK, *_text_lines(stack, asked)]
-    return Result(about="what the gradient of a batch takes", values=numbers, lines=lines)
+    return Result(about="the cost of predicting a batch's gradient", values=numbers, lines=lines)
 
 
 def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
@@ -218,9 +218,9 @@ def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     """State the noise scale in sequences, or explain why it is infinite."""
     if math.isfinite(sequences):
         return f"Noise scale of the matrices: {sequences:.4g} sequences."
-    of_text = "; repeated tokens of a text change this, see --text" if law is None else ""
+    of_text = "; repeated tokens of a text change this result (--text)" if law is None else ""
     return (
-        "The matrices have no noise scale: the gradients of two sequences have no common part, so that a larger batch "
+        "Noise scale of the matrices: none. Gradients of two sequences have no common part, so that a larger batch "
         f"always lowers the norm{of_text}."
     )
 
@@ -265,12 +265,12 @@ def _say_how_long(file: str) -> None:
 
 
 def family_of(notes: Sequence[Note], of: Description) -> str | None:
-    """Return the `model_type` of a configuration, or None for a network that flags describe."""
+    """Return the `model_type` of a configuration ("nanogpt" without one), or None for a network that flags describe."""
     family = model_type(notes)
     return "nanogpt" if family is None and of.is_model else family  # whose files name no family
 
 
-def said_line(line: FirstLine) -> str:
+def line_text(line: FirstLine) -> str:
     """Write loss and gradient norm with their standard deviations in one line."""
     at_most = "at most " * line.is_bound
     return (
@@ -279,7 +279,7 @@ def said_line(line: FirstLine) -> str:
     )
 
 
-def said_deviations(line: FirstLine) -> list[str]:
+def deviation_lines(line: FirstLine) -> list[str]:
     """Return two lines of text that explain the printed standard deviations (+-)."""
     most = " (at most, with tied embeddings)" if line.is_bound else ""
     return [
@@ -301,28 +301,40 @@ def _warnings(text: str | None, law: TextLaw | None) -> list[str]:
     if text is not None and Path(text).is_file():
         with Path(text).open(encoding="utf-8") as file:
             if not all(word.isdecimal() for word in file.read(_LOOKED_AT).split()[:-1]):
-                lines.append("The file contains words, not token ids: words repeat less or more often than tokens.")
+                lines.append(
+                    "The file contains words instead of token ids. Words and token ids do not repeat equally often."
+                )
     if (most := float(law.frequencies.max())) > _FREQUENT:
-        lines.append(f"One token is {most:.0%} of the text, as runs of spaces are in wrapped or indented lines.")
+        lines.append(
+            f"One token makes up {most:.0%} of the text. Check for runs of spaces, as in wrapped or indented lines."
+        )
     return lines
 
 
 def _error_of_words(stack: Stack, law: TextLaw | None) -> list[str]:
-    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 4 kappa of its squared norm."""
+    """State theory's relative error for W^K above layer 1 when tokens repeat: up to 2 kappa of its gradient's norm.
+
+    Here kappa is the probability of equal tokens within a sequence; the squared norm is off by up to 4 kappa.
+    """
     if law is None or not stack.query_key_scale or stack.depth == 1 or (error := 2.0 * law.within) < _SHOWN_ERROR:
         return []
-    return [f"  W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
+    return [f"  The norms of W^K above layer 1 may be up to {error:.1%} larger than printed, because tokens repeat."]
 
 
 def _of_law(law: TextLaw) -> list[str]:
     """State how often tokens and labels repeat."""
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
-        return [f"Probability of equal tokens at two positions: {law.across:.3g}; of equal labels: the same."]
+        return [f"Probability that two positions have equal tokens: {law.across:.3g}; equal labels: the same."]
     return [
-        f"Probability of equal tokens at two positions: {law.within:.3g} within a sequence, {law.across:.3g} in two.",
-        f"Probability of equal labels: {law.same_word_labels:.3g} for equal tokens, else {law.other_word_labels:.3g}.",
-    ]
+        f"Probability of equal tokens: {law.within:.3g} within a sequence, {law.across:.3g} in different sequences.",
+        f"Probability of equal labels: {law.same_word_labels:.3g} after equal tokens, "
+        f"{law.other_word_labels:.3g} after different ones.",
+    ] + (
+        ["Within a sequence: {:.3g} for equal tokens, else {:.3g}.".format(*law.labels_within)]
+        if law.labels_within
+        else []
+    )
 
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:
@@ -330,8 +342,8 @@ def _words_that_differ(stack: Stack, batch: int) -> list[str]:
     if stack.embeddings != "tied":
         return []
     return [
-        f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would occur "
-        f"{batch * stack.tokens / stack.vocab:.3g} times each on average, and sequences would share more."
+        f"Assumption: all {batch * stack.tokens} tokens differ. Independent tokens would each occur "
+        f"{batch * stack.tokens / stack.vocab:.3g} times on average, and sequences would share more tokens."
     ]
 
 
@@ -345,10 +357,16 @@ def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> st
     """State which parameters the gradient norm includes."""
     tied = " which is also the embedding table," if embeddings == "tied" else ""
     if family is None:
-        return f"Included: the matrices and the output matrix,{tied} but no biases, gains or embedding tables."
+        return (
+            f"Included in the norm: matrices of all layers, the output matrix,{tied} but no biases, gains or "
+            "embedding tables."
+        )
     biases = [name.removeprefix("bias_") for name in vectors if name.startswith("bias_")]
     of_matrices = f"biases of {', '.join(biases)}" if biases else "no biases of matrices"
     if family not in BIASES:
-        of_matrices = f"no biases of matrices, which are not known for {family}"
+        of_matrices = f"no biases of matrices (unknown for {family})"
     others = [_NAMES[name] for name in vectors if name in _NAMES]
-    return f"Included: the matrices and the output matrix,{tied} {', '.join(others)}, and {of_matrices}."
+    return (
+        f"Included in the norm: matrices of all layers, the output matrix,{tied} {', '.join(others)}, and "
+        f"{of_matrices}."
+    )

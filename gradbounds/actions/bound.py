@@ -24,7 +24,7 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
         relaxed = [f"{name} = {value}" for name, value in stack.relaxed.items()]
         fields = ", ".join(relaxed or [f"placement {stack.placement}"])
         raise ValueError(
-            f"stack must be in the paper's setting for Theorem 1, got {fields}. Without --bound, gradbounds predict "
+            f"Theorem 1 requires the paper's setting, got {fields}. Without --bound, gradbounds predict "
             "prints the gradients of every network; gradbounds claims T1 --all lists measurements of the bound where "
             "single assumptions do not hold."
         )

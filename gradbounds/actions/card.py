@@ -15,17 +15,17 @@ from checks.trust import Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
 from gradbounds.actions.first_line import ZIPF, FirstLine, cost_of_batch, largest_loss_deviation, norms_of_texts
 from gradbounds.actions.predict import predict_stack
-from gradbounds.actions.remedies import Remedy, range_text
+from gradbounds.actions.remedies import Remedy
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description
 from gradbounds.network_text import (
     UNEVEN,
     card_row,
-    code_flags,
     first_over_last,
     layer_lines,
     matrix_name,
     number_text,
+    other_codes,
 )
 from gradbounds.progress import quietly
 from gradbounds.result import Result
@@ -36,6 +36,7 @@ from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import gaps, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_step
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
 from theory.stack.optimizers import Optimizer
@@ -44,6 +45,9 @@ BATCH = 64
 """Sequences of the first step."""
 
 _LINES, _COLUMNS = 18, 110
+
+# The largest difference of losses that count as equal.
+_SAME_LOSS = 0.01
 
 # Seconds by the estimate: of the first step's batch, at most of a deep network's batch, and of the critical rates.
 _BATCH_SECONDS, _MOST_SECONDS, _RATE_SECONDS = 2.5, 15.0, 1.5
@@ -60,19 +64,28 @@ _WAYS = ((16, False), (4, False), (16, True), (4, True), (2, True))
 # Below this factor of the tangent kernel, the error of a critical rate is larger: with 4, 12 and 16 layers of width 256
 # and factors of 0.2 and more, rates of networks are up to 2.4 times as large.
 _LEAST_SCALE, _ROUGH = 0.5, 2.5
-_COARSE = "finer token groups (norm up to 9% larger)"
-"""Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B."""
 
-# Attention samples of one sequence where only its stream and the change of a field are printed.
+_FEWER = 0.69
+"""The smallest ratio of Adam's or SGD's critical rate by 64 positions to the rate by 8 to 32.
+
+Measured for 13 published models, with a median of 0.85 for Adam and 0.93 for SGD.
+"""
+
+_COARSE = 0.09
+"""The most by which coarse groups of tokens lower the norm with gated units.
+
+Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B, which have plain units.
+"""
+
+# Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
-_RATE_VIEW = f"--batch {BATCH} --learning-rate R"
+_RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
 
-_NO_RUN = f"Critical learning rate of step 1: not computed for one sequence; for a batch: {_RATE_VIEW}"
-_NAMES = "Names: WQ, WK, WV, WO of attention; W1, W2, WG (gate) of feed-forward units; WR router; Wemb output matrix"
+_NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
-    r"Compared with transformers' own (\w+) at (width \d+ and \d+ tokens).*?: (\d+) of (\d+) numbers off"
+    r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
 )
-_OPTIMIZERS: dict[Optimizer, str] = {"adam": "Adam", "sgd": "SGD"}
+_OPTIMIZERS: dict[Optimizer, str] = {"adam": "AdamW", "sgd": "SGD"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +94,9 @@ class FirstStepOfRun:
 
     Attributes:
         tokens: tokens of a sequence.
-        text: name of its law, or "".
+        text: name of its law.
         loss: mean loss.
-        loss_deviation: one run's standard deviation. None is for a network without a rule for text.
+        loss_deviation: one run's standard deviation, or an upper bound without the gradient norm.
         norm: gradient norm. None if it is omitted.
         norm_deviation: one run's standard deviation.
         texts: norms with the fewest and the most repeats, or None.
@@ -95,7 +108,7 @@ class FirstStepOfRun:
     tokens: int
     text: str
     loss: float
-    loss_deviation: float | None
+    loss_deviation: float
     norm: float | None = None
     norm_deviation: float | None = None
     texts: tuple[float, float] | None = None
@@ -123,8 +136,9 @@ def model_card(
     """
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
-    patterns = how["patterns"] or (_FEW if alone and not layers and _has_batch(of.read(given)[0]) else None)
-    result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | {"patterns": patterns})
+    coarse = how["patterns"] is None and alone and not layers and _has_batch(of.read(given)[0])
+    sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
+    result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.to_frame()
     if result.values["no_rule"]:
         return result
@@ -135,14 +149,15 @@ def model_card(
     longest = None if "tokens" in given else context(notes)
     lines = [
         *_head(stack, notes, of.like or model_type(notes) or ""),
+        *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest)),
         *_layers(stack, table, first),
         *_change_lines(stack, table, first, result.values["evened_by"], result.values["sentences"]),
-        *([_NO_RUN] if rates is None or first is None else _rate_lines(rates, first.tokens)),
+        *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result),
     ]  # fmt: skip
     lines = [part for line in lines for part in _wrapped(line)]
-    lines += [_NAMES] * (len(lines) < _LINES)
+    lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
     values = {"step_1": first and _plain(first), "critical_rates": rates, "lines": lines}
     below = [*result.below]
     if layers:
@@ -191,13 +206,19 @@ def _first_step_of_run(
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
     asked = _at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
     whole, _ = of.read(asked.given)
-    law = None if asked.text is None else law_of(whole, asked.text)
+    text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
+    law = law_of(whole, text)
+    assert law is not None, "the text has a law"
     loss = float(table[table["quantity"] == "loss"]["predicted"].iloc[0])
-    deviation = None if law is None else largest_loss_deviation(whole, BATCH, law)
-    known = FirstStepOfRun(tokens=whole.tokens, text=asked.text or "", loss=loss, loss_deviation=deviation)
-    if law is None:
-        lacks = "experts" if stack.experts else "its fields"
-        return replace(known, why_not=f"unknown: theory has no rule for repeated tokens with {lacks}")
+    deviation = largest_loss_deviation(whole, BATCH, law)
+    known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
+    if asked.text is None:
+        rule = (
+            "how often tokens of a text choose the same experts"
+            if stack.experts
+            else "repeated tokens in such a network"
+        )
+        return replace(known, why_not=f"unknown: theory has no rule for {rule}")
     patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:
@@ -231,7 +252,7 @@ def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStep
 def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     """Return the critical learning rates for the batch of step 1 with the factors of their errors, or the reason."""
     if missing := gaps(replace(stack, tokens=2), "first_step"):
-        return {"no_rule": f"no rule for a first step of {missing[0].networks}"}
+        return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
     if first.result is None:
         return {"no_rule": f"not computed without the gradient norm; {_RATE_VIEW}"}
     batch = replace(stack, tokens=first.tokens)
@@ -245,15 +266,15 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = {
-            name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in ("sgd", *_OPTIMIZERS)
-        }
+        steps = {name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in _OPTIMIZERS}
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = first.result.values["matrices_sq"] / steps["sgd"].gain
     factor = 1.0 + ERRORS["critical_rate"] if scale > _LEAST_SCALE else _ROUGH
+    low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
+    critical = {name: steps[name].rescaled(scale).critical_rate for name in _OPTIMIZERS}
     return {"positions": soon[0], "kernel_scale": scale} | {
-        name: {"rate": steps[name].rescaled(scale).critical_rate, "factor": factor} for name in _OPTIMIZERS
+        name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
 
 
@@ -279,11 +300,39 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         for note in notes
         if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
     )
-    lines += [f"The file lacks sizes, and has its class's: {lacking}"] if lacking else []
-    if drawn := next((str(note.reason) for note in notes if note.what == "drawn"), ""):
-        others = f"; other rules: {', '.join(flags)}" if (flags := code_flags(notes)) else ""
-        lines.append(f"Weights are drawn {drawn}{others}")
-    return lines
+    return lines + [f"The file lacks sizes, and has its class's: {lacking}"] * bool(lacking)
+
+
+def _drawn(
+    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame
+) -> list[str]:
+    """Name the rule that initializes the weights, and the flags of other rules, with their loss where it is known."""
+    drawn, names = next((str(note.reason) for note in notes if note.what == "drawn"), ""), []
+    for name in other_codes(notes):
+        try:
+            other = _loss_of_head(replace(of, drawn_by=name).read(given)[0])
+        except ValueError:  # a given field contradicts the rule
+            continue
+        loss, by_head = float(table[table["quantity"] == "loss"]["predicted"].iloc[0]), _loss_of_head(stack)
+        differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
+        names.append(f"{name}{f' (loss {other:.2f})' * differs}")
+    others = [f"; others: --drawn-by {', '.join(names)}"] * bool(names)
+    older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
+    others += [f"; for versions {versions} add --depth-scaling none" for versions in older]
+    return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
+
+
+def _loss_of_head(stack: Stack) -> float:
+    """Return the loss for independent Gaussian logits with the variance of the output matrix: ln V + s²/2."""
+    return math.log(stack.vocab) + stack.output_scale**2 / 2.0
+
+
+def _more(stack: Stack, *, of_run: bool) -> str:
+    """Name the flags for another text of a run, and for a changed field."""
+    placement = "placement=peri" if stack.placement == "post" else "placement=post"
+    other = "embeddings=untied" if stack.embeddings == "tied" else placement
+    text = f"Your text: --batch {BATCH} --text FILE. " * of_run
+    return f"{text}Changes: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
 def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
@@ -293,7 +342,8 @@ def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
     shares = _shares(table)
     norm = math.sqrt(sum(shares.values()))
     return [
-        f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ",
+        f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
+        f"normal ranges: --batch {BATCH} --text {ZIPF}",
         *[card_row("loss", f"{each:.4g}") for each in loss],
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *[_carried(shares)] * (norm > 0),
@@ -309,7 +359,7 @@ def _shares(table: pd.DataFrame) -> dict[str, float]:
         )
         for name in names
     }
-    return {name.replace("dL/d", ""): square for name, square in squares.items()}
+    return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
 
 
 def _carried(squares: Mapping[str, float], of: str = "") -> str:
@@ -323,40 +373,45 @@ def _carried(squares: Mapping[str, float], of: str = "") -> str:
 
 def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
     """Return the lines of step 1 of a run."""
-    by = "" if not first.text else ", Zipf's law" if first.text == ZIPF else f", {first.text.capitalize()} text"
+    by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} is longer than its vocabulary)" if fewer else ""
-    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{by}{of_context}"]
-    if first.result is not None:
-        lines = [f"{lines[0]}; normal: 19 of 20 runs"]
-    else:
-        deviation = "" if first.loss_deviation is None else f" +- {first.loss_deviation:.1g} at most"
+    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens, {by}{of_context}; your logs: {_LOG_VIEW}"]
+    is_bound = first.result is None or first.result.values["line"].is_bound
+    runs = " at most)" if is_bound else ") in 19 of 20 runs"
+    loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
+    if first.result is None:
         of_one = f", for one sequence of {stack.tokens} tokens"
         return [
-            *lines, card_row("loss", f"{first.loss:.4g}{deviation}"), card_row("gradient norm", first.why_not),
-            _carried(_shares(table), of_one),
+            *lines, card_row("loss", loss), card_row("gradient norm", first.why_not), _carried(_shares(table), of_one)
         ]  # fmt: skip
-    assert first.norm is not None and first.norm_deviation is not None and first.loss_deviation is not None
-    at_most = " at most" * first.result.values["line"].is_bound
-    over = f"networks{f', texts; yours: --batch {BATCH} --text FILE' if first.texts else ' and batches'}"
+    assert first.norm is not None and first.norm_deviation is not None
+    low = _COARSE * (first.coarse and stack.ffn == "gated")
+    errors = [*["text"] * bool(first.texts), *["token-group"] * bool(low), "finite-width"]
+    listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
+    included = f"{listed} error{'s' * (len(errors) > 1)} included"
     masked = any(note.field == "masked words" for note in first.result.values["notes"])
+    included += ", masking not" * masked
     batch = first.result.to_frame()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
-        *lines,
-        card_row("loss", f"{_normal(first.loss, first.loss_deviation)}{at_most})"),
+        *lines, card_row("loss", loss),
         card_row(
             "gradient norm",
-            f"{_normal(first.norm, first.norm_deviation)} over {over}){'; masked words change it' * masked}",
+            f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
         ),
-        _carried(squares, f"; more: --batch {BATCH}"),
+        _carried(squares, f"; all: --batch {BATCH}"),
     ]  # fmt: skip
 
 
-def _normal(mean: float, deviation: float) -> str:
-    """Return the range of two standard deviations each way, the mean and its deviation, with an open bracket."""
-    low, high = (number_text(end, deviation).partition(" ")[0] for end in (mean - 2 * deviation, mean + 2 * deviation))
-    return f"normal: {low} to {high} ({number_text(mean, deviation)}"
+def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
+    """Return the range of two standard deviations each way, the mean and its deviation, with an open bracket.
+
+    The upper end is `low` larger, the largest relative error by which the mean is too small.
+    """
+    ends = mean - 2 * deviation, (mean + 2 * deviation) * (1.0 + low)
+    lowest, highest = (number_text(end, deviation).partition(" ")[0] for end in ends)
+    return f"normal: {lowest} to {highest} ({number_text(mean, deviation)}"
 
 
 def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> list[str]:
@@ -383,35 +438,26 @@ def _change_lines(
         return []
     if change is None:
         none = "no change does it, or the time was too short; --layers has the details"
-        return [card_row("to even out SGD", none)] if sentences["evened"] else []
+        return [card_row("to even it out", none)] if sentences["evened"] else []
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
-    return [
-        card_row("to even out SGD", f"{change.words}: --compare {flag}"),
-        card_row(
-            "then", f"ratios within {change.first_over_last:.3g}x; norms times "
-            f"{range_text(change.first)} (layer 1), {range_text(change.last)} (layer {stack.depth})",
-        ),
-    ]  # fmt: skip
+    within = f"ratios within {change.first_over_last:.3g}x"
+    return [card_row("to even it out", f"{change.words.partition(',')[0]}: {within}; --compare {flag}")]
 
 
-def _rate_lines(rates: Mapping[str, Any], tokens: int) -> list[str]:
+def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
     """Return the lines of the critical learning rates."""
     if "no_rule" in rates:
-        return [f"Critical learning rate of step 1: {rates['no_rule']}"]
-    numbers = ", ".join(
-        f"{name} {_rate_text(rate)} ({_rate_text(rate / factor)} to {_rate_text(rate * factor)})"
-        for rate, factor, name in ((*rates[key].values(), name) for key, name in _OPTIMIZERS.items())
-    )
+        return [f"Critical learning rate in step 1: {rates['no_rule']}"]
+    known = "for 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "whose error is not measured here"
     return [
-        f"Critical learning rate of step 1 ({BATCH} x {tokens} tokens): above it the loss rises; {_RATE_VIEW}",
-        card_row("critical rate", f"{numbers}; error {_measured(rates['kernel_scale'])}"),
-    ]
-
-
-def _measured(scale: float) -> str:
-    """Say where the error of a critical rate was measured: on networks of width 256, with factors of 0.2 and more."""
-    return "measured at width 256" if scale >= LEAST_MEASURED else "not measured here"
+        f"Critical learning rate in step 1, {known}; finer, and warm-up: {_RATE_VIEW}",
+        *[
+            card_row(name, f"below {low} the loss falls in step 1, above {high} it rises; predicted {rate}")
+            for key, name in _OPTIMIZERS.items()
+            for rate, low, high in [map(_rate_text, rates[key].values())]
+        ],
+    ]  # fmt: skip
 
 
 def _rate_text(rate: float) -> str:
@@ -424,22 +470,23 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     at = stack if first is None else replace(stack, tokens=first.tokens)
     trust, evidence, lines = Trust.of(at), result.values["compared_with_code"] or "", []
     if match := _EVIDENCE.match(evidence):
-        of, sizes, off, count = match.groups()
-        within = f"{int(count) - int(off)} of {count} numbers within 5% or 4 standard errors"
-        lines = [f"Tested against {of} at {sizes}: {within}"]
+        of, width, tokens, off, count = match.groups()
+        within = f"{int(count) - int(off)} of {count} numbers of {of}'s layers within 5% or 4 standard errors"
+        lines = [f"Tested at {width}, {tokens}: {within}"]
     elif not trust.why:
         lines = [f"Tested: sampled networks of this kind; finite width moves a number by at most {trust.error:.1%}"]
-    reasons = [f"width {stack.width} ({_reason_of_width(trust.why)})"] if trust.why else []
+    reasons = [f"norms of single matrices at width {stack.width} ({_reason_of_width(trust.why)})"] if trust.why else []
     left_out = ", ".join(note.field for note in result.values["notes"] if note.what == "left out")
     cheaper = result.values["cheaper"]
-    reasons += [_COARSE] * (first is not None and first.coarse)
     reasons += [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
-    reasons += [f"{left_out} (not in the theory)"] * bool(left_out)
+    reasons += [left_out] * bool(left_out)
     return [*lines, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]
 
 
 def _reason_of_width(why: str) -> str:
-    """Shorten the reason of `Trust` for a line: "8192 tokens need width >= 131072 for 3%"."""
+    """Shorten the reason of `Trust` for a line: "8192 tokens need width >= 131072 for an error of 3%"."""
     kind, _, reason = why.partition(": ")
     reason = re.sub("stacks of the family '.*?'", "networks of this kind", reason)
-    return f"{reason.replace(' d >=', ' width >=')} for {MARGIN:.0%}" if kind == "not wide enough" else reason
+    return (
+        f"{reason.replace(' d >=', ' width >=')} for an error of {MARGIN:.0%}" if kind == "not wide enough" else reason
+    )

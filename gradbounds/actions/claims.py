@@ -3,6 +3,7 @@
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from checks.results import committed_results, field_results
@@ -40,6 +41,24 @@ def list_claims() -> Result:
             rows.append(_row(claim, about))
     hint = ["", "More about one: gradbounds claims T1", "Your own claims: gradbounds verify --claims FILE"]
     return Result(about=f"{len(rows)} claims", values={"claims": rows}, lines=[*lines, *hint])
+
+
+def draw_published(name: str, path: Path) -> Result:
+    """Draw the published points of a claim's source over theory, which takes seconds, and name the file.
+
+    Raises:
+        ValueError: there is no such claim, or none of its source's figures was read, or the file cannot be written.
+    """
+    from figures.published import published, published_panels  # late: a list of the claims needs no pictures
+    from gradbounds.figure_files import save
+
+    named = [source for source, claims in sources().items() if name.lower() in map(str.lower, claims)]
+    shown = published_panels(named[0]) if named else []
+    if not shown or path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"figure requires FILE.png, .svg or .pdf and a claim such as CP1, OT1 or TS1, got {name!r}.")
+    with working("predicting published points"):
+        save(published(named[0]), path.parent, path.stem, suffixes=[path.suffix[1:]])
+    return Result(about=f"figure of {name}", lines=[str(path), *dict.fromkeys(panel["locator"] for panel in shown)])
 
 
 def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -126,7 +145,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
     # By its id, or by its place in the paper where that has one claim: "Theorem 1".
     named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
     claim = named[0] if len(named) == 1 else _claim(name)
-    underived = "nothing: it is an observation" if claim.kind == "observation" else "nothing here"
+    underived = "nothing, because the statement is an observation" if claim.kind == "observation" else "nothing here"
     with working(f"deriving {claim.id}"):
         derived = _derived(claim.id, everything=everything)
     rows = [v for v in _committed() if v.claim == claim.id]
@@ -137,7 +156,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
         "Statement": [claim.statement],
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),
         "Setting": [claim.setting],
-        "Assumes": claim.assumptions or ["nothing beyond the setting"],
+        "Assumes": claim.assumptions or ["nothing except the setting"],
         "Derived": derived or [underived],
         "Is it tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
@@ -160,7 +179,7 @@ def _claim(name: str) -> Claim:
     except ValueError as error:
         for key, placement in COMPOSITIONS.items():
             if name.lower() in (key.lower(), placement.title.lower()):
-                raise ValueError(f"{error} What is known of {placement.title} is in docs/theory.md.") from error
+                raise ValueError(f"{error} docs/theory.md describes {placement.title}.") from error
         raise
 
 

@@ -70,7 +70,8 @@ def first_line(
     shares += [error / norm if norm else 0.0]
     of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
     if law is not None:
-        of_shared += [_deviation_of_repeats(law, _tokens(scale, batch)), 0.5 * _power(scale.stack) * spread]
+        repeats = _deviation_of_repeats(law, batch, scale.stack.tokens)
+        of_shared += [_power(scale.stack) * part for part in (repeats, 0.5 * spread)]
         shares += [_OF_GATED_TEXT] if scale.stack.ffn == "gated" else []
     shared = _shared(scale, batch)
     shares += [shared * share for share in of_shared]
@@ -98,8 +99,9 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     """
     if text == ZIPF:
         return [
-            f"Tokens by Zipf's law with exponent 1: for a vocabulary below {LEAST_VOCAB:,}, here {stack.vocab:,},",
-            "no English law is known. Another text can halve or double the norm; --text FILE counts yours.",
+            "Text: token frequencies follow Zipf's law with exponent 1, because no English law is known",
+            f"for a vocabulary of {stack.vocab:,} (least: {LEAST_VOCAB:,}). Another text can halve or double "
+            "the norm: --text FILE.",
         ]
     if text not in KINDS:
         return []
@@ -108,12 +110,12 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
     by = f"the {law.tokenizer} tokenizer" if law.tokenizer else "an unknown tokenizer"
     sentence = f"{name} by {by}: two tokens are equal with probability {law.kappa:.2g}"
     if line is None or len(law.kappa_of_texts) == 1:
-        return [f"{sentence}. --text FILE counts yours."]
+        return [f"{sentence}. --text FILE uses your own text."]
     kappas = min(law.kappa_of_texts.values()), max(law.kappa_of_texts.values())
     least, most = norms_of_texts(stack, text, line) or kappas
     return [
         f"{sentence} ({len(law.kappa_of_texts)} texts: {kappas[0]:.2g} to {kappas[1]:.2g},",
-        f"with norms of about {least:.3g} to {most:.3g}). --text FILE counts yours.",
+        f"with norms of about {least:.3g} to {most:.3g}). --text FILE uses your own text.",
     ]
 
 
@@ -168,7 +170,7 @@ def scale_of_batch(
         cost = measured_batch(stack, law, patterns)
     if not (budget.holds(cost) and budget.has_room(cost)):
         raise OverBudgetError(
-            f"{format_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
+            f"{format_cost(cost, grouped)}, more than {budget.exceeded(cost)}; use fewer --tokens or --patterns."
         )
 
     def scale() -> NoiseScale:
@@ -186,7 +188,7 @@ def scale_of_batch(
 def format_cost(cost: Cost, grouped: bool) -> str:
     """Write the time and memory of a prediction in words."""
     how = "groups of tokens" if grouped else "all tokens"
-    return f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
 
 
 def _tokens(scale: NoiseScale, batch: int) -> int:
@@ -207,10 +209,12 @@ def _of_width(stack: Stack) -> float:
     return _OF_TIED_GATED if stack.ffn == "gated" else _OF_TIED
 
 
-def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
-    """Return the relative standard deviation of the square root of the frequency of equal pairs among random tokens."""
+def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:
+    """Return the relative standard deviation of the root of the share of equal pairs in a batch of text."""
     agree, three = float(np.square(law.frequencies).sum()), float((law.frequencies**3).sum())
-    return max(three - agree**2, 0.0) ** 0.5 / (agree * tokens**0.5)
+    clumps = law.clumping[2] if law.clumping else 0.0
+    variance = (three - agree**2 + (tokens - 1) * clumps) / (tokens * sequences)
+    return max(variance, 0.0) ** 0.5 / agree
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:

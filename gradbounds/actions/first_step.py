@@ -100,7 +100,7 @@ def first_steps(
             *_doubled(twice, late, rows, patterns, pace),
             *([] if every_power or len(stacks) > 1 or twice or gaps(stacks[0], "first_step") else [_MORE]),
             *(comparison_lines(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
-            *(_not_sampled(stacks) if draws else _unasked(stacks, counts, optimizers)), *note_lines(notes),
+            *(_not_sampled(stacks) if draws else _explain_no_samples(stacks, counts, optimizers)), *note_lines(notes),
         ],
         figures={"first_step": partial(first_step_rates, rows)} if max(rows[["width", "depth"]].nunique()) > 1 else {},
     )  # fmt: skip
@@ -141,7 +141,7 @@ def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, sec
     return count if count > 1 else 0  # one draw has no error
 
 
-def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
+def _explain_no_samples(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
     """Explain why networks without theory were not sampled automatically."""
     without = [stack for stack, count in zip(stacks, counts, strict=True) if gaps(stack, "first_step") and not count]
     lines = _not_sampled(without)
@@ -149,7 +149,7 @@ def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequenc
         if not _is_large(stack) and not gaps(stack, "sampled_step"):
             takes = duration(2 * network_seconds(stack, len(optimizers)))
             lines.append(
-                f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 does it anyway."
+                f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 runs it anyway."
             )
     return list(dict.fromkeys(lines))
 
@@ -293,5 +293,5 @@ def _doubled(
         powers.setdefault(each.optimizer, []).append(f"{each.symbol}^{np.log2(larger / rates[each.optimizer]):.2f}")
     lines = [f"{optimizer}: {', '.join(of)}" for optimizer, of in powers.items()]
     if late:
-        lines.append(f"Not within --max-time and --memory: {', '.join(late)}.")
-    return ["", "Critical rates at twice the size, as powers of what is doubled:", *lines] if lines else []
+        lines.append(f"Not computed within --max-time and --memory: {', '.join(late)}.")
+    return ["", "Exponents of the critical rate in each size, from this size to twice it:", *lines] if lines else []

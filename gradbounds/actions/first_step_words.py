@@ -22,7 +22,7 @@ def _varying(table: pd.DataFrame) -> list[str]:
 
 
 def table_lines(table: pd.DataFrame) -> list[str]:
-    """Print the table of first steps, with a legend and the reasons for missing numbers."""
+    """Format the table of first steps, with a legend and the reasons for missing numbers."""
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
     named = with_words(table)
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
@@ -41,14 +41,13 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
-    lines = [
-        "critical rate: learning rate 2 g.u/u'Gu, at which the quadratic loss (Gauss-Newton) is back at its start."
-    ]
+    lines = ["critical rate: learning rate 2 g.u/u'Gu; above it, step 1 raises the quadratic (Gauss-Newton) loss."]
     if has_draws:
         draws = int(table["draws"].max())
         lines.append(
-            f"networks: critical rate by means over {draws} sampled networks; break-even: median rate at which their "
-            "loss is back at its start."
+            f"networks: critical rate from means over {draws} sampled networks; break-even: median learning "
+            "rate at which "
+            "step 1 leaves their loss unchanged."
         )
     lines.append("off by up to: largest expected error of the critical rate at this width.")
     # Two sequences share nothing where units are odd in the mean, as gated ones are.
@@ -56,10 +55,10 @@ def table_lines(table: pd.DataFrame) -> list[str]:
         np.isinf(table["noise_scale"]).any()
     )
     lines.append(
-        "noise scale: batch size, in sequences whose tokens all differ, above which a larger batch helps little "
-        f"(theory){shared}."
+        "noise scale (theory): batch size above which a larger batch helps little, in sequences whose tokens all differ"
+        f"{shared}."
     )
-    lines.append("updates: largest relative update |u_W|/|W| of a matrix divided by the smallest.")
+    lines.append("updates: largest / smallest relative update |u_W|/|W| over the matrices.")
     lines += ["", *shown.to_string(index=False).splitlines()]
     even = {(row.optimizer, row.relative_updates): row for row in table.itertuples() if row.relative_updates}
     if even:
@@ -77,7 +76,7 @@ def _number(value: float) -> str:
 
 
 def exponent_lines(table: pd.DataFrame) -> list[str]:
-    """Print theory's exponents in d at the smallest depth and in L at the largest width."""
+    """Format theory's exponents in d at the smallest depth and in L at the largest width."""
     lines = []
     for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
@@ -95,9 +94,9 @@ def exponent_lines(table: pd.DataFrame) -> list[str]:
             where = ", ".join(f"{name} {said(name, ends[name].iloc[0])}" for name in others[2:])
             lines.append(
                 f"{TITLES[ends['placement'].iloc[0]]}, {ends['optimizer'].iloc[0]}, {where}: "
-                f"{symbol}^{slope:.2f} over {symbol} = {low} to {high}"
+                f"{symbol}^{slope:.2f} from {symbol} = {low} to {high}"
             )
-    return ["", "Exponents of theory's critical rates:", *lines] if lines else []
+    return ["", "Exponents of the predicted critical rates:", *lines] if lines else []
 
 
 def _families(notes: Sequence[Note]) -> list[str]:

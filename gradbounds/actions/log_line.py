@@ -52,9 +52,9 @@ class LogLine:
         >>> LogLine(11.0, step=3, skipped=2).facts()
         'at step 3, after 2 skipped steps'
         """
-        words = ["of no step that the log gives" if self.step is None else f"at step {self.step}"]
+        words = ["of no step that the log states" if self.step is None else f"at step {self.step}"]
         words += [f"after {self.skipped} skipped steps"] * (self.skipped > 0)
-        words += ["in nats for the bits of the log, as its perplexity shows"] * self.is_of_bits
+        words += ["converted from bits to nats, as the log's perplexity shows"] * self.is_of_bits
         return ", ".join(words)
 
 
@@ -71,9 +71,9 @@ def read_log(path: str | Path) -> LogLine:
     line = first_record(path)
     for name, value in (("loss", line.loss), ("norm", line.norm)):
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"logged must have positive finite numbers, got {name} {value:g} in {str(path)!r}.")
+            raise ValueError(f"logged must contain positive finite numbers, got {name} {value:g} in {str(path)!r}.")
     if not line.is_first:
-        mean = f", whose loss is likely a mean over {line.steps} steps," if line.steps > 1 else ""
+        mean = f", with a loss that is probably a mean over {line.steps} steps," if line.steps > 1 else ""
         raise ValueError(
             f"logged must begin at step 0 or 1, got step {line.step} first{mean} in {str(path)!r}: log every step."
         )

@@ -205,7 +205,7 @@ def _of_table(head: Sequence[str], lines: Sequence[str], path: Path) -> Iterator
     # A panel of W&B has "run - tag", with the least and the largest beside it.
     names = ["" if name.endswith(_RANGE) else name.rpartition(" - ")[2] for name in head]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
-        raise ValueError(f"logged must be of one run, got several columns {twice[0]!r} in {str(path)!r}.")
+        raise ValueError(f"logged must contain one run, got several columns {twice[0]!r} in {str(path)!r}.")
     for row in rows:
         yield _floats({name: cell for name, cell in zip(names, row, strict=False) if name})
 

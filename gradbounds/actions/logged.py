@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
+from gradbounds.actions.batch import deviation_lines, family_of, law_of, line_text
 from gradbounds.actions.first_line import (
     ZIPF,
     FirstLine,
@@ -23,7 +23,7 @@ from gradbounds.actions.first_line import (
 )
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, has_line, reading
-from gradbounds.actions.logged_layers import beside_theory, far_lines, layer_lines
+from gradbounds.actions.logged_layers import compare_with_theory, far_lines, layer_lines
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -63,7 +63,9 @@ TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
 _FINE = ["Step 1 is as predicted."]
-_ALONE = ["The log has neither the loss nor the norm of step 1: only its matrices are compared with theory."]
+_ALONE = [
+    "The log has no loss and no gradient norm of step 1. Only the norms of single matrices are compared with theory."
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ def predict_logged(
     read = reading(line, asked, batch * stack.tokens)
     theory = _Theory(stack, batch, of, law_of(stack, text), patterns, budget, spread_of_texts(text, stack.vocab))
     healthy = theory.healthy(notes)
-    layers, unmatched = beside_theory(read.line.parameters, theory.squares)
+    layers, unmatched = compare_with_theory(read.line.parameters, theory.squares)
     read.check(layers)
     known = text == ZIPF if is_default or text is None else None
     verdict = _judged(theory, healthy, read, layers, given, notes, known=known)
@@ -196,9 +198,9 @@ def predict_logged(
         "",
         f"{logged}: {has}, {line.facts()}.",
         *read.lines,
-        f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
+        f"Theory: {line_text(healthy.line)}, at {batch} sequences of {stack.tokens} tokens{of_tokens}.",
         *(text_lines(stack, text, healthy.line) if is_default else []),
-        *said_deviations(healthy.line),
+        *deviation_lines(healthy.line),
         "",
         *verdict.lines,
         *layer_lines(layers, unmatched),
@@ -266,16 +268,16 @@ def _judged(
     if printed.loss is None and printed.norm is None:
         return _Verdict(None, _ALONE)
     if healthy.explains(printed):
-        far = far_lines(layers, _as_it_should_be(printed))
+        far = far_lines(layers, _healthy_text(printed))
         return _Verdict(not far, far or _FINE)
     missing: list[str] = []
-    causes = [*_of_one_matrix(healthy.line, layers, read), *_of_the_log(healthy.line, read, stack, theory.batch)]
+    causes = [*_matrix_causes(healthy.line, layers, read), *_logging_causes(healthy.line, read, stack, theory.batch)]
     loss, uniform = printed.loss or math.inf, math.log(stack.vocab)
     if loss < TRAINED * uniform and not any(cause.explains(printed) for cause in causes):
         trained = (
-            f"The loss is {loss / uniform:.2g} of ln V: the weights are trained, and initialization is not judged."
+            f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained. Initialization is not judged."
         )
-        units = f"None of {len(causes)} tested units and sums explains it as the loss of untrained weights."
+        units = f"None of {len(causes)} tested units and sums turns it into the loss of untrained weights."
         return _Verdict(None, [trained, units], causes)
     texts, far = [], list[str]()
     if known is not None:
@@ -286,8 +288,8 @@ def _judged(
         except (NoRuleError, ValueError):
             missing.append(_ANOTHER_TEXT)
         if texts:  # of one matrix no text makes more than of all others
-            beside = beside_theory(printed.parameters, theory.squares)[0]
-            far = far_lines(beside, "Loss and norm of step 1 are those of a usual text")
+            beside = compare_with_theory(printed.parameters, theory.squares)[0]
+            far = far_lines(beside, "Loss and norm of step 1 agree with a usual text")
             texts = [] if far else texts
     causes += theory.others(given, missing)
     ranked = [*texts, *sorted(causes, key=lambda cause: cause.distance(printed))]
@@ -295,14 +297,14 @@ def _judged(
     is_missing = _ANOTHER_TEXT in missing and abs(off) <= _BEYOND  # no text moves the loss further
     doubts = ["without --text FILE"] * bool(texts or is_missing and not far)
     if printed.step is None and off < -_BEYOND:
-        doubts += ["because the log states no step, and later steps have a smaller loss"]
-    lines = [*_said(healthy, printed, ranked, doubts), *far]
+        doubts += ["because the log does not state its step, and later steps have a smaller loss"]
+    lines = [*_off_lines(healthy, printed, ranked, doubts), *far]
     if missing:
-        lines += [f"Not computed, because it has no rule or exceeds --max-time: {'; '.join(missing)}."]
+        lines += [f"Causes not computed, for lack of a rule or of time (--max-time): {'; '.join(missing)}."]
     return _Verdict(None if doubts else False, lines, ranked)
 
 
-def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
+def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
     """State which numbers are off, and which causes explain them."""
     loss, norm = healthy.offs(printed)
     line = healthy.line
@@ -313,17 +315,17 @@ def _said(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[st
         off += [
             f"the gradient norm is {printed.norm / line.norm:.4g} times the prediction ({abs(norm):.3g} deviations)"
         ]
-    verdict = f"Step 1 is undecided {' and '.join(doubts)}" if doubts else "Step 1 is not as predicted"
+    verdict = f"Step 1: undecided {' and '.join(doubts)}" if doubts else "Step 1: not as predicted"
     lines = [f"{verdict}: {'; '.join(off)}."]
     near = [cause for cause in ranked if cause.explains(printed)]
     if not near:
-        return [*lines, f"None of {len(ranked)} tested causes explains this."]
+        return [*lines, f"None of {len(ranked)} tested causes explains these numbers."]
     tried = sum(cause.tried for cause in ranked)
-    lines += [f"Causes that explain this ({tried} tested), texts first, then the nearest:"]
+    lines += [f"Causes that explain these numbers ({tried} tested; texts first, then the nearest):"]
     return lines + [
         f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}, "
         f"{cause.line.loss / line.loss:.3g} and {cause.line.norm / line.norm:.3g} times the prediction"
-        + f" (the nearest of {cause.tried} tested numbers)"
+        + f"; the nearest of {cause.tried} tested numbers"
         * (cause.tried > 1)
         for cause in near[:MOST_CAUSES]
     ]
@@ -360,7 +362,7 @@ def _of_text(
         law = TextLaw.zipf(exponent, words)
         line = lines[exponent] = predicted(law)
         words_of_cause = (
-            f"a text in which two tokens are equal with probability {law.across:.3g}, as --text zipf:{exponent:.3g} "
+            f"a text in which two tokens are equal with probability {law.across:.3g}, like --text zipf:{exponent:.3g} "
             f"(usual texts: {least:g} to {most:g}{_nearest_text(law.across, words)})"
         )
         cause = Cause(words_of_cause, line)
@@ -390,13 +392,13 @@ def _exponent(repeats: float, words: int) -> float:
     return low
 
 
-def _as_it_should_be(printed: LogLine) -> str:
+def _healthy_text(printed: LogLine) -> str:
     if printed.loss is not None and printed.norm is not None:
         return "Loss and norm of step 1 are as predicted"
     return f"The {'loss' if printed.norm is None else 'norm'} of step 1 is as predicted"
 
 
-def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
+def _matrix_causes(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iterator[Cause]:
     """Yield the cause that only the matrix furthest from theory has a wrong gradient."""
     if layers.empty or not read.is_to_scale:
         return
@@ -404,12 +406,12 @@ def _of_one_matrix(line: FirstLine, layers: pd.DataFrame, read: Reading) -> Iter
     square = line.norm**2 + matrix["logged"] ** 2 - matrix["theory"] ** 2
     if square > 0:
         words = (
-            f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times the predicted"
+            f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times its prediction"
         )
         yield Cause(words, replace(line, norm=math.sqrt(square)))
 
 
-def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
+def _logging_causes(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Iterator[Cause]:
     """Yield causes in which the network is as predicted but the log prints other numbers, such as sums."""
     printed = read.line
 
@@ -430,10 +432,10 @@ def _of_the_log(line: FirstLine, read: Reading, stack: Stack, batch: int) -> Ite
         for tokens, number in sums.items():
             yield Cause(f"the loss is a sum over {tokens}", times(number, number))
             if printed.norm is not None:
-                yield Cause(f"the gradient is of a sum over {tokens}", times(1.0, number))
+                yield Cause(f"the gradient is a sum over {tokens}", times(1.0, number))
     elif read.of.is_sum:
-        yield Cause("the loss is a mean, and the gradient of a sum", times(1.0 / positions, 1.0))
-        yield Cause("the loss is a sum, and the gradient of a mean", times(1.0, 1.0 / positions))
+        yield Cause("the loss is a mean, but the gradient is a sum", times(1.0 / positions, 1.0))
+        yield Cause("the loss is a sum, but the gradient is a mean", times(1.0, 1.0 / positions))
     divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
     ways = ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}"))
     parts = (("loss and gradient are", 1, 1), ("the loss is", 1, 0), ("the gradient is", 0, 1))

@@ -65,7 +65,7 @@ def _threshold(word: str) -> float:
     except ValueError:
         limit = math.nan
     if not (math.isfinite(limit) and limit > 0):
-        raise ValueError(f"logged_as must be of {AS.replace('|', ', ')}, with a positive number C, got {word!r}.")
+        raise ValueError(f"logged_as must be some of {AS.replace('|', ', ')}, with a positive number C, got {word!r}.")
     return limit
 
 
@@ -101,7 +101,9 @@ class Reading:
         norms = layers.drop_duplicates(["layer", "role"])["logged"]
         times = float((norms**2).sum()) ** 0.5 / self.most
         if times > 1.0 + _NEAR:
-            raise ValueError(_not_clipped(self.of, f"matrices alone are {times:.4g} times as long"))
+            raise ValueError(
+                _not_clipped(self.of, f"the norms of the matrices together are {times:.4g} times the threshold")
+            )
 
 
 def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
@@ -140,15 +142,15 @@ def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
         limit = share * of.threshold
         over = 1.0 if whole is None else whole / limit
         if over > 1.0 + _NEAR and is_clipped(line.norm_name):
-            raise ValueError(_not_clipped(of, f"{line.norm_name} is {over:.4g} times as long"))
+            raise ValueError(_not_clipped(of, f"{line.norm_name} is {over:.4g} times the threshold"))
         if abs(over - 1.0) <= _NEAR:
             whole, is_to_scale, most = None, False, limit
             words.append(f"after clipping to {of.threshold:g}")
         elif over < 1.0:
-            words.append(f"not clipped, as the norm is below {of.threshold:g}")
+            words.append(f"not clipped, because the norm is below {of.threshold:g}")
         else:  # torch's clip_grad_norm_ returns the norm from before, while parameters have what is clipped
             times, most = over, limit * over
-            words.append(f"the norm from before and the others from after clipping to {of.threshold:g}")
+            words.append(f"the total norm before clipping to {of.threshold:g}, and all other norms after it")
     read = replace(
         line, loss=None if line.loss is None else share * line.loss, norm=whole,
         parameters={name: value * times for name, value in parameters.items()},
@@ -166,7 +168,7 @@ def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
 
 
 def _not_clipped(of: LoggedAs, why: str) -> str:
-    return f"logged_as must have what the gradient was clipped to, got {_CLIPPED}{of.threshold:g}, and {why}."
+    return f"logged_as must give the clipping threshold of the log, got {_CLIPPED}{of.threshold:g}; but {why}."
 
 
 def has_line(numbers: Mapping[str, float | None]) -> str:
@@ -193,6 +195,6 @@ def _numbers(line: LogLine, read: LogLine) -> str:
 def _lost(line: LogLine, read: LogLine, is_to_scale: bool) -> list[str]:
     """State the comparisons that are impossible because clipping multiplied the norms by an unknown factor."""
     lost = ["the gradient norm is not judged"] if read.norm is None and line.norm is not None else []
-    lost += ["matrices are compared with one another alone"] if line.parameters and not is_to_scale else []
-    what = "Clipping may have changed norms, by a factor that the log does not say"
+    lost += ["matrices are only compared with one another"] if line.parameters and not is_to_scale else []
+    what = "Clipping may have changed the norms by a factor that the log does not state"
     return [f"{what}: {', and '.join(lost)}."] if lost else []

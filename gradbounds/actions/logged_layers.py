@@ -68,7 +68,9 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
     return (layer, ROLES[leaf]) if leaf in ROLES else None
 
 
-def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array]) -> tuple[pd.DataFrame, list[str]]:
+def compare_with_theory(
+    parameters: Mapping[str, float], squares: Mapping[str, Array]
+) -> tuple[pd.DataFrame, list[str]]:
     """Compare logged norms with theory's by layer and role, and list names that match no matrix.
 
     Names with invalid norms come first. If some names contain `grad`, other names belong to other quantities, such as
@@ -96,7 +98,7 @@ def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array])
     return _with_ratios(rows), [*vanishing, *unmatched]
 
 
-def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
+def compare_with_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
     """Compare logged norms with those of a module's own batch, and list names that match no matrix.
 
     Args:
@@ -104,7 +106,7 @@ def beside_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd
         measured: the probed module.
 
     Returns:
-        A table like `beside_theory`'s, in which a role is a layer list and a parameter name, and "theory" is the
+        A table like `compare_with_theory`'s, in which a role is a layer list and a parameter name, and "theory" is the
         module's own norm; and the unmatched names.
     """
     frame = measured.frame
@@ -176,7 +178,7 @@ def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
     """Report a matrix whose ratio is not within a factor `FAR` of the median, although loss and total norm agree.
 
     Args:
-        table: table of `beside_theory`.
+        table: table of `compare_with_theory`.
         fine: beginning of the sentence, which states the numbers that are as predicted.
     """
     if table.empty or not np.isfinite(table["ratio"]).all():
@@ -203,7 +205,7 @@ def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory
     Each role's line ends with the names that were read as this role.
 
     Args:
-        table: table of `beside_theory` or `beside_module`.
+        table: table of `compare_with_theory` or `compare_with_module`.
         unmatched: names that match no matrix.
         beside: name of the reference: "theory" or "the module".
     """

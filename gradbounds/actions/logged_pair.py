@@ -58,7 +58,9 @@ def compare_logs(files: Sequence[Path], batch: int, tokens: int, *, logged_as: S
     ratios = {name: None if None in pair else pair[0] / pair[1] for name, pair in pairs.items()}  # type: ignore[operator]
     known = [ratio for ratio in ratios.values() if ratio is not None]
     if not known:
-        raise ValueError(f"logged must be two logs with a loss or a norm in common, got {files[0]} and {files[1]}.")
+        raise ValueError(
+            f"logged must be two logs that both have a loss, or both a norm, got {files[0]} and {files[1]}."
+        )
     far = _far(table)
     agree = far.empty and all(abs(math.log(ratio)) <= _NEAR for ratio in known)
     causes = _causes(first, second, batch, tokens, far if len(far) < len(table) / 2 else far.head(0))
@@ -95,13 +97,13 @@ def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.Da
         return causes
     square = second.norm**2 + float((far["first"] ** 2 - far["second"] ** 2).sum())
     if not far.empty and square > 0:
-        words = f"single matrices have another gradient in the first log ({names_line(far['name'])})"
+        words = f"gradients of single matrices differ in the first log ({names_line(far['name'])})"
         causes.append(PairCause(words, 1.0, math.sqrt(square) / second.norm, is_seen=True))
     return [*causes, *_of_norms(first.norm, second.norm)]
 
 
 def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
-    """Return sums instead of means, and the effect of the number of ranks on a norm, for either log."""
+    """Yield causes in which one log sums instead of averaging, or its norm depends on the number of ranks."""
     ranks = {k for k in range(2, min(batch, 2**16) + 1) if batch % k == 0}
     ranks |= {2**k for k in range(1, _MOST_RANKS.bit_length())}
     for log, power in (("first", 1), ("second", -1)):
@@ -109,22 +111,22 @@ def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
             whole, root, of = float(k) ** power, float(k) ** (0.5 * power), f"{k} ranks or accumulation steps"
             yield PairCause(f"the {log} log sums the gradients of {of} instead of averaging them", 1.0, whole)
             yield PairCause(f"the {log} log sums loss and gradient of {of} instead of averaging them", whole, whole)
-            alone = f"the {log} log has the norm of one rank's gradient, before the mean over {k} ranks"
+            alone = f"the {log} log gives the norm of one rank's gradient, before the mean over {k} ranks"
             yield PairCause(f"{alone}, or counts {k} times the parameters that {k} ranks share", 1.0, root)
         for number, what in ((tokens, "a sequence"), (batch * tokens, "the batch")):
             factor, of = float(number) ** power, f"the {number} tokens of {what} instead of averaging"
             yield PairCause(f"the {log} log sums loss and gradient over {of}", factor, factor)
-            yield PairCause(f"the {log} log has the gradient of a loss that sums over {of}", 1.0, factor)
-        yield PairCause(f"the {log} log has the loss in bits", (1.0 / math.log(2.0)) ** power, 1.0)
+            yield PairCause(f"the {log} log gives the gradient of a loss that sums over {of}", 1.0, factor)
+        yield PairCause(f"the {log} log gives the loss in bits", (1.0 / math.log(2.0)) ** power, 1.0)
 
 
 def _of_norms(first: float, second: float) -> Iterator[PairCause]:
-    """Return squared norms, and norms after clipping."""
+    """Yield causes in which one log has squared norms, or norms after clipping."""
     for log, norm, other, power in (("first", first, second, 1), ("second", second, first, -1)):
-        yield PairCause(f"the {log} log has squared norms", 1.0, other**power)
+        yield PairCause(f"the {log} log gives squared norms", 1.0, other**power)
         for limit in THRESHOLDS:
             if abs(norm / limit - 1.0) < _ROUND and other > limit:
-                words = f"the {log} log has the norm after it was clipped at {limit:g}"
+                words = f"the {log} log gives the norm after clipping at {limit:g}"
                 yield PairCause(words, 1.0, (limit / other) ** power, is_seen=True)
 
 
@@ -153,7 +155,7 @@ def _agreement(ratios: dict[str, float | None]) -> str:
 def _explained(near: pd.DataFrame, tried: int) -> list[str]:
     """Return the causes that give the ratios, and the number of tested ones."""
     if near.empty:
-        return [f"The logs differ. None of {tried} tested causes gives these ratios: compare each log with theory."]
+        return [f"The logs differ. None of {tried} tested causes gives these ratios. Compare each log with theory."]
     return [f"The logs differ. Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
         f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
     ]
@@ -188,10 +190,11 @@ def _of_parameters(table: pd.DataFrame, far: pd.DataFrame) -> list[str]:
             f"(layer {ratios.idxmax()}), {len(ratios)} layers."
         ]
     if far.empty:
-        return [*lines, f"No parameter's ratio is more than {FAR:g} times or less than 1/{FAR:g} of the median."]
+        return [*lines, f"All ratios lie between 1/{FAR:g} and {FAR:g} times the median."]
     worst = far.iloc[0]
     return [
         *lines,
-        f"More than {FAR:g} times or less than 1/{FAR:g} of the median: {names_line(far['name'])}.",
-        f"The furthest is {worst['name']}: {worst['first']:.4g} and {worst['second']:.4g}, ratio {worst['ratio']:.4g}.",
+        f"Outside 1/{FAR:g} to {FAR:g} times the median: {names_line(far['name'])}.",
+        f"Largest deviation: {worst['name']}, {worst['first']:.4g} and {worst['second']:.4g}, ratio "
+        f"{worst['ratio']:.4g}.",
     ]

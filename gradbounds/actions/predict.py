@@ -51,18 +51,18 @@ _DRAWS = 16
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 64
 
-_CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
+_CHEAPER = "A cheaper method of the theory is used here, to stay within time and memory"
 
 
 def predict_stack(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str], draws: int | None, seed: int,
     patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
-    further: bool = True, tables: bool = True,
+    further: bool = True, tables: bool = True, coarse: bool = False,
 ) -> Result:  # fmt: skip
     """Predict one network's gradients by layer, with samples and compared networks on request.
 
-    Without `further`, exponents and the change that evens out the layers are omitted, which need more predictions.
-    Without `tables`, the tables of layers are omitted if theory has a rule and nothing is sampled.
+    Without `further`, exponents and the change that evens out the layers are omitted. Without `tables`, the tables of
+    layers are omitted if theory has a rule and nothing is sampled. `coarse` is the argument of `theory.predict`.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
@@ -74,7 +74,7 @@ def predict_stack(
         if count is not None:
             check_count(name, count, least)  # one draw has no error
     ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
-    chosen, reason, is_refused = _way_or_reason(stack, patterns, budget)
+    chosen, reason, is_refused = _way_or_reason(stack, patterns, budget, coarse=coarse)
     prediction = None if chosen is None else predicted(chosen)
     slopes, evener, evening = _further(chosen if further else None, prediction, budget)
     if chosen is None and draws is None:
@@ -126,10 +126,10 @@ def _further(
     return slopes, *remedy(chosen.stack, layer_table(prediction, None), budget, chosen)
 
 
-def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget) -> tuple[Way | None, str, bool]:
+def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
     """Return how the network is predicted, or the reason why it is not, and whether the reason is time or memory."""
     try:
-        return way(stack, patterns, budget), "", False
+        return way(stack, patterns, budget, coarse=coarse), "", False
     except (OverBudgetError, NoRuleError) as error:
         return None, str(error), isinstance(error, OverBudgetError)
 
@@ -160,12 +160,12 @@ def predict_plan(
             row["refused"] = str(error)
             takes = [f"theory  {error}"]
         else:
-            how = chosen.said or "all tokens and attention samples that were requested"
+            how = chosen.said or "all requested tokens and attention samples"
             row |= {"seconds": pace * chosen.cost.seconds, "bytes": chosen.cost.bytes, "way": how}
             takes = [
                 f"time    about {duration(row['seconds'])} on one core",
                 f"memory  about {format_bytes(chosen.cost.bytes)}",
-                f"way     {how}",
+                f"method  {how}",
             ]
         if draws is not None or row["refused"]:
             seconds, peak = _sampling_cost(stack, draws or _DRAWS)
@@ -267,7 +267,10 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
         f"{matrix_name(name)}{', encoder' * name.startswith('encoder_')} {number_text(float(of.mean), float(of.sem))}"
         for name, of in ends.items()
     )
-    return [f"The same ratios in the {samples.draws} sampled networks, +- standard error: {by_matrix}."]
+    return [
+        f"Gradient norm, first layer / last layer, in {samples.draws} sampled networks (+- standard error): "
+        f"{by_matrix}."
+    ]
 
 
 def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
@@ -283,7 +286,7 @@ def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
             ]
             if numbers:
                 lines.append(
-                    f"Exponents in {symbol} of the {layer} layer's norms, from here to twice the {field}: "
+                    f"Exponent in {symbol} of the {layer} layer's gradient norms, from this {field} to twice it: "
                     f"{', '.join(numbers)}."
                 )
     return lines

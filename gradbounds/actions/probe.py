@@ -11,7 +11,7 @@ from figures.coordinates import coordinates
 from figures.probe import probe as drawn
 from gradbounds.actions.log_line import read_log
 from gradbounds.actions.logged_as import LoggedAs, Reading, reading
-from gradbounds.actions.logged_layers import beside_module, layer_lines
+from gradbounds.actions.logged_layers import compare_with_module, layer_lines
 from gradbounds.progress import counted
 from gradbounds.result import Result
 from gradbounds.table_cache import write_frame
@@ -54,8 +54,8 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
     words = LoggedAs.of(logged_as)
     if words.is_sum is not None:
         raise ValueError(
-            "logged_as cannot be mean or sum in a probe: its loss decides that, and a common factor of all norms "
-            "is printed as the median."
+            "logged_as cannot be mean or sum in a probe, which uses its own loss; a common factor of all norms "
+            "appears as the median."
         )
     line = read_log(logged)
     if not line.parameters:
@@ -79,7 +79,7 @@ def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = 
     values |= {"alarms": found.alarms, "notes": found.notes}
     figures: dict[str, Any] = {}
     if norms is not None and found.probed is not None:
-        tables["logged"], unmatched = beside_module(norms.line.parameters, found.probed)
+        tables["logged"], unmatched = compare_with_module(norms.line.parameters, found.probed)
         norms.check(tables["logged"])
         lines += [*norms.lines, *layer_lines(tables["logged"], unmatched, "the module")]
     if out is not None:

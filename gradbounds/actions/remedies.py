@@ -52,8 +52,9 @@ class Remedy:
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
         return (
-            f"- {head}.\n  First and last layer then differ {self.first_over_last:.1f} times at most; their norms are "
-            f"{range_text(self.first)} and {range_text(self.last)} times those of now."
+            f"- {head}.\n  The first and the last layer then differ by a factor of at most "
+            f"{self.first_over_last:.1f}. Their norms are "
+            f"{range_text(self.first)} and {range_text(self.last)} times the current norms."
         )
 
 
@@ -83,8 +84,8 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
     limit = replace(
         budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
     )
-    changes, too_long = _within(stack, table, limit)
-    with shown("asking what would even it out", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
+    changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
+    with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_table(chosen.predicted(), None)
             change = Remedy(words, values, _furthest(changed), *_times(table, changed))
@@ -96,14 +97,14 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
 
 
 def _within(
-    stack: Stack, table: pd.DataFrame, limit: Budget
+    stack: Stack, table: pd.DataFrame, limit: Budget, *, coarse: bool
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
     """Return the changes that together are predicted within the time, and the networks of the other changes."""
     left, changes, too_long = limit.seconds, [], []
     for words, values in _changes(stack, table):
         try:
             other = replace(stack, **values)
-            chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)))
+            chosen = way(other, _PATTERNS, replace(limit, seconds=max(left, 1e-9)), coarse=coarse)
         except OverBudgetError:
             too_long.append(other)
         except ValueError:  # no such network, or no rule for it
@@ -116,16 +117,16 @@ def _within(
 
 def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
     """Explain why there is no remedy: no tried change halves the difference, or some take too long."""
-    single = "the one change of a field that was tried does not take away half of it, in powers of ten"
-    none = f"none of the {asked} changes of a field that were tried takes away half of it, in powers of ten"
+    single = "the tested change of a field does not halve the logarithm of the ratio"
+    none = f"none of the {asked} tested changes of a field halves the logarithm of the ratio"
     parts = [single if asked == 1 else none] if asked else []
     if too_long:
         stack, count = too_long[0], len(too_long)
         others = f"{count} more {'was' if count == 1 else 'were'} " * bool(asked)
-        late = f"{others}not tried at {stack.tokens} tokens, which takes longer than {duration(limit.seconds)}"
+        late = f"{others}not tested at {stack.tokens} tokens, which would take longer than {duration(limit.seconds)}"
         fewer = tokens_within(stack, replace(limit, seconds=limit.seconds / 2))  # two changes at least
-        parts.append(late + ("" if fewer is None else f"; --tokens {fewer} has time for it"))
-    return f"- What would even it out: {'; '.join(parts)}." if parts else ""
+        parts.append(late + ("" if fewer is None else f"; --tokens {fewer} is fast enough"))
+    return f"- No change that evens out the layers was found: {'; '.join(parts)}." if parts else ""
 
 
 def _furthest(table: pd.DataFrame) -> float:

@@ -25,7 +25,9 @@ def judged_samples(run: Run) -> list[Samples]:
     if not enough:
         raise ValueError(f"run must have cells with at least 2 draws, for errors, but {str(run.folder)!r} has none.")
     if len(enough) < len(samples):
-        print(f"left out: {len(samples) - len(enough)} of {len(samples)} cells, because they have only one draw")
+        print(
+            f"left out: {len(samples) - len(enough)} of {len(samples)} cells, because they have only one random network"
+        )
     return enough
 
 
@@ -60,11 +62,12 @@ def diff(first: Path, second: Path) -> Result:
     few = sum(not can_differ(*draws) for draws in zip(networks["first_draws"], networks["second_draws"], strict=True))
     lines += [
         f"Networks: {len(networks)} in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.",
-        f"Numbers: {len(table)} compared, {len(differs)} differ; equal runs show a difference in {RATE:.0%} of cases.",
+        f"Numbers: {len(table)} compared, {len(differs)} differ; runs of equal networks show a difference in "
+        f"{RATE:.0%} of cases.",
     ]
     if few:
         lines.append(
-            f"note: {few} networks have too few draws to show any difference (4 in each run are too few); sample more."
+            f"note: {few} networks have too few samples to show any difference (4 per run are too few). Sample more."
         )
     shown: list[str] = []
     if len(differs):

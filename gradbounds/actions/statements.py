@@ -62,7 +62,7 @@ def verify_claims(
     print(f"{takes}.", file=sys.stderr, flush=True)
     if seconds > seconds_of(max_time or MOST_SECONDS):
         raise ValueError(
-            f"max_time must be longer, got {max_time or MOST_SECONDS}: {takes}; or take fewer or smaller networks."
+            f"max_time must be longer, got {max_time or MOST_SECONDS}: {takes}; or use fewer or smaller networks."
         )
     numbers = _sampled(wanted, Path(out), workers) if wanted else {}
     theory = cache(theory_of)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradbounds.actions.batch import family_of, law_of, resolve_batch, said_line
+from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
 from gradbounds.actions.first_line import first_line, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.logged import TRAINED, Cause
@@ -70,7 +70,7 @@ class StepOne:
         self._is_done = True
         run = LogLine(_number(loss), None if norm is None else _number(norm))
         numbers = has_line({"loss": run.loss, "gradient norm": run.norm})
-        self._show(f"theory: {said_line(self.line)}, at {self.about}")
+        self._show(f"theory: {line_text(self.line)}, at {self.about}")
         self._show(f"run:    {numbers}: {self._verdict(run)}")
 
     def _verdict(self, run: LogLine) -> str:
@@ -79,7 +79,7 @@ class StepOne:
         if not all(math.isfinite(number) and number > 0 for number in numbers):
             return "not positive and finite"
         if numbers[0] < TRAINED * self._uniform:
-            return f"not compared, the loss is {numbers[0] / self._uniform:.2g} of ln V: the weights are trained"
+            return f"not compared: the loss is {numbers[0] / self._uniform:.2g} of ln V: the weights are trained"
         healthy = Cause("", self.line)
         if healthy.explains(run):
             return "as predicted"

@@ -76,7 +76,7 @@ def compare(
             raise ValueError(f"{name} must have one value, because placements and depths are compared, got {values}.")
     if idle := [stack for stack in stacks if stack.is_idle]:
         raise ValueError(
-            f"branch_scale must be above 0, because gradients are 0 if branches add nothing, got {idle[0]}."
+            f"branch_scale must be above 0, because branches without output have gradient 0, got {idle[0]}."
         )
     depths = sorted({stack.depth for stack in stacks})
     check_count("draws", draws, 2)  # one draw has no error
@@ -88,7 +88,7 @@ def compare(
     norms = layer_norms(cells)
     slopes, spreads = depth_exponents(norms) if len(depths) >= LEAST_POINTS else None, layer_spreads(norms)
     counts, agreement = _agreement(cells)
-    none = [f"No exponents in L: they need at least {LEAST_POINTS} depths, got L = {', '.join(map(str, depths))}."]
+    none = [f"No exponents in L: they require at least {LEAST_POINTS} depths, got L = {', '.join(map(str, depths))}."]
     return Result(
         about=f"{len(dict.fromkeys(order))} placements compared",
         tables={"norms": norms} | ({} if slopes is None else {"exponents": slopes}) | {"spreads": spreads},
@@ -113,7 +113,7 @@ def _spread_lines(spreads: pd.DataFrame) -> list[str]:
         ]
         for row in spreads.itertuples()
     ]
-    head = f"Largest / smallest ||dL/dW2|| over the layers at L = {spreads['depth'].iloc[0]}; flat means below {FLAT}"
+    head = f"Largest / smallest ||dL/dW2|| over the layers at L = {spreads['depth'].iloc[0]}; flat: below {FLAT}"
     return ["", head, *table_lines(["", "samples (theory)", ""], rows)]
 
 
@@ -202,9 +202,7 @@ def _base(grid: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Stack:
     for name, values in given.items():
         if name == "placement" or len(values) > 1:
             allowed = (
-                "be left out, because both placements of the paper are used"
-                if name == "placement"
-                else "have one value"
+                "be omitted, because both placements of the paper are used" if name == "placement" else "have one value"
             )
             raise ValueError(f"{name} must {allowed}, got {values}.")
     return Stack(**{"vocab": 64} | {name: values[0] for name, values in given.items()} | dict(sizes))
@@ -254,7 +252,7 @@ _ENDS = ("", "_sem", "_predicted")
 
 
 def relaxation_lines(table: pd.DataFrame) -> list[str]:
-    """Print the table: measured value ± standard error, with theory in parentheses."""
+    """Format the table: measured value ± standard error, with theory in parentheses."""
     numbers = {"effect": "last dL/dW2, times", "width": "exponent in d", "depth": "exponent in L"}
     numbers |= {"profile": "first / last layer"}
     lines = []

@@ -20,7 +20,7 @@ from checks.verdict import DECIDING
 from figures.registry import run_figures
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
-from gradbounds.network_comparison import samples_beside_theory
+from gradbounds.network_comparison import sample_comparison_lines
 from gradbounds.network_text import network_lines, title
 from gradbounds.progress import progress, working
 from gradbounds.result import Result
@@ -59,7 +59,7 @@ def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, wo
     committed = load_results(COMMITTED).verdicts
     result = _judged(sampled, committed, about=f"verify in {out}")
     lost = [
-        f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict"
+        f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, but this run gives no verdict"
         for before in missing(result.verdicts, committed)
     ]
     drawn, known = draw_figures(sampled, out / "figures"), run_figures()
@@ -111,7 +111,7 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
     below = [*result.below, *_without_rule(sampled), *run.without_checksums()]
     if result.verdicts:
         compared = len(common(result.verdicts, committed))
-        sentence = f"{compared} of these {len(result.verdicts)} verdicts were compared with committed ones."
+        sentence = f"{compared} of these {len(result.verdicts)} verdicts were compared with committed verdicts."
         below.append(sentence if compared else _NOT_COMMITTED)
     ordered = sorted(result.verdicts, key=lambda v: DECIDING.index(v.verdict))
     return replace(result, lines=shown, verdicts=ordered, below=below)
@@ -121,9 +121,14 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
     """Return verdicts, the comparison with theory, and the differences from theory and from committed verdicts."""
     with working("judging"):
         judged, table = verdicts(sampled), comparison(sampled)
-    reasons, below = not_judged_lines(table), ["", f"Theory against samples, every layer: {agreement_counts(table)}."]
+    reasons, below = (
+        not_judged_lines(table),
+        ["", f"Theory compared with samples, all layers: {agreement_counts(table)}."],
+    )
     if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        below.append("Nothing is judged; docs/verdicts.md has the rules." if reasons else "Nothing is predicted.")
+        below.append(
+            "No number is judged. docs/verdicts.md explains the rules." if reasons else "Nothing is predicted."
+        )
     below += [f"     not judged, {line}" for line in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
         hidden = len(reasons) - _REASONS
@@ -141,14 +146,14 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
 
 
 def _network_tables(sampled: Sequence[Samples]) -> list[str]:
-    """Print a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
+    """Format a table for each of a few networks: measured numbers in the first and the last layer, next to theory."""
     if len(sampled) > _NETWORKS:
         return [f"{len(sampled)} networks: --layers prints each with its prediction, --csv writes all."]
     lines: list[str] = []
     for samples in sampled:
         text = samples.cell.text
         lines += [*[""] * bool(lines), title(samples.stack) + (f", {text.source}" if text else "")]
-        lines += samples_beside_theory(samples.stack, comparison([samples]))
+        lines += sample_comparison_lines(samples.stack, comparison([samples]))
     return lines
 
 

@@ -52,7 +52,7 @@ def silence_dask() -> Errors:
     try:
         import distributed  # noqa: F401 - it sets up the loggers that are silenced here
     except ImportError as error:
-        raise ValueError("dask must be installed for that: pip install 'gradbounds[distributed]'.") from error
+        raise ValueError("dask requires the package dask: pip install 'gradbounds[distributed]'.") from error
     errors = Errors()
     for name in ("asyncio", "distributed", "tornado", "tornado.application", *logging.root.manager.loggerDict):
         if name.partition(".")[0] in ("asyncio", "distributed", "tornado"):
@@ -150,7 +150,7 @@ def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, i
         cluster = getattr(dask_jobqueue, QUEUES[name])()
     except Exception as error:  # every kind of queue has errors of its own
         raise ValueError(
-            f"dask must name a queue whose options stand in dask-jobqueue's YAML under jobqueue.{name}, but "
+            f"dask must name a queue with options in dask-jobqueue's YAML under jobqueue.{name}, but "
             f"{QUEUES[name]} refused them: {_one_line(error)}."
         ) from error
     with cluster:

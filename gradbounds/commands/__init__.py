@@ -33,10 +33,10 @@ MOVED = {
 }  # fmt: skip
 """The commands of earlier versions, and the command to type now."""
 
-_STUDY = "`python -m studies {}` in a checkout of gradbounds does its work"
-_MODULE = "examples/curvature_of_my_own_module.py does its work, with curvlinops"
+_STUDY = "use `python -m studies {}` in a checkout of gradbounds instead"
+_MODULE = "use examples/curvature_of_my_own_module.py, which needs curvlinops, instead"
 REMOVED = {
-    "runs watch": "`gradbounds runs RUN` shows the draws that have landed, `RUN/sweep.log` when",
+    "runs watch": "use `gradbounds runs RUN` for the saved draws, and `RUN/sweep.log` for their times",
     "runs merge": "`pandas.concat` joins the frames of `gb.Run.open(RUN).frames()` of several runs",
     "runs export": "`pandas.read_parquet('RUN/blocks')` and polars read the draws, one row each",
     "train": _STUDY.format("training"),
@@ -48,8 +48,8 @@ REMOVED = {
 }
 """The removed commands of earlier versions, and their replacements."""
 
-_TARGET = "more --draws continue a run, until `gradbounds check RUN` prints an error that is small enough"
-_SHORTEST = "`--seeds 2 --steps 1` is the shortest run of steps, and a bar shows how far it is"
+_TARGET = "continue the run with more --draws until `gradbounds check RUN` prints a small enough error"
+_SHORTEST = "use `--seeds 2 --steps 1` for the shortest run; a bar shows its progress"
 REMOVED_FLAGS = {
     "probe --first-step": "`gradbounds predict --first-step` predicts a Stack's rates, and `gradbounds probe "
     "MODULE:FACTORY --optimizer adamw` judges the first step of one module",

@@ -1,9 +1,10 @@
 """The flags of `gradbounds claims`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gradbounds.flags import Flag, Positional, WithJson
+from gradbounds.flags import Flag, Positional, WithJson, optional
 
 if TYPE_CHECKING:
     from gradbounds.result import Result
@@ -16,17 +17,22 @@ class Claims(WithJson):
     An explanation has what the statement assumes, its derivation, where it is tight, and what was measured.
     """
 
-    claim: Annotated[str, Positional, Flag(name="claim", help="id of a claim to explain, such as T1")] = ""
-    all: Annotated[bool, Flag(help="with a claim: every step and every row")] = False
+    claim: Annotated[str, Positional, Flag(name="claim", help="id of the claim to explain, such as T1")] = ""
+    figure: Annotated[
+        Path | None, optional("picture of the source's published points over theory, in seconds", "FILE.png")
+    ] = None
+    all: Annotated[bool, Flag(help="print every step and every row; requires a claim")] = False
 
     def run(self) -> "Result":
         """List the statements, or explain one.
 
         Raises:
-            ValueError: there is no such claim, or `all` without one.
+            ValueError: there is no such claim, none of its source's figures was read, or `all` is set without a claim.
         """
-        from gradbounds.actions.claims import explain, list_claims
+        from gradbounds.actions.claims import draw_published, explain, list_claims
 
+        if self.figure:
+            return draw_published(self.claim, self.figure)
         if self.all and not self.claim:
             raise ValueError("all requires a claim, as in gradbounds claims T1 --all.")
         return explain(self.claim, everything=self.all) if self.claim else list_claims()

@@ -21,7 +21,7 @@ class Explore:
         Positional,
         Flag(
             name="run",
-            help="run folder, whose samples lie over the curves",
+            help="run folder with samples to draw over the curves",
             metavar="[RUN]",
             help_behavior_hint="(default: none)",
         ),

@@ -24,12 +24,21 @@ NEEDS = {
 }  # fmt: skip
 EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
     "dry_run": (("bound", "logged"), ", which take seconds."),
-    "bound": (("batch", "first_step", "draws", "compare", "patterns", "all"), "; it is about theory of one network."),
-    "batch": (("compare", "draws", "first_step", "sequences", "several tokens"), "; it is about one network's log."),
-    "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it is about step 1 alone."),
-    "several tokens": (("compare", "draws", "bound", "first_step", "all"), "; these take one number of tokens."),
+    "bound": (
+        ("batch", "first_step", "draws", "compare", "patterns", "all"),
+        "; it concerns the theory of one network.",
+    ),
+    "batch": (
+        ("compare", "draws", "first_step", "sequences", "several tokens"),
+        "; it concerns the log of one network.",
+    ),
+    "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it concerns only step 1."),
+    "several tokens": (
+        ("compare", "draws", "bound", "first_step", "all"),
+        "; these accept one number of tokens.",
+    ),
     "layers": (("batch", "bound", "first_step", "several tokens"), "; it adds tables to the card."),
-    "two logs": (("text", "patterns", "all", "max_time", "memory"), "; they are compared without theory."),
+    "two logs": (("text", "patterns", "all", "max_time", "memory"), "; two logs are compared without theory."),
 }
 """The flags that require or exclude others, and why; docs/configurations.md lists them."""
 
@@ -38,34 +47,34 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
 class Predict(ModelFlags):
     """Print the card of a network: its first step, layers and learning rates by large-width theory, on one screen.
 
-    The network is a model's config.json, a published model, or that of flags; flags that are given change fields.
-    Other views are --batch, --bound, --first-step and --logged (docs/configurations.md says what goes together).
+    The network comes from a config.json (--config), a published model (--like) or flags. Flags override its fields.
+    Other views are --batch, --bound, --first-step and --logged; docs/configurations.md lists valid combinations.
     """
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
-    layers: Annotated[bool, optional("tables of layers 1, 2, 4, ... below the card", None)] = False
-    all: Annotated[bool, optional("every layer; first step: growth with every size", None)] = False
+    layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
+    all: Annotated[bool, optional("print every layer; with --first-step, growth with every size", None)] = False
     compare: Annotated[
-        tuple[str, ...], optional("also with changed fields; + begins another network", "FIELD=VALUE [...]")
+        tuple[str, ...], optional("predict changed fields too; + begins another network", "FIELD=VALUE [...]")
     ] = ()
     draws: Annotated[int | None, optional("number of random networks to sample", "N")] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0
-    patterns: Annotated[int | None, optional("attention samples of theory", "N")] = None
+    patterns: Annotated[int | None, optional("number of attention samples in the theory", "N")] = None
     max_time: Annotated[
         str | None,
-        optional("time of theory", "90s|10m|2h", default="a minute"),
+        optional("time limit of the theory", "90s|10m|2h", default="a minute"),
     ] = None
-    memory: Annotated[str | None, optional("memory of theory", "500MB|4GB", default="4GB")] = None
-    dry_run: Annotated[bool, optional("print cost and method of the theory, and stop", None)] = False
-    out: Annotated[Path | None, optional("folder for the tables and figures", "FOLDER")] = None
-    bound: Annotated[bool, optional("Theorem 1's bound, the prediction, their ratio", None)] = False
-    latex: Annotated[bool, optional("with --bound: the bound as LaTeX", None)] = False
-    first_step: Annotated[bool, optional("critical learning rates of the first step", None)] = False
+    memory: Annotated[str | None, optional("memory limit of the theory", "500MB|4GB", default="4GB")] = None
+    dry_run: Annotated[bool, optional("print the cost and the method of the theory, and stop", None)] = False
+    out: Annotated[Path | None, optional("folder for tables and figures (default: none)", "FOLDER")] = None
+    bound: Annotated[bool, optional("print Theorem 1's bound, the prediction and their ratio", None)] = False
+    latex: Annotated[bool, optional("print the bound as LaTeX; requires --bound", None)] = False
+    first_step: Annotated[bool, optional("predict critical learning rates of the first step", None)] = False
     optimizer: Annotated[
         tuple[Optimizer, ...],
         Flag(help="with --first-step or --learning-rate: optimizers", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
-    batch: Annotated[int | None, optional("loss and gradient norm of step 1, S sequences", "S")] = None
+    batch: Annotated[int | None, optional("predict loss and gradient norm of step 1 for S sequences", "S")] = None
     text: Annotated[
         str | None,
         optional(
@@ -77,11 +86,13 @@ class Predict(ModelFlags):
     logged: Annotated[
         tuple[tuple[Path, ...], ...],
         tyro.conf.UseAppendAction,
-        optional("with --batch: a training log to judge, or two to compare", "FILE [FILE]"),
+        optional("training log to judge, or two to compare; requires --batch", "FILE [FILE]"),
     ] = ()
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
-    learning_rate: Annotated[float | None, optional("with --batch: effect of step 1 on the loss", "R")] = None
-    warmup_steps: Annotated[int | None, optional("with --learning-rate: steps of a linear warm-up", "N")] = None
+    learning_rate: Annotated[
+        float | None, optional("predict the change of the loss in step 1 at learning rate R; requires --batch", "R")
+    ] = None
+    warmup_steps: Annotated[int | None, optional("steps of a linear warm-up; requires --learning-rate", "N")] = None
 
     def run(self) -> "Result":
         """Predict the network, in the view that the flags choose.

@@ -20,7 +20,7 @@ class Probe(WithJson):
         Positional,
         Flag(
             name="factory",
-            help="function that makes the module: MODULE:FACTORY, FILE.py:FACTORY, or a built-in name such as "
+            help="function that returns the module: MODULE:FACTORY, FILE.py:FACTORY, or a built-in name such as "
             "encoder-post; without width and depth, one module",
         ),
     ]
@@ -31,16 +31,17 @@ class Probe(WithJson):
     seeds: Annotated[int, Flag(help="random modules per width and depth")] = 8
     seed: Annotated[int, Flag(help="root seed")] = 0
     layers: Annotated[
-        tuple[str, ...], Flag(help="globs of the layers' names; found automatically if left out", metavar="GLOB [...]")
+        tuple[str, ...],
+        Flag(help="glob patterns of layer names; without them, layers are found automatically", metavar="GLOB [...]"),
     ] = ()
     against: Annotated[
         str | None,
-        Flag(help="reference to compare with: another factory of the same kind, or a probe.json that --out wrote"),
+        Flag(help="reference for a comparison: another factory of the same kind, or a probe.json from --out"),
     ] = None
-    learning_rate: Annotated[float | None, Flag(help="learning rate of an --optimizer given by name")] = None
+    learning_rate: Annotated[float | None, Flag(help="learning rate; requires the name of an --optimizer")] = None
     steps: Annotated[
         int | None,
-        Flag(help="optimizer steps to take; the scaling of outputs and updates is compared with --parametrization"),
+        Flag(help="number of optimizer steps; the scaling of outputs and updates is compared with --parametrization"),
     ] = None
     optimizer: Annotated[
         str | None,
@@ -54,7 +55,7 @@ class Probe(WithJson):
     trained: Annotated[bool, Flag(help="skip the thresholds for initialized weights; requires one module")] = False
     logged: Annotated[
         Path | None,
-        Flag(help="log of gradient norms to compare with the module's own; requires one module", metavar="FILE"),
+        Flag(help="log of gradient norms to compare with the module's norms; requires one module", metavar="FILE"),
     ] = None
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"

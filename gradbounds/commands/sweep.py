@@ -72,13 +72,13 @@ class Sweep(ModelFlags):
     """
 
     out: Annotated[Path | None, optional("folder of the run; required except with --dry-run", "PATH")] = None
-    file: Annotated[Path | None, optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
-    preset: Annotated[Preset | None, optional("sweep that comes with gradbounds", "|".join(_PRESETS))] = None
+    file: Annotated[Path | None, optional("TOML file of the sweep, or the manifest.toml of a run", "PATH")] = None
+    preset: Annotated[Preset | None, optional("name of a built-in sweep", "|".join(_PRESETS))] = None
     along: Annotated[str, optional("number field to vary; requires --preset relax", "FIELD")] = ""
     values: Annotated[tuple[str, ...], optional("values of the field --along", "VALUE|A:B:xF|A:B:+S [...]")] = ()
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     zip: Annotated[tuple[str, ...], optional("fields that vary together, such as width,vocab", "NAME,NAME [...]")] = ()
-    draws: Annotated[int | None, optional("least number of random networks per cell", "INT", "64")] = None
+    draws: Annotated[int | None, optional("smallest number of random networks per cell", "INT", "64")] = None
     seed: Annotated[int | None, optional("root seed", "INT", "0")] = None
     engine: Annotated[
         Literal["auto", "conditioned", "dense", "gram"] | None,

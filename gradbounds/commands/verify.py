@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gradbounds.result import Result
 
 
-_BY_CLAIM = ", which every statement has of its own."
+_BY_CLAIM = ", because every statement sets its own."
 _OF_STATEMENTS = {
     "source": (("draws", "seed", "text", "claims"), _BY_CLAIM),
     "claims": (("draws", "seed", "text"), _BY_CLAIM),
@@ -31,18 +31,16 @@ class Verify(WithJson):
         Path | None, optional("folder of the run; an earlier run there is replaced", "PATH", default="runs/verify")
     ] = None
     source: Annotated[
-        str | None, optional("judge the statements of this paper; gradbounds claims lists them, and all is all", "NAME")
+        str | None, optional("paper with the statements to judge, or all; gradbounds claims lists the names", "NAME")
     ] = None
-    claims: Annotated[Path | None, optional("judge the statements of this file", "FILE")] = None
-    max_time: Annotated[
-        str | None, optional("longest that sampling statements may take by its estimate", "TIME", default="20m")
-    ] = None
-    draws: Annotated[int | None, Flag(help="networks per cell; the default is the committed run's")] = None
-    seed: Annotated[int | None, Flag(help="root seed; the default is the committed run's")] = None
+    claims: Annotated[Path | None, optional("TOML file with the statements to judge", "FILE")] = None
+    max_time: Annotated[str | None, optional("limit on the estimated time of sampling", "TIME", default="20m")] = None
+    draws: Annotated[int | None, Flag(help="random networks per cell; default: as in the committed run")] = None
+    seed: Annotated[int | None, Flag(help="root seed; default: as in the committed run")] = None
     text: Annotated[
         Path | None, Flag(help="text file for the networks with real input; default: an included story")
     ] = None
-    workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
+    workers: Annotated[int | None, Flag(help="number of processes; default: one per core")] = None
 
     def run(self) -> "Result":
         """Sample and judge the experiment or the claims, and return the verdicts.
@@ -84,9 +82,7 @@ class Check(WithJson):
     layers: Annotated[bool, Flag(help="print every network's gradients layer by layer, samples and theory")] = False
     strict: Annotated[
         bool,
-        Flag(
-            help="exit with 1 if a verdict differs from the committed one, theory from samples, or a run from another"
-        ),
+        Flag(help="exit with code 1 if a verdict, a theory number or a compared run differs"),
     ] = False
 
     def run(self) -> "Result":

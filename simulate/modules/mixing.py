@@ -84,8 +84,8 @@ def blocks(x: Tensor, y: Tensor) -> tuple[list[int], int]:
         y: the output, of the same shape, with its graph, which is kept.
 
     Returns:
-        The positions where blocks begin, and the size of an attention window in positions, if neighbours see equally
-        far back; 0 without a window. Without blocks and window ([], 0).
+        The positions where blocks begin, and how many positions back the last position sees, if neighbours see equally
+        far back (an attention window); 0 without a window. Without blocks and window ([], 0).
     """
     begins, place, before = list[int](), y.shape[1] - 1, -1
     for _ in range(_BLOCKS if x.ndim == y.ndim == 3 and x.shape[1] == y.shape[1] else 0):
@@ -113,7 +113,7 @@ def blocks(x: Tensor, y: Tensor) -> tuple[list[int], int]:
 
 
 def _chosen(y: Tensor, across: int, sample: int, half: slice) -> Tensor:
-    """Return a tensor of random numbers in part of a sample's outputs, and 0 elsewhere."""
+    """Return a tensor with random numbers at the positions `half` of one sample's outputs, and 0 elsewhere."""
     chosen = torch.zeros_like(y)
     rows = chosen.select(across, sample)[half]
     rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)))

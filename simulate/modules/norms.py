@@ -48,11 +48,10 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         same number for x/sqrt(v + ε), where v is the variance over the last axis, or the mean square if the norm
         divides by it. "norm_divided": v. "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again,
         because they may use stored statistics; their "norm_response" equals "norm_epsilon". "norm_far": the response at
-        10^4 x, where epsilon is negligible. "norm_backward": g·x for the gradient g of <f(x), u> with a random
-        direction u, divided
-        by its size for a random direction, per sample: 0 for a norm except for its epsilon. "norm_gain": the root mean
-        square of f(x) - f(0), corrected for epsilon, if half of the rows have the same. The result is empty if the
-        first input is not a tensor or has no entries.
+        10^4 x, where epsilon is negligible. "norm_backward": root mean square over samples of g·x, for the gradient g
+        of <f(x), u> with a random direction u. It is divided by its value for a random g, and is 0 for a norm except
+        for its epsilon. "norm_gain": the root mean square of f(x) - f(0), corrected for epsilon, if half of the rows
+        have the same. The result is empty if the first input is not a tensor or has no entries.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
     if x is None or tensor_of(x) is None or not x.numel():
@@ -140,7 +139,10 @@ def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, fl
 
 
 def _epsilon_alone(divided: float, epsilon: float) -> dict[str, float]:
-    """Return the entries "norm_epsilon", "norm_divided" and "norm_share" of `norm_response` for x/sqrt(v + ε)."""
+    """Return the entries "norm_epsilon", "norm_divided" and "norm_share" of `norm_response` for x/sqrt(v + ε).
+
+    They are 0 if v is 0.
+    """
     square = _FACTOR**2
     alone = math.log(square * (divided + epsilon) / (square * divided + epsilon)) / math.log(square) if divided else 0.0
     return {"norm_epsilon": alone, "norm_divided": divided, "norm_share": epsilon / divided if divided else 0.0}

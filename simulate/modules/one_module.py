@@ -21,7 +21,7 @@ from simulate.modules.layers import LayerList, layer_lists
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.modules.predictions import logits_of
 from simulate.modules.probe import ALONE, COLUMNS, Probed, found_layers, measured
-from simulate.modules.redrawn import beside_draws
+from simulate.modules.redrawn import independent_draw_rows
 
 _HALF = (torch.float16, torch.bfloat16)
 PARTS = 4
@@ -67,7 +67,7 @@ def one_module(
         with kept_state(module, seed):
             tests, not_tested = _tests(built, lists, layers, seed)
         done(2)
-        tests = replace(tests, rows=(*tests.rows, *beside_draws(built, lists, seed)))
+        tests = replace(tests, rows=(*tests.rows, *independent_draw_rows(built, lists, seed)))
         done(3)
         dtype = next(module.parameters()).dtype
         with kept_state(module, seed):

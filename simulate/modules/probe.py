@@ -23,7 +23,7 @@ from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, check_sizes, of_every_module, seeded
 from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
-from simulate.modules.redrawn import beside_draws
+from simulate.modules.redrawn import independent_draw_rows
 from theory.stack import Stack
 
 # So many modules of every width and depth are asked for the response of their layers, and for what learns later.
@@ -33,8 +33,8 @@ _MOVED = 0.02
 # Entries this many times the median one are no draw; and how near gradients are that are the same.
 _GARBAGE, _LOOKED_AT, _EQUAL = 1e6, 65_536, 1e-3
 ROUNDED = 2.0**-23
-"""The share of a layer's largest gradient, times weight, below which another may be rounding: single precision's
-spacing.
+"""The share of a layer's largest product gradient x weight below which another may be a rounding error. The share is
+the spacing of single precision.
 
 Gates of experts that cannot learn have 1e-8, and the weakest gates that learn have 1e-4.
 """
@@ -65,10 +65,10 @@ class Probed:
             entries (their number), far_entry (the largest entry divided by the median one, if that is implausibly
             large), alike (1 if entries along an axis are equal and have equal gradients), frozen (1 if it is frozen),
             shared (1 if it has two names), embedding (1 for an nn.Embedding's weight), idle (1 for an expert without
-            tokens). If the gradient is 0, for one seed only, gradient_later (the gradient after all parameters that are
-            0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`), gradient_double (in double
-            precision). Quantity of the whole module: loss. One module has width and depth 0 (`ALONE`), and its matrices
-            have shortest, the smaller of both lengths; the layers of its first list have energy_smaller_ends
+            tokens). If the gradient is 0, for one seed only, gradient_later (the gradient's norm after all parameters
+            that are 0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`), gradient_double (in
+            double precision). Quantity of the whole module: loss. One module has width and depth 0 (`ALONE`), and its
+            matrices have shortest, the smaller of both lengths; the layers of its first list have energy_smaller_ends
             (`simulate.modules.branch_ends.smaller_ends`).
         notes: remarks on frozen, unused and shared parameters, and on layers that ran more than once, one line each.
         tests: the exact tests of the first module, of the first width and depth.
@@ -165,7 +165,7 @@ def _one(
     unseen |= unseen_layers(lists, rows[0])
     if not tests:
         exact = exact_tests(built, lists)
-        tests.append(replace(exact, rows=(*exact.rows, *beside_draws(built, lists, seed))))
+        tests.append(replace(exact, rows=(*exact.rows, *independent_draw_rows(built, lists, seed))))
     return rows
 
 
@@ -255,7 +255,7 @@ def _parameters(
     for key, parameter in parameters.items():
         place, *others = places[key]
         if others:
-            notes.append(f"shared: {_said(place)} is also {', '.join(map(_said, others))}")
+            notes.append(f"shared: {_place_text(place)} is also {', '.join(map(_place_text, others))}")
         rows += [(*place, "weight", weights[key]), (*place, "entries", weights[key].new_tensor(parameter.numel()))]
         marks = {"shared": bool(others), "embedding": key in embeddings}
         rows += [(*place, mark, torch.ones_like(weights[key])) for mark, true in marks.items() if true]
@@ -275,7 +275,7 @@ def _parameters(
         if (times := _far_entry(parameter.detach())) > _GARBAGE:
             rows.append((*place, "far_entry", weights[key].new_tensor(times)))
     for (what, part, name), numbers in silent.items():
-        place_text = _said((part, _run(list(dict.fromkeys(numbers))), name))
+        place_text = _place_text((part, _run(list(dict.fromkeys(numbers))), name))
         notes.append(f"{what}: {place_text}{_ENDS.get(what, '')}")
     return rows, notes
 
@@ -311,8 +311,8 @@ def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
     """Return the gradients of layers' parameters with gradient 0, after parameters that begin at 0 have moved.
 
     A weight before a matrix of 0 gets a gradient as soon as that matrix moves; a weight before two such factors in a
-    row
-    never does. Parameters are moved repeatedly, as long as others get a gradient from it; at the end they are 0 again.
+    row never does. Parameters are moved repeatedly until no further parameter gets a gradient; at the end they are 0
+    again.
     """
     parameters = dict(built.module.named_parameters())
     of_layers = tuple(f"{name}." for part in lists for name in part.names)
@@ -381,7 +381,7 @@ def _run(numbers: Sequence[int]) -> str:
     return f"{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
-def _said(place: tuple[str, int | str, str]) -> str:
+def _place_text(place: tuple[str, int | str, str]) -> str:
     part, number, name = place
     where = number if isinstance(number, str) else f" {number}"
     return f"{name} of layer{where} of {part}" if part else name

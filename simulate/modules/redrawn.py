@@ -15,7 +15,7 @@ from simulate.modules.layers import LayerList, place_of, token_axis
 _DRAWS = 4
 
 
-def beside_draws(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
+def independent_draw_rows(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
     """Compare lists of layers that contain copies of each other's weights with independent weights.
 
     Args:

@@ -33,7 +33,7 @@ def root_mean_squares(tensors: Sequence[Tensor]) -> list[float]:
 
 
 def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float | None]:
-    """Return by which share epsilon reduces steps that are divided by sqrt(mean square) + epsilon, per tensor.
+    """Return, per tensor, the share by which epsilon reduces steps that are divided by sqrt(mean square) + epsilon.
 
     Args:
         squares: running means of squared gradients from Adam's state.

@@ -36,7 +36,10 @@ class RandomStreams:
         self._ahead: dict[tuple[str, torch.dtype], tuple[Tensor, int]] = {}
 
     def fill_normal(self, numbers: Tensor, std: float = 1.0, *, piece: int = sys.maxsize) -> Tensor:
-        """Fill a contiguous tensor of shape (draws, ...) with independent N(0, std²) numbers."""
+        """Fill a contiguous tensor of shape (draws, ...) with independent N(0, std²) numbers.
+
+        At most `piece` numbers are sampled at once.
+        """
         if (drawn := self._drawn_ahead("normal_", numbers)) is not None:
             torch.mul(drawn, std, out=numbers.view(drawn.shape))
             return numbers

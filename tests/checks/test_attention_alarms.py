@@ -59,11 +59,11 @@ def test_without_attention_what_is_there_is_said():
         return [line for line in lines if line.startswith("Attention")]
 
     assert said(Mixed(nn.GRU(8, 8, batch_first=True), nn.GRU(8, 8, batch_first=True))) == [
-        "Attention: no attention by softmax or scaled_dot_product_attention; positions see one another by other "
+        "Attention: none by softmax or scaled_dot_product_attention; positions see one another by other "
         "operations. Layers contain LayerNorm, GRU."
     ]
     assert said(Mixed(nn.Linear(8, 8), nn.Linear(8, 8))) == [
-        "Attention: no attention; no position sees another in any layer. Layers contain LayerNorm, Linear."
+        "Attention: none; no position sees another in any layer. Layers contain LayerNorm, Linear."
     ]
     assert said(nn.Linear(8, 8)) == ["Attention: not tested, because no layer was measured."]
     module, words, loss = made("decoder")

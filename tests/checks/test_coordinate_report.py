@@ -15,7 +15,7 @@ import gradbounds as gb
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import exponent_excess, exponent_lead, exponents, judged, probe_grid
 from checks.models.judge import judged_steps
-from checks.models.parametrizations import crowded, own_asked
+from checks.models.parametrizations import crowded, own_change_exponents
 from checks.models.sections import steps_notes
 from figures.coordinates import coordinates
 from gradbounds.cli import main
@@ -339,8 +339,8 @@ def test_what_right_is_in_one_is_wrong_in_the_other(healthy):
     ("Adafactor", "hidden", None),
 ])  # fmt: skip
 def test_what_the_standard_parametrization_asks(optimizer, role, asked):
-    assert own_asked("sp", role, optimizer, 0.0) == (None if asked is None else (asked, asked))
-    assert own_asked("mup", role, optimizer, 0.0) == (0.0, 0.0)
+    assert own_change_exponents("sp", role, optimizer, 0.0) == (None if asked is None else (asked, asked))
+    assert own_change_exponents("mup", role, optimizer, 0.0) == (0.0, 0.0)
 
 
 FILE = """

@@ -297,7 +297,7 @@ def test_copies_within_a_layer_and_outside_of_all_have_their_places():
         layer.up.weight.data.copy_(module.words.weight)
     (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("copies")]
     names = "words.weight and up.weight of layer 2 of layers and up.weight"
-    assert what == f"copies: layer 4 of layers: the same numbers are in {names}"
+    assert what == f"copies: layer 4 of layers: the same numbers occur in {names}"
 
 
 def test_a_note_on_copies_says_what_they_change():

@@ -112,7 +112,7 @@ def with_branches(**named):
 def test_a_placement_s_own_growth_where_the_network_is_not_known(post):
     """False alarms: 2 in 10,000 a test."""
     logs, theory = growths(lambda: with_branches(post=post))
-    assert theory.of == ("Post-LN" if post else "Pre-LN with layers that all add as much as layer 2")
+    assert theory.of == ("Post-LN" if post else "Pre-LN, if every layer adds as much as layer 2")
     assert same(*logs.T[:2])
     assert same(*logs.T[2:])
     # In closed form: 1 + l/2 behind layer l.

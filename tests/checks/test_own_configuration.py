@@ -105,4 +105,6 @@ def test_trained_weights_are_held_against_sizes_and_ties_alone_and_a_family_must
     del module.config["model_type"]
     alarms, (note,) = held(module)
     assert not alarms
-    assert note.startswith("the module differs from its configuration, read as nanoGPT's: up.weight has 2.49 times")
+    assert note.startswith(
+        "the module differs from its configuration (read as a nanoGPT model): up.weight has 2.49 times"
+    )

@@ -202,7 +202,7 @@ def test_counts_in_words():
             "reason": ["", "", "", why, ""],
         }
     )
-    counted = "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, 1 are not judged"
+    counted = "2 agree within 3%, 0 are consistent but need more networks for a decision, 1 differ, 1 are not judged"
     assert agreement_counts(table) == f"{counted}; the median standard error of the judged is 2.00%"
     assert not_judged_lines(table) == [f"1 numbers: {why}"]
     assert not_judged_lines(table[:3]) == []

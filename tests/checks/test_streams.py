@@ -272,7 +272,9 @@ def test_what_never_learns_is_one_alarm_and_what_learns_later_none(zeros, said):
     report = probe(factory, widths=[8], depths=[3], seeds=1)
     found = [(alarm.kind, alarm.layer, alarm.what) for alarm in report.alarms]
     assert found == ([("no gradient", 0, said)] if said else [])
-    later = "note: all layers of layers get gradient 0 at the first step, because head.weight is 0 and must move first"
+    later = (
+        "note: all layers of layers get gradient 0 at the first step, because head.weight is 0 and must change first"
+    )
     assert (later in report.lines()) == ("head" in zeros)
 
 
@@ -304,7 +306,8 @@ def test_a_gate_that_is_divided_by_itself_is_named(kind):
     report = probe(factory, widths=[8], depths=[4], seeds=1)
     found = [(alarm.kind, alarm.layer, re.sub(r"[\d.]+e-\d+", "#", alarm.what)) for alarm in report.alarms]
     what = (
-        "in every layer the gradient of gate.weight is only rounding (# of the layer's largest): is its output divided"
+        "in every layer the gradient of gate.weight is only a rounding error (# of the layer's largest "
+        "gradient): is its output divided"
     )
     assert found == [("no gradient", 0, f"{what} by itself?")] * (kind == "divided by itself")
 
@@ -342,11 +345,17 @@ def test_a_residual_connection_of_the_normed_stream_is_named(width, depth):
     faults = [(k, "residual of the normed") for k in range(1, depth + 1)]
     report = probe(model(faults=faults), widths=[width], depths=[depth], seeds=1)
     assert report.alarms == []
-    assert "note: residual connections of body carry the normalized stream, not the stream itself" in report.lines()
+    assert (
+        "note: residual connections of body carry the normalized residual stream, not the residual "
+        "stream itself" in report.lines()
+    )
     pre, post = (BUILTINS[f"encoder-{placement}"].stack(width, depth) for placement in ("pre", "post"))
     (alarm,) = beside(report.to_frame(), pre, {})
     assert alarm.layer == 0
-    assert alarm.what == "residual connections carry the normalized stream; the Stack's carry the stream itself"
+    assert (
+        alarm.what == "residual connections carry the normalized residual stream; those of the Stack carry "
+        "the residual stream itself"
+    )
     assert beside(report.to_frame(), post, {}) == []
     # Only where outputs are normed is another energy that of a missing norm.
     assert not behind_norms(report.to_frame())
@@ -386,13 +395,13 @@ FACTOR, BETA = 6**0.5, 24**-0.25
     ({}, {"depth_scaling": "layer_up"}, f"branch is missing in {W1}, {W2}, {WO} ("),
     ({WO: 1 / FACTOR}, {}, f"the factor 1/sqrt(2 L) for matrices that end a branch is applied to {WO} ("),
     ({W1: 1 / FACTOR, WO: 1 / FACTOR}, {"depth_scaling": "depth"}, f"is applied to {W1} and is missing in {W2} ("),
-    ({WO: 4**0.5, W2: 4**0.5}, {}, f"initialized with the fan of one of 4 shards: {W2}, {WO} ("),
+    ({WO: 4**0.5, W2: 4**0.5}, {}, f"the shape of one of 4 shards sets the standard deviation of {W2}, {WO} ("),
     ({"in_proj_weight": ((2 + BETA**2) / 3) ** 0.5, WO: BETA, W2: BETA}, {"placement": "deepnorm"},
      f"the weight factor of DeepNorm is missing in {W1} ("),
     ({WO: BETA, W1: BETA, W2: BETA}, {"placement": "deepnorm"},
      "the weight factor of DeepNorm is missing in self_attn.in_proj_weight ("),
     ({WO: 0.0}, {}, f"{WO} has 0 times the Stack's standard deviation"),
-    ({WO: 0.8796, W1: 0.8796}, {}, f"a normal distribution cut at two standard deviations: {W1}, {WO} ("),
+    ({WO: 0.8796, W1: 0.8796}, {}, f"a normal distribution cut at two standard deviations initializes {W1}, {WO} ("),
     ({W1: 2**0.5, W2: 2**0.5, WO: 2**0.5}, {}, f"{W1}, {W2}, {WO} have 1.4"),
     ({f"layers.1.{W1}": 1.25}, {}, f"{W1} has 1.2"),
     ({}, {"ffn_ratio": 2.0}, f"{W1} has 4096 entries; the Stack's matrix has 2048"),

@@ -76,8 +76,8 @@ def test_layers_of_two_kinds_are_compared_within_their_own():
     assert report.alarms == []
     (note,) = (note for note in report.notes if "kinds" in note)
     assert (
-        "of 2 kinds; each layer is compared with its own kind: 1 (with mlp.down.weight); 2, 3, 4, 5 (with mlp.experts"
-        in note
+        "of 2 kinds; each layer is compared with layers of its kind: 1 (with mlp.down.weight); 2, 3, 4, 5 (with "
+        "mlp.experts" in note
     )
     for number, name in ((0, "down"), (3, "experts")):
         broken = made()
@@ -122,7 +122,7 @@ def test_documents_in_one_row_are_found_and_a_small_layer_scale_hides_nothing():
     mask = (document[:, None] == document) & torch.ones(12, 12, dtype=torch.bool).tril()
     batch = {"ids": IDS[:, :-1], "position_ids": torch.cat([torch.arange(k) for k in (4, 5, 3)]).repeat(2, 1)}
     lines = judged(made(), batch | {"mask": mask}).lines()
-    assert "Blocks of positions: 3 that do not see one another; they begin at 0, 4, 9, counted from 0." in lines
+    assert "Blocks of positions: 3 that do not see one another; these blocks begin at 0, 4, 9, counted from 0." in lines
     mixed = judged(made(), batch)
     assert not any("Blocks" in line for line in mixed.lines())
     assert any("document starts at 4, 9, but later positions see earlier documents" in note for note in mixed.notes)

@@ -1,7 +1,12 @@
-"""`predict --logged` on sampled networks: how often a healthy step 1 is judged to be off, and which cause is named."""
+"""`predict --logged` on sampled networks: how often a healthy step 1 is judged to be off, and which cause is named.
+
+TEXTS names a folder of texts as token ids below 2048, one file NAME.txt for each text, separated by white space.
+"""
 
 import hashlib
 import json
+import os
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,8 @@ from gradbounds.actions.first_line import scale_of_batch
 from gradbounds.described_network import Description
 from simulate import sample
 from simulate.text import TextWindows
-from tests.helpers.evidence_file import kept_case, record
+from tests.helpers import text_networks
+from tests.helpers.evidence_file import kept_case, record, rounded
 from theory import Stack
 from theory.mean_field.text_law import TextLaw
 
@@ -35,11 +41,12 @@ NETWORKS: dict[str, tuple[dict[str, Any], float | None]] = {
     "Post-LN": (USUAL | {"placement": "post"}, None),
     "tied": (USUAL | {"embeddings": "tied"}, None),
 }  # fmt: skip
+UNITS = ("tied.gelu", "tied.swiglu", "untied.gelu", "untied.swiglu")
 BATCH, SEEDS = 8, 20
 TOKENS = BATCH * USUAL["tokens"]
 PLANTED: dict[str, tuple[float, float]] = {
-    f"the gradient is of a sum over all {TOKENS} tokens": (1.0, TOKENS),
-    "the gradient is of a sum over the 16 tokens of a sequence": (1.0, 16.0),
+    f"the gradient is a sum over all {TOKENS} tokens": (1.0, TOKENS),
+    "the gradient is a sum over the 16 tokens of a sequence": (1.0, 16.0),
     f"the loss is a sum over all {TOKENS} tokens": (TOKENS, TOKENS),
     "the gradient is added up over 8 accumulation steps or devices": (1.0, 8.0),
     "the gradient is divided once too often, by 4": (1.0, 0.25),
@@ -108,7 +115,7 @@ def predicted_once(monkeypatch):
     kept: dict[Any, Any] = {}
 
     def once(stack, law, patterns, budget, pace=None):
-        key = stack, law is None, patterns
+        key = stack, law and law.key, patterns
         if key not in kept:
             kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
         return kept[key]
@@ -126,3 +133,37 @@ def test_step_1_of_sampled_networks(kept_folder, tmp_path):
         row["seen"] >= 0.9 for rows in found.values() for cause, row in rows.items() if cause in PLANTED
     )  # factors of at least four
     assert alarms <= 0.05
+
+
+def on_text(folder: Path, file: Path, units: str) -> dict[str, Any]:
+    """How far five networks' first steps on windows of a text are from `predict --logged` with its law."""
+    setting, ids = text_networks.Setting.of(f"256-4-64-{units}-windows"), np.array(file.read_text().split(), dtype=int)
+    log, offs = folder / "log.jsonl", []
+    fields = {name: value for name, value in asdict(setting.stack).items() if value != getattr(Stack, name, None)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_networks, "words", lambda: ids)
+        for seed in range(1000, 1005):
+            squares = text_networks.squares(setting, seed)
+            loss = squares.pop("loss")
+            log.write_text(json.dumps({"step": 1, "loss": loss, "grad_norm": sum(squares.values()) ** 0.5}))
+            found = logged.predict_logged(fields, 64, Description(), log, text=f"{file}", patterns=4, max_time="10m")
+            offs.append((found.values["as_it_should_be"] is False, found.values))
+    return {
+        "off": sum(off for off, _ in offs),
+        "loss": [(one["logged_loss"] - one["loss"]) / one["loss_deviation"] for _, one in offs],
+        "norm": [one["logged_norm"] / one["gradient_norm"] - 1.0 for _, one in offs],
+        "deviation": offs[0][1]["gradient_norm_deviation"] / offs[0][1]["gradient_norm"],
+    }
+
+
+@pytest.mark.skipif("TEXTS" not in os.environ, reason="TEXTS must name a folder of token ids")
+@pytest.mark.usefixtures("predicted_once")
+def test_step_1_on_texts(kept_folder, tmp_path):
+    """At most 2 of 120 healthy first steps, on six texts that no law was made of, are judged to be off."""
+    cases = [(file, units) for file in sorted(Path(os.environ["TEXTS"]).glob("*.txt")) for units in UNITS]
+    found = {
+        f"{file.stem} {units}": kept_case(kept_folder, f"{file.stem}-{units}", partial(on_text, tmp_path, file, units))
+        for file, units in cases
+    }
+    record("logged-texts", {"networks of each": 5, "texts": rounded(found)}, short=True)
+    assert sum(row["off"] for row in found.values()) <= 2

@@ -171,7 +171,7 @@ def test_jobs_of_a_queue_sample_the_same_draws(queue, tmp_path, monkeypatch, cap
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a cluster that was not made
 def test_a_queue_without_options_is_refused(queue, tmp_path, capsys):
     said = refusal(tmp_path, "slurm", capsys)
-    assert "dask must name a queue whose options stand in dask-jobqueue's YAML under jobqueue.slurm" in said
+    assert "dask must name a queue with options in dask-jobqueue's YAML under jobqueue.slurm" in said
 
 
 def test_a_job_that_cannot_be_submitted_is_said():

@@ -127,7 +127,7 @@ def test_the_words_are_those_of_predict(served, capsys):
     )
     assert whole["evened"] == ""
     uneven = {"fields": SMALL | {"placement": "pre", "depth": "6"}}
-    (line,) = (each for each in asked(served, "lines", uneven)[1]["lines"] if "even it out" in each)
+    (line,) = (each for each in asked(served, "lines", uneven)[1]["lines"] if "evens out" in each)
     assert asked(served, "lines", uneven)[1]["evened"] == line
     assert precomputed._answer("predict", uneven)["evened"] == line
     assert "may be off by more than 3%" in content["trust"][0]

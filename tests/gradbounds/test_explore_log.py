@@ -126,10 +126,10 @@ def test_flags_that_the_command_names_are_words_on_the_page(monkeypatch, few_pat
     monkeypatch.setattr(explore_answers, "SECONDS", seconds_of_answer("batch", of_model) / 1.01)
     shorter = " ".join(answer("batch", of_model)["lines"])
     for said, sentence in (
-        (lines, "; --text english predicts it."), (sampled, ", and --patterns takes more."),
+        (lines, "; --text english predicts it."), (sampled, "; --patterns N reduces these errors."),
         (shorter, "within --max-time and --memory"),
     ):  # fmt: skip
         assert sentence in said
         assert f'.replace("{sentence}", ' in SCRIPT
-    assert " --text FILE counts yours." in shorter
-    assert r".replace(/ --text FILE counts yours\./," in SCRIPT
+    assert " --text FILE uses your own text." in shorter
+    assert r".replace(/ --text FILE uses your own text\./," in SCRIPT

@@ -29,7 +29,7 @@ def test_a_flipped_bit_in_a_table_is_refused(tmp_path):
         try:
             pd.testing.assert_frame_equal(cached(tmp_path, {}, 1, pytest.fail)[0], table)
         except ValueError as error:
-            assert str(error) == f"out must hold whole tables, but {str(file)!r} is damaged; move it away."
+            assert str(error) == f"out must contain complete tables, but {str(file)!r} is damaged; move it away."
             refused += 1
     assert refused > 512 // 23, "all flips in the numbers, and more"
     table.to_parquet(file, index=False)

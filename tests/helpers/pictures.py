@@ -92,9 +92,7 @@ def main(names: list[str]) -> None:
     for name in names or PICTURES:
         # The one whose numbers `make verify` committed says so, as it does where that command draws it.
         said = networks_line(verify_cells(), DRAWS) if name == "gradient_against_width" else ""
-        for path in save(PICTURES[name](), ROOT / "docs" / "figures", name, drawn_from=said):
-            if path.suffix == ".svg":
-                path.unlink()
+        save(PICTURES[name](), ROOT / "docs" / "figures", name, drawn_from=said)
 
 
 if __name__ == "__main__":

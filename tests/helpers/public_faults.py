@@ -291,7 +291,7 @@ KINDS: dict[str, Kind] = {
     "key biases of 1000": Kind("K4", _ALARM, "entries of .*bias", WITH_BIASES, _plant(_key_bias)),
     "norms that are not called": Kind("K4", _ALARM, r"no layer uses .*q_norm", EVERY, _plant(_unused_norms)),
     "one expert's weight over itself": Kind(
-        "K4", _ALARM, r"no gradient: .*gate\S* is only rounding", _ROUTED, _plant(_routed(1, divided=True))
+        "K4", _ALARM, r"no gradient: .*gate\S* is only a rounding error", _ROUTED, _plant(_routed(1, divided=True))
     ),
     "two factors of 0 in a row": Kind("K4", _ALARM, _NEVER, PRE, _plant(_zeros(gate="parameter", ends=True))),
     "a buffer of 0": Kind("K4", _ALARM, _NEVER, PRE, _plant(_zeros(gate="buffer"))),

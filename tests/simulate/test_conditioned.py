@@ -238,9 +238,7 @@ def test_auto_is_resolved_and_recorded():
     assert sample(Stack(width=64, depth=1, tokens=1), draws=1, seed=0).cell.engine == "conditioned"
 
 
-@pytest.mark.parametrize(
-    ("placement", "engine"), [("post", "auto"), ("pre", "auto"), ("post", "gram"), ("pre", "gram")]
-)
+@pytest.mark.parametrize(("placement", "engine"), [("post", "auto"), ("pre", "gram")])
 def test_a_very_wide_network_follows_the_prediction(placement, engine):
     """At d = 16384, 16 draws: every quantity of every layer within 9 standard errors (t: 2e-7 each) or 0.5%."""
     stack = Stack(placement=placement, width=16384, depth=3, tokens=4, vocab=64)

@@ -7,6 +7,7 @@ import pytest
 from scipy import integrate
 
 from theory import Stack, predict
+from theory.mean_field import activations
 from theory.mean_field.activations import ACTIVATIONS
 from theory.mean_field.kernels import MatrixLayout, Pair, PairLayout
 from theory.stack import Activation
@@ -147,3 +148,15 @@ def test_the_forward_recursion_is_the_nngp_of_the_literature(placement, name, ma
     prediction = predict(stack)
     np.testing.assert_allclose(prediction["hidden_energy"], energies, rtol=1e-8)
     np.testing.assert_allclose(prediction["token_correlation"], correlations, rtol=1e-8)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 9.0, 15.0])
+def test_hermite_series_are_quadratures(monkeypatch, scale):
+    """Moments at both signs of a correlation, also where a series has thousands of terms or there is none."""
+    functions = [moment.function for name in ("silu", "gelu", "gelu_tanh", "tanh")
+                 for moment in (ACTIVATIONS[name].moment, ACTIVATIONS[name].slope_moment)]  # fmt: skip
+    arguments = [(function, scale**2, 1.2 * scale**2, 0.9 * scale**2) for function in functions]
+    series = [activations._moments.__wrapped__(*each) for each in arguments]
+    monkeypatch.setattr(activations, "_hermite_series", lambda *_: np.empty(0))
+    quadratures = [activations._moments.__wrapped__(*each) for each in arguments]
+    np.testing.assert_allclose(series, quadratures, rtol=5e-7, atol=1e-12)

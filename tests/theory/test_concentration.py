@@ -131,5 +131,5 @@ def test_what_theorem_1_allows():
     delta = 1 - np.searchsorted(energy, 1 + epsilon) / energy.size
     counted = (0.01 + delta + epsilon / (0.9 + epsilon)).min()
     assert allowed_failure(Stack(width=64, depth=3, tokens=5)) == pytest.approx(counted, abs=0.02)
-    with pytest.raises(ValueError, match="^stack must be in the paper's setting for Theorem 1, got "):
+    with pytest.raises(ValueError, match="^Theorem 1 requires the paper's setting, got "):
         allowed_failure(Stack(placement="peri"))

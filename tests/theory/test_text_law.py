@@ -39,7 +39,20 @@ def test_counts_of_a_text():
     assert law.across == pytest.approx(share(word, outside))
     assert law.same_word_labels == pytest.approx(share(label, [pair for pair in pairs if word(*pair)]))
     assert law.other_word_labels == pytest.approx(share(label, [pair for pair in pairs if not word(*pair)]))
-    assert law.frequencies.sum() == pytest.approx(1.0)
+    for chance, equal in zip(law.labels_within, (True, False), strict=True):
+        assert chance == pytest.approx(share(label, [pair for pair in inside if word(*pair) == equal]))
+    kappa, frequency = float((law.frequencies**2).sum()), {each: words[:12].count(each) / 12 for each in words}
+    shifted = [(range(4 * s, 4 * s + 4), range(t, t + 4)) for s, t in ((0, 4), (1, 8), (2, 0))]
+    disjoint = [
+        word(i, k) * word(j, m)
+        for one, other in shifted
+        for (i, j), (k, m) in itertools.product(itertools.permutations(one, 2), itertools.permutations(other, 2))
+    ]
+    assert law.clumping == pytest.approx((
+        share(lambda i, k: word(i, k) * frequency[words[i]], inside) - kappa**2,
+        np.mean(disjoint) - share(word, [pair for each in shifted for pair in itertools.product(*each)]) ** 2,
+        share(lambda i, k: frequency[words[i]] * frequency[words[k]], inside) - kappa**2,
+    ))  # fmt: skip
     follows = [[words[i + 1] == word for i in places if words[i] == word] for word in "abc"]
     np.testing.assert_allclose(law.own_labels, [*map(np.mean, follows), 0.0])
     assert law.within > law.across

@@ -45,7 +45,7 @@ Groups leave out the deterministic part of the gradient at the logits, which fal
 
 SUBJECTS = {
     "prediction": "a prediction",
-    "queries": "what W^Q and W^K receive",
+    "queries": "the gradients of W^Q and W^K",
     "grouped": "a prediction by groups of its tokens",
     "finite_width": "corrections for finite width",
     "first_step": "a prediction of its first step",
@@ -90,14 +90,14 @@ GAPS = (
         _TIED,
         "tied embeddings with one matrix for queries and keys",
         "untied embeddings or query_key 'untied'",
-        "the overlap of a shared query/key matrix with the tokens has not been derived",
+        "the overlap of a shared query/key matrix with the tokens is not derived",
         lambda stack: holds_words(stack) and stack.query_key_scale > 0.0 and stack.query_key == "tied",
     ),
     Gap(
         _TIED,
         "tied embeddings with dropout",
         "untied embeddings or no dropout",
-        "with dropped branches, the part of the logits along the tokens has no rule",
+        "with dropped branches, the component of the logits along the tokens has no rule",
         lambda stack: holds_words(stack) and stack.dropout > 0.0,
     ),
     Gap(
@@ -149,15 +149,15 @@ GAPS = (
         ("prediction", *_RESPONSE),
         "tanh instead of norms of branches, sums or embeddings, or tanh with sinusoidal positions or an "
         "output_transform",
-        "a norm, or tanh before branches and the output alone, no sinusoidal positions and no output_transform",
-        "coordinates of the residual stream are not Gaussian then",
+        "a norm, or tanh only before branches and the output, without sinusoidal positions or output_transform",
+        "the coordinates of the residual stream are then not Gaussian",
         is_squashed,
     ),
     Gap(
         ("prediction", *_RESPONSE),
         "two residual streams with a norm before or after branches, or with scaled branch inputs",
-        "two streams whose branches read the normalized one and are added as they are",
-        "the rules of two residual streams have been derived for these only",
+        "two residual streams with plain branches that read the normalized stream",
+        "the rules of two residual streams are derived only for these",
         has_other_two_streams,
     ),
     Gap(
@@ -220,7 +220,7 @@ GAPS = (
         (*_RESPONSE, "hessian", "sampled_step"),
         "dropout, of branches or of attention weights",
         "no dropout",
-        "dropout makes another network in every pass",
+        "dropout changes the network in every pass",
         lambda stack: stack.dropout > 0.0 or stack.attention_dropout > 0.0,
     ),
     Gap(
@@ -234,14 +234,14 @@ GAPS = (
         ("first_step",),
         "an encoder (source_tokens)",
         "no source_tokens",
-        "cross-attention has a rule for the backward pass, but none for how decoder and encoder move in a step",
+        "cross-attention has a rule for the backward pass, but no rule for the motion of decoder and encoder in a step",
         lambda stack: stack.source_tokens > 0,
     ),
     Gap(
         ("first_step",),
         "two residual streams",
         "one stream",
-        "how the second residual stream moves has not been derived",
+        "the motion of the second residual stream is not derived",
         lambda stack: bool(stack.composition.second_stream),
     ),
     Gap(
@@ -258,7 +258,7 @@ GAPS = (
         "matrix for queries and keys with logits / √d_k",
         "both branches one after the other, all layers alike, with norms of gain 1 and no epsilon, untied embeddings, "
         "no source, no mask or a causal one without dropout, and query_key 'untied'",
-        "the limit over the layers has been derived for these only",
+        "the limit over the layers is derived only for these",
         lambda stack: not has_closed_growth(stack),
     ),
     Gap(
@@ -279,21 +279,21 @@ GAPS = (
         ("first_step",),
         "tanh instead of norms",
         "norms",
-        "how tokens move through tanh has not been derived",
+        "the motion of tokens through tanh is not derived",
         lambda stack: stack.normalization == "tanh",
     ),
     Gap(
         (*_SAMPLED, "gauss_newton_norms", "hessian_eigenvalue"),
         "a loss on a share of the positions",
         "loss_share 1",
-        "the positions that count differ between networks",
+        "the counted positions differ between networks",
         lambda stack: stack.loss_share < 1.0,
     ),
     Gap(
         ("first_step",),
         f"more than {MOST_STEPPED_ROWS} tokens in all sequences together",
         f"at most {MOST_STEPPED_ROWS} tokens x sequences",
-        "means of four slopes need memory that grows with the fourth power of this number",
+        "the memory of the rule grows with the fourth power of this number",
         lambda stack: stack.rows > MOST_STEPPED_ROWS,
     ),
     Gap(
@@ -305,7 +305,7 @@ GAPS = (
     ),
     Gap(
         ("gauss_newton_norms", "hessian_eigenvalue"),
-        "a mask, positions, a given covariance, loss on one position, or whatever else tells tokens apart",
+        "a mask, positions, a given covariance, a loss on one position, or another difference between tokens",
         "exchangeable tokens",
         "the spectrum is reduced to a pair of numbers",
         lambda stack: not is_exchangeable(stack),
@@ -349,14 +349,14 @@ GAPS = (
         ("grouped",),
         f"a window of fewer than {NARROWEST_GROUPED_WINDOW} tokens",
         f"window 0 or at least {NARROWEST_GROUPED_WINDOW}",
-        "such a window has no groups of many tokens",
+        "such a window contains no groups of many tokens",
         lambda stack: 0 < stack.window < NARROWEST_GROUPED_WINDOW,
     ),
     Gap(
         ("grouped",),
         "two residual streams, one matrix for queries and keys, or dropped attention weights",
         "one stream, query_key 'untied' and no attention_dropout",
-        "the rule for groups has not been derived for these",
+        "the rule for groups is not derived for these",
         lambda stack: bool(
             stack.composition.second_stream
             or (stack.query_key == "tied" and stack.query_key_scale)
@@ -374,7 +374,7 @@ GAPS = (
         ("finite_width",),
         "all except the paper's setting with Post-LN, or with Pre-LN and one token",
         "the paper's setting, with placement 'post', or 'pre' and tokens 1",
-        "the first corrections have been derived only there",
+        "the corrections are derived only there",
         lambda stack: not is_known_at_finite_width(stack),
     ),
     Gap(
@@ -390,7 +390,7 @@ GAPS = (
         "shared values, layers that differ or add nothing, smoothed labels, or input_correlation negative or 1",
         "ffn 'plain' with activation 'relu', both branches one after the other, output_projection 'identity' without "
         "kv_heads, layers alike that add something, label_smoothing 0 and input_correlation in [0, 1)",
-        "the Dyson equation is written for these alone",
+        "the Dyson equation is derived only for these",
         lambda stack: not is_plain(stack),
     ),
 )

@@ -237,10 +237,11 @@ class RandomAttention(Branch):
         return steps
 
     def _unevenness(self, role: str, gradient: Array) -> Array:
-        """Return √(signs' gain at a position / their gain if all heads and r were equal to their mean), (N,).
+        """Return √(gain of sign steps at a position / their gain with all heads and r at their mean), (N,).
 
-        Heads have different attention weights, and gradients at queries are sums of as many r as a token sees keys.
-        So the law of a coordinate of the gradients is a mixture, and signs gain less from it than from a Gaussian.
+        Heads have different attention weights, and gradients at queries are sums of as many r as a token sees keys. So
+        the law of a gradient's coordinate is a mixture of Gaussians, from which a sign step gains less than from one
+        Gaussian.
 
         Args:
             role: role of the matrix.
@@ -363,7 +364,7 @@ class RandomAttention(Branch):
         return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
 
     def sizes(self) -> tuple[Array, Array]:
-        """Return the divisors of the norms of queries and keys, (heads, N, 1) each; 1 without norms."""
+        """Return the numbers by which norms divide queries and keys, (heads, N, 1) each; 1 without norms."""
         sizes = self.patterns.sizes
         return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
 

@@ -1,19 +1,22 @@
 """One step along the gradient of a batch of text: its decrease of the loss, the curvature along it, the critical rate.
 
-A batch has more positions than a first step is computed for. Its gradient is a mean over positions plus noise. Both
-are represented by few positions, each of which has the mean label of many: with N positions for a batch of P, the
-label at each is the mean of P/N labels of the text's law. The mean over a text's labels is the part that sequences
-share, and the deviation of P/N labels from it is the noise. Half of the positions carry labels, and the other half
-are positions that the step has not seen. A position of the batch is one of P, so that the curvature at positions with
-labels is weighted by N/P.
+A batch has more positions than `first_step` can treat. Its gradient is a mean over positions plus noise. N positions
+represent both: each of them has as its label the mean of P/N labels of the text's law, for a batch of P positions. The
+mean over a text's labels is the part that sequences share, and the deviation of P/N labels from it is the noise. Half
+of the N positions have labels; the others are positions outside the batch. The curvature at positions with labels has
+the weight N/P, because a position of the batch is one of P.
 
-Equal words at two positions are left out, and so is the rank of the noise, which is N here and up to d in a batch.
-Both are within `ERRORS`, which `make evidence PART=batch-steps TEXT=FILE` measures with networks on a text.
+Equal words at two positions are neglected. The noise has rank N in this model and up to d in a batch, which is
+neglected except in Muon's gain. This gain is a sum of singular values, which depends on the rank: the singular values
+of its noise are spread like those of Σ_i a_i b_i', with random vectors a_i of a token and b_i of its label
+(`noise_rank`). Muon's curvature keeps the rank N. The errors are within `ERRORS`, which `make evidence PART=batch-steps
+TEXT=FILE` measures with networks on a text; the error of Muon's curvature is sometimes larger.
 
 Source: this project.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -22,6 +25,7 @@ from scipy.special import softmax
 from theory.coverage import holds_words
 from theory.first_step.outputs import Outputs, step_statistics
 from theory.first_step.prediction import moves_of_outputs
+from theory.first_step.rules import spread_noise
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.kernels import Array
@@ -44,6 +48,8 @@ LEAST_MEASURED = 0.2
 _NUMBERS, _LEAST, _MOST = 2**23, 2, 8
 """The number of logits to sample in all networks together, and the smallest and largest number of networks."""
 _SAMPLES = 256
+_SIDE, _DRAWN = 256, 2**14
+"""The largest smaller side of the matrix, and the most positions, from which `noise_rank` is sampled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +62,8 @@ class BatchStep:
         curvature: E u'Gu with the Gauss-Newton matrix of the text.
         logit_change_sq: E of a logit's squared change.
         relative_updates: |u_W|/|W| by role: (L,), and for "Wemb" ().
+        noise_gain: the part of Muon's gain from noise; 0 for other optimizers.
+        few_gain: Muon's gain with the noise of few positions, of which its curvature is; None for other optimizers.
     """
 
     optimizer: Optimizer
@@ -63,11 +71,16 @@ class BatchStep:
     curvature: float
     logit_change_sq: float
     relative_updates: dict[str, Array]
+    noise_gain: float = 0.0
+    few_gain: float | None = None
 
     @property
     def critical_rate(self) -> float:
-        """The critical learning rate 2 E g·u/E u'Gu."""
-        return 2.0 * self.gain / self.curvature
+        """The critical learning rate 2 E g·u/E u'Gu.
+
+        Muon's has the noise of few positions in both, whose errors partly cancel.
+        """
+        return 2.0 * (self.gain if self.few_gain is None else self.few_gain) / self.curvature
 
     @property
     def logit_move(self) -> float:
@@ -92,6 +105,7 @@ class BatchStep:
         Few positions share more than the sequences of a batch do. The factor is the squared gradient of the batch
         divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other
         optimizers have a fixed size, so that their gain is linear in its root.
+        The noise of Muon's step is not shared, and its gain keeps its size.
 
         Args:
             scale: factor of the tangent kernel.
@@ -100,8 +114,9 @@ class BatchStep:
         times = scale if is_sgd else scale**0.5
         updates = {role: update * scale**0.5 if is_sgd else update for role, update in self.relative_updates.items()}
         return replace(
-            self, gain=self.gain * times, curvature=self.curvature * times**2,
+            self, gain=self.noise_gain + (self.gain - self.noise_gain) * times, curvature=self.curvature * times**2,
             logit_change_sq=self.logit_change_sq * times**2, relative_updates=updates,
+            few_gain=None if self.few_gain is None else self.few_gain * times,
         )  # fmt: skip
 
 
@@ -133,7 +148,8 @@ def batch_step(
     solution, generator = TwoPassSolution.of(few, seed, _SAMPLES), np.random.default_rng(seed)
     seen = np.arange(count) % 2 == 0
     networks = networks or int(np.clip(_NUMBERS // (few.rows * few.vocab), _LEAST, _MOST))
-    p, r = _outputs(solution, generator, _frequencies(law, few, generator), seen, of_batch, networks)
+    frequencies = _frequencies(law, few, generator)
+    p, r = _outputs(solution, generator, frequencies, seen, of_batch, networks)
     every = Outputs(p, r, np.ones(count, dtype=bool))
     w, speeds, (squares, sizes) = moves_of_outputs(solution, optimizer, chosen, every)
     has_seen, has_not = (
@@ -146,7 +162,46 @@ def batch_step(
         for name in ("curvature", "change")
     )
     updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
-    return BatchStep(optimizer, float(has_seen["gain"].mean()), curvature, change, updates)
+    gains, of_few = [float((r * w).sum((-2, -1)).mean()), 0.0], None
+    if optimizer == "muon":
+        ordered, of_few = np.sort(frequencies)[::-1], gains[0]
+        ranks = lru_cache(lambda shape: noise_rank(ordered, of_batch, shape, seed))
+        for k, alone in enumerate((False, True)):
+            with spread_noise(ranks, alone=alone):
+                w = moves_of_outputs(solution, optimizer, chosen, every)[0]
+            gains[k] = float((r * w).sum((-2, -1)).mean())
+    return BatchStep(optimizer, gains[0], curvature, change, updates, gains[1], of_few)
+
+
+def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
+    """Return (Σ s)²/Σ s² of the singular values s of Σ_i a_i b_i' for tokens and labels of a text.
+
+    The vectors a of tokens and b of labels are Gaussian and centred; for the output matrix, b is the one-hot label. If
+    the matrix is too large to sample, its sides, the positions and the words are divided by one number, and the result
+    is multiplied by this number.
+
+    Args:
+        frequencies: frequencies of token ids and labels in descending order, (V,).
+        positions: number of positions.
+        shape: sides of the matrix.
+        seed: random seed.
+    """
+    times = max(1, min(shape) // _SIDE)
+    law = np.add.reduceat(frequencies, np.arange(0, len(frequencies), times))
+    d_in, d_out, words = shape[0] // times, -(-shape[1] // times), len(law)
+    generator = np.random.default_rng(seed)
+    drawn = generator.choice(words, (2, min(max(1, positions // times), _DRAWN)), p=law / law.sum())
+    counts = np.zeros((words, d_in))
+    a = generator.standard_normal((words, d_in))
+    np.add.at(counts, drawn[1], (a - law @ a)[drawn[0]])
+    if shape[1] != len(frequencies):
+        b = generator.standard_normal((words, d_out))
+        product = (b - law @ b).T @ counts
+    else:
+        product = counts - np.outer(law, counts.sum(0))
+    square = product.T @ product if d_in < len(product) else product @ product.T
+    squares = np.maximum(np.linalg.eigvalsh(square), 0.0)
+    return float(times * np.sqrt(squares).sum() ** 2 / squares.sum())
 
 
 def seconds_of(stack: Stack) -> float:

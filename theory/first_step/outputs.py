@@ -163,7 +163,10 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
 
 
 def curved_gradients(drawn: Outputs, w: Array) -> Array:
-    """Return H_i w_i/P, gradients at the logits whose product with the logits' change w is u'Gu, (M, N, V).
+    """Return H_i w_i/P at every position i, (M, N, V); the product with the logits' change w is u'Gu.
+
+    H_i is the Hessian of the loss at position i with respect to its logits, and P is the number of positions in the
+    loss.
 
     Args:
         drawn: the sampled outputs.

@@ -253,9 +253,9 @@ class _Step:
     output: OutputMatrix | None
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
-        """Return the changes of some networks' logits without the random part, and the output matrix's part of them.
+        """Return the deterministic change of some networks' logits, and the output matrix's part of this change.
 
-        Both are (m, N, V).
+        Both have the shape (m, N, V).
         """
         at_words = self.down.tables["inputs"].gram
         at_words = at_words if len(at_words) == 1 else at_words[part]

@@ -5,8 +5,11 @@ its output. Every step u here is a function of g such that H u = C Δ, with a ma
 the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H and Δ, mostly from their Gram matrices.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.special import gamma
@@ -193,7 +196,34 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
     The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
     bfloat16.
     """
-    return _spectral(use, gradient, _polynomial)
+    if (spread := _RANKS.get()) is None:
+        return _spectral(use, gradient, _polynomial)
+    ranks, alone = spread
+    return _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
+
+
+Ranks = Callable[[tuple[int, int]], float]
+"""A function from the shape of a matrix to the participation ratio (Σ s)²/Σ s² of its gradient's singular values s."""
+
+_RANKS: ContextVar[tuple[Ranks, bool] | None] = ContextVar("ranks", default=None)
+
+
+@contextmanager
+def spread_noise(ranks: Ranks, *, alone: bool = False) -> Iterator[None]:
+    """Let few positions represent the noise of many in Muon's steps.
+
+    A gradient's largest singular value is that of the part that all positions share. The other ones are replaced by
+    many smaller ones with the same sum of squares and a given participation ratio.
+
+    Args:
+        ranks: participation ratio of the noise, by the shape of the matrix.
+        alone: whether the step leaves out the largest singular value.
+    """
+    token = _RANKS.set((ranks, alone))
+    try:
+        yield
+    finally:
+        _RANKS.reset(token)
 
 
 def _inverse_root(values: Array) -> Array:
@@ -203,6 +233,15 @@ def _inverse_root(values: Array) -> Array:
 def _polynomial(values: Array) -> Array:
     scale = values.sum(-1, keepdims=True) ** 0.5
     return newton_schulz(values**0.5 / scale) / values**0.5
+
+
+def _spread(values: Array, rank: float, *, alone: bool) -> Array:
+    scale = values.sum(-1, keepdims=True) ** 0.5
+    noise = (np.maximum(values[..., :-1].sum(-1, keepdims=True), np.finfo(float).tiny) / rank) ** 0.5
+    singular = np.concatenate([np.broadcast_to(noise, values[..., :-1].shape), values[..., -1:] ** 0.5], axis=-1)
+    chosen = newton_schulz(singular / scale) / singular
+    chosen[..., -1] *= not alone
+    return chosen
 
 
 def newton_schulz(singular: Array) -> Array:
@@ -239,8 +278,8 @@ def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
 def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float:
     """Return the mean squared Frobenius norm |u|² of the step u of a matrix.
 
-    For "normalized" it is still to be divided by |g|² of all matrices. A sign is 0 where a hidden unit is inactive
-    for all tokens, and ±1 elsewhere.
+    For "normalized", the caller divides the result by |g|² of all matrices. For "adam", an entry of u is 0 if its
+    hidden unit is inactive for all tokens, and ±1 otherwise.
 
     Args:
         use: the matrix.

@@ -198,7 +198,7 @@ class TwoPassSolution:
         return Place(tokens.centred().kernel, 0.0, np.eye(self.stack.rows), of_words)
 
     def down(self, noise: Array, words: Array | None = None) -> Down:
-        """Run the backward pass from the gradient at the output to the inputs; it is linear if words are None.
+        """Run the backward pass from the gradient at the output to the inputs, a linear map if `words` is None.
 
         Args:
             noise: Gram matrix of the noise, (..., N, N).

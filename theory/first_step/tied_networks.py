@@ -24,7 +24,7 @@ Parts = dict[str, Array]
 def tied_statistics(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
 ) -> tuple[dict[str, Array], tuple[Parts, Parts], tuple[Parts, Parts]]:
-    """Return g·u, u'Gu and logit changes of every network; and parts by matrix and squared updates of the first ones.
+    """Return g·u, u'Gu and logit changes by network; for the first networks also parts by matrix and squared updates.
 
     Args:
         solution: the network's forward and backward pass.

@@ -18,7 +18,7 @@ from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.text_groups import text_heads
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
-from theory.mean_field.token_groups import HEADS, GroupLayout, representative_count, token_groups
+from theory.mean_field.token_groups import GroupLayout, group_heads, representative_count, token_groups
 from theory.stack import Stack
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
@@ -210,6 +210,7 @@ def has_cheaper_groups(stack: Stack) -> bool:
 def representatives(stack: Stack, *, coarse: bool = False) -> GroupLayout:
     """Return the layout of the representatives that replace groups of neighbouring tokens, for all sequences."""
     of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window, **_groups(coarse=coarse))
+    of_one = replace(of_one, coarse=coarse)
     if has_experts(stack):
         of_one = MemberLayout.of(of_one)
     return of_one.repeated(stack.sequences) if stack.sequences > 1 else of_one
@@ -235,7 +236,7 @@ def _groups(*, coarse: bool) -> dict[str, Any]:
 
 
 def chunk(stack: Stack) -> int:
-    """Return the number of kernels that are predicted at once, limited by what a stack stores for its backward pass."""
+    """Return the number of kernels that are predicted at once, limited by the memory of the backward pass."""
     each, numbers = 1 + is_mirrored(stack), _numbers(stack)
     # Of less than four there is no half whose control variate the other half knows.
     wanted = _CONTROLLED if is_mirrored(stack) and _CONTROLLED * numbers <= _MOST_ENTRIES else 1
@@ -286,7 +287,7 @@ def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float
     r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
     layers = range(1, stack.depth + 1)
-    by_layer = [min(stack.heads, text_heads(k, stack.depth, coarse=coarse) if text else HEADS) for k in layers]
+    by_layer = [min(stack.heads, (text_heads if text else group_heads)(k, stack.depth, coarse=coarse)) for k in layers]
     heads = float(np.mean(by_layer)) if stack.query_key_scale else 0.0
     samples, pairs, rows = heads * SAMPLES, r * members / stack.sequences, members * stack.key_width
     counted = min(stack.rows, COUNTED * r) * stack.experts * has_experts(stack)  # logits that tell loads of experts

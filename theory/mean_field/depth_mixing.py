@@ -78,9 +78,10 @@ class MixedStream(Generic[Kernel]):
         )
 
     def joined(self, pullback: Pullback[Kernel], below: int) -> Pullback[Kernel]:
-        """Return the pullback of a reader of outputs: it gives the gradient of y_below, the last output that it reads.
+        """Return the pullback of a sub-layer, to the gradient at y_below, the last output that the sub-layer reads.
 
-        It hands down the gradients of all readers, the lowest reader first, since earlier outputs receive them too.
+        The pullback also passes down the gradients of all sub-layers above, the lowest first, because earlier outputs
+        receive them.
         """
 
         def joined(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, SquaredNorms, Above[Kernel]]:

@@ -117,7 +117,7 @@ class _Side:
     """One of the two softmax vectors in an overlap.
 
     Attributes:
-        shared: standard deviation of the part of its logits that both have in common.
+        shared: standard deviation of the part of the logits that both vectors share.
         own: standard deviation of its own part.
         vocab: number of classes.
     """
@@ -168,7 +168,10 @@ def _where_likely(step: float, miss: Array, hit: Array, weights: Array, vocab: i
 
 
 def _softmax_concentration(scale: float, vocab: int) -> float:
-    """Return E[p·p] for one softmax p, V ∫ E[e^(2(τ+a)) exp(−e^(τ+a))] M(τ)^(V−1) dτ."""
+    """Return E[p·p] for one softmax p, V ∫ E[e^(2(τ+a)) exp(−e^(τ+a))] M(τ)^(V−1) dτ.
+
+    Logits a are N(0, scale²), and M(τ) = E[exp(−e^(τ+a))].
+    """
     z, weights = normal_rule(scale / _STEP)
     step = _step(scale, vocab)
     log_t = _log_t_grid(scale, vocab, step)

@@ -48,7 +48,7 @@ class MemberLayout(GroupLayout):
         seen = groups.seen[np.ix_(group, group)] / copies[group]
         return cls(
             groups.count, places=groups.places[group], sizes=sizes, pairs=pairs, twins=twins, seen=seen, groups=groups,
-            group=group,
+            group=group, coarse=groups.coarse,
         )  # fmt: skip
 
     def repeated(self, sequences: int, *, apart: bool = False) -> MemberLayout:
@@ -83,7 +83,7 @@ class MemberLayout(GroupLayout):
         return summed(kernel * self.pairs) / summed(self.pairs)
 
     def spread(self, kernel: Array) -> Array:
-        """Return the kernel of followed tokens that all equal their groups' kernel, (..., members, members)."""
+        """Return the kernel of the followed tokens if each pair has its groups' entry, (..., members, members)."""
         twins, pairs = self.groups.twins, (..., self.group[:, None], self.group)
         of_two = (kernel[..., twins] + kernel[..., twins, :]) / 2.0 - kernel
         of_two = kernel + _alike(self, len(twins)) * of_two
@@ -93,8 +93,8 @@ class MemberLayout(GroupLayout):
         """Return the standard deviation of products over pairs of different tokens of a group, (..., r).
 
         The function subtracts row and column means: a row's weights change by differences of values, and the part that
-        all tokens share cancels. The divisor is the number of pairs, not of degrees of freedom,
-        because the rest is in the means over pairs.
+        all tokens share cancels. The divisor is the number of pairs, not of degrees of freedom, because the means over
+        pairs contain the remaining variance.
 
         Args:
             kernel: kernel of the followed tokens, (..., members, members).

@@ -105,7 +105,7 @@ def unit_moments(stack: Stack) -> UnitMoments:
 
 @dataclass(frozen=True, slots=True)
 class InnerWidths:
-    """The finite-width excess of one kind of branch, compared with d Gaussian inner coordinates.
+    """The finite-width corrections from inside one kind of branch, compared with d Gaussian inner coordinates.
 
     Attributes:
         share: w, the branch's part of the squared activation of the residual sum, in the first layer.
@@ -148,11 +148,11 @@ _NONE = InnerWidths(share=0.0, inside=0.0, dropped=0.0, normalized=False)
 
 
 def attention_widths(stack: Stack) -> InnerWidths:
-    """Return the finite-width excess of attention, whose inner coordinates are the k d_k different values.
+    """Return the corrections from attention's k d_k different values, compared with d Gaussian inner coordinates.
 
-    Without W^O the values are the branch's output, and d of them vary as much as its matrix already does. Values
-    shared by heads are copied into the stream; the norm's projector then takes as much again from the gradient of
-    W^V.
+    Without W^O, the values are the branch's output, and the variation of d values is already counted with its matrix.
+    Values shared by heads are copied into the stream; the norm's projector then removes the same amount once more from
+    the gradient of W^V.
     """
     if stack.branches == "feed_forward":
         return _NONE
@@ -163,7 +163,7 @@ def attention_widths(stack: Stack) -> InnerWidths:
 
 
 def feed_forward_widths(stack: Stack) -> InnerWidths:
-    """Return the finite-width excess of the MLP, which has r d hidden units."""
+    """Return the corrections from the MLP's r d hidden units, compared with d Gaussian inner coordinates."""
     if stack.branches == "attention":
         return _NONE
     stack, of = stack.of_layer(1), unit_moments(stack)
@@ -173,7 +173,7 @@ def feed_forward_widths(stack: Stack) -> InnerWidths:
 
 
 def _widths(stack: Stack, factor: float, energy: float, inside: float, shared: float = 0.0) -> InnerWidths:
-    """Return the finite-width excess of a branch.
+    """Return the finite-width corrections from inside a branch.
 
     Args:
         stack: the network.

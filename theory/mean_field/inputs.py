@@ -131,7 +131,10 @@ def text_inputs(stack: Stack, tokens: TextLayout, law: TextLaw) -> Inputs[Array]
     if stack.positions != "none":  # learned
         places = np.equal.outer(tokens.places, tokens.places) * 1.0
         kernel = kernel + (places + (stack.positions == "learned_segment")) * stack.embedding_scale**2
-    same = law.other_word_labels + (law.same_word_labels - law.other_word_labels) * one_word
+    same = np.where(one_word, law.same_word_labels, law.other_word_labels)
+    if law.labels_within:
+        sequence = np.arange(len(same)) * tokens.sequences // len(same)
+        same = np.where(np.equal.outer(sequence, sequence), np.where(one_word, *law.labels_within), same)
     return Inputs(kernel[None], np.maximum(same, np.eye(len(same)))[None])
 
 
@@ -212,7 +215,7 @@ def position_kernel(stack: Stack) -> Any:
 
 
 def position_means(stack: Stack) -> Array | None:
-    """Return the mean of each token's coordinates, (N,), if positions have one and a LayerNorm removes it; else None.
+    """Return the mean of each token's coordinates, (N,); None if positions have no mean or no LayerNorm removes it.
 
     Sinusoidal positions have a mean that does not vanish with the width: most frequencies are low, so that most
     cosines are near 1, and positions point along (1, ..., 1).

@@ -131,8 +131,9 @@ def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) ->
 def loss_variance(stack: Stack, tokens: KernelLayout[Array], output: Array, same_label: Array) -> Number:
     """Return the variance of the cross-entropy averaged over all positions, over networks, labels and texts.
 
-    It holds for many classes. The logit of a label has σ_e² Q_ik in common with another one where the labels agree,
-    and 1/V of that with ln Σ_v e^z_v. Two such logarithms have (e^(σ_e² Q_ik) − 1)/V in common.
+    The result holds for many classes. The logits of two labels have the covariance σ_e² Q_ik if the labels agree. A
+    label's logit and ln Σ_v e^z_v have 1/V of this covariance. Two such logarithms have the covariance (e^(σ_e² Q_ik) −
+    1)/V.
 
     Args:
         stack: the network.

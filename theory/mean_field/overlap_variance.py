@@ -29,8 +29,8 @@ def propagate_overlap_variance(ratio: Array, step: Step, tokens: GroupLayout, pa
     """Return ρ, which scales the variance of token products, after a sub-layer from its value before, (batch,).
 
     Products of the stream pass with their slope ∂K_jl/∂Q_jl. Each random matrix adds the variance of independent
-    vectors. The m hidden units of an MLP add d/m times the variance of single units' variances over tokens, given
-    what tokens have in common.
+    vectors. The m hidden units of an MLP add d/m times the variance of single units' variances over tokens, given the
+    tokens' common part.
 
     Args:
         ratio: ρ before, (batch,) or (1,).
@@ -71,7 +71,7 @@ def _differing(tokens: GroupLayout, kernel: Array) -> Array:
 
 
 def _excess(stack: Stack, tokens: GroupLayout, given: Array) -> Array:
-    """Return E v²/(E v)², where v is the variance of a hidden unit over tokens given what they have in common.
+    """Return E v²/(E v)², with v the variance of a hidden unit over tokens, given the tokens' common part.
 
     For φ(u) with u = √c u_0 + √δ u_1, or φ(u) times an independent factor of the same form, v depends only on u_0.
 

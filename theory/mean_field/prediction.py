@@ -93,17 +93,10 @@ class Prediction(NamedArrays):
 
 
 def predict(
-    stack: Stack,
-    windows: NDArray[np.integer] | None = None,
-    *,
-    finite_width: bool = False,
-    patterns: int | None = None,
-    target: float | None = None,
-    grouped: bool | None = None,
-    text: TextLaw | None = None,
-    max_time: float | None = None,
-    memory: float | None = None,
-) -> Prediction:
+    stack: Stack, windows: NDArray[np.integer] | None = None, *, finite_width: bool = False,
+    patterns: int | None = None, target: float | None = None, grouped: bool | None = None, text: TextLaw | None = None,
+    max_time: float | None = None, memory: float | None = None, coarse: bool = False,
+) -> Prediction:  # fmt: skip
     """Predict the mean of every quantity of a random network in the limit of large width.
 
     Args:
@@ -128,6 +121,8 @@ def predict(
         max_time: longest time in seconds, as estimated by timing a smaller network beforehand. None for a minute,
             unless patterns or a target are given, and then for no limit, with a warning.
         memory: largest memory in bytes, as estimated from the sizes; None for the machine's memory.
+        coarse: whether there are about half as many groups of tokens, and few sampled heads between the first and the
+            last layer.
 
     Raises:
         ValueError: windows are not token ids in n + 1 columns, or are combined with `grouped`; `finite_width` without
@@ -148,24 +143,24 @@ def predict(
     if grouped and windows is not None:
         raise ValueError("grouped must be False with windows: its tokens are independent.")
     if not finite_width:
-        return _predicted(stack, windows, grouped, text, (patterns, target), (max_time, memory))
+        return _predicted(stack, windows, (grouped, coarse), text, (patterns, target), (max_time, memory))
     from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
 
     factors = corrections(stack)
-    large = _predicted(stack, windows, grouped, text, (patterns, target), (max_time, memory))
+    large = _predicted(stack, windows, (grouped, coarse), text, (patterns, target), (max_time, memory))
     return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
 
 
 def _predicted(
     stack: Stack,
     windows: NDArray[np.integer] | None,
-    grouped: bool | None,
+    groups: tuple[bool | None, bool],
     text: TextLaw | None,
     sampling: tuple[int | None, float | None],
     limits: tuple[float | None, float | None],
 ) -> Prediction:
-    """Return the large-width prediction of checked arguments, within `sampling` and `limits` as in `predict`."""
-    (patterns, target), (max_time, memory) = sampling, limits
+    """Return the large-width prediction of checked arguments, with pairs of these as in `predict`."""
+    (grouped, coarse), (patterns, target), (max_time, memory) = groups, sampling, limits
     _check_sampling(patterns, target)
     ids = None if windows is None else checked_windows(stack, windows)
     if text is not None:
@@ -182,13 +177,14 @@ def _predicted(
         quick = quick_patterns(stack, grouped=grouped, text=of_text)
         patterns = _PRECISE if target is not None and not grouped else quick
     count = 0 if ids is None else len(ids)
-    cost = prediction_cost(stack, count, patterns=patterns, grouped=grouped, text=of_text)
-    clock = partial(predicted_seconds, stack, count, patterns=patterns, grouped=grouped, text=text)
+    how: dict[str, Any] = {"patterns": patterns, "grouped": grouped, "coarse": coarse}
+    cost = prediction_cost(stack, count, text=of_text, **how)
+    clock = partial(predicted_seconds, stack, count, text=text, **how)
     _check_cost(cost, clock, _LONG if max_time is None and not precise else max_time, memory, stacklevel=4)
     if ids is None and not grouped and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
-    inputs, tokens = _laid_out(stack, ids, text, grouped=grouped)
+    inputs, tokens = _laid_out(stack, ids, text, grouped=grouped, coarse=coarse)
     return _averaged(stack, inputs, tokens, (patterns, target, max_time))
 
 
@@ -230,11 +226,11 @@ def predict_sequences(
     _check_cost(cost, clock, _LONG if max_time is None and asked is None else max_time, memory)
     inputs, tokens = _laid_out(two, ids, text, grouped=grouped, coarse=coarse)
     if inputs.source is not None:
-        inputs = replace(inputs, source=replace(inputs.source, tokens=_told_apart(inputs.source.tokens)))
-    return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time))
+        inputs = replace(inputs, source=replace(inputs.source, tokens=_split_by_sequence(inputs.source.tokens)))
+    return _averaged(two, inputs, _split_by_sequence(tokens), (patterns, None, max_time))
 
 
-def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
+def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
     """Return the layout whose sums are split into pairs within a sequence and pairs of two sequences."""
     return replace(cast(MatrixLayout, tokens), apart=True)
 
@@ -249,7 +245,7 @@ def _laid_out(
         of_text = TextLayout.of(representatives(stack, coarse=coarse), text, coarse=coarse)
         return text_inputs(stack, of_text, text), of_text
     if grouped:
-        tokens = representatives(stack)
+        tokens = representatives(stack, coarse=coarse)
         return grouped_inputs(stack, tokens), tokens
     layout = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences, is_mirrored(stack))
     return gaussian_inputs(stack) if ids is None else word_inputs(stack, ids), layout
@@ -325,8 +321,9 @@ def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
     """Return every quantity for every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    of_text, coarse = isinstance(tokens, TextLayout), getattr(tokens, "coarse", False)
-    size = grouped_chunk(stack, text=of_text, coarse=coarse) if isinstance(tokens, GroupLayout) else chunk(stack)
+    size = chunk(stack)
+    if isinstance(tokens, GroupLayout):
+        size = grouped_chunk(stack, text=isinstance(tokens, TextLayout), coarse=tokens.coarse)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
@@ -364,8 +361,9 @@ def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
 
 
 def predicted_seconds(
-    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: TextLaw | None = None
-) -> float:
+    stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False,
+    text: TextLaw | None = None, coarse: bool = False,
+) -> float:  # fmt: skip
     """Return the estimated processor seconds of `predict` on this machine, from timing a smaller network.
 
     Args:
@@ -374,10 +372,12 @@ def predicted_seconds(
         patterns: number of attention samples, as in `predict`.
         grouped: whether tokens are grouped.
         text: law of random text, as in `predict`.
+        coarse: as in `predict`.
     """
     how: dict[str, Any] = {
         "grouped": grouped,
         "patterns": least_patterns(stack, grouped=grouped, text=text is not None),
+        "coarse": coarse,
     }
 
     def estimate(least: Stack) -> float:
@@ -387,7 +387,7 @@ def predicted_seconds(
     def run(least: Stack) -> None:
         predict(least, text=text, max_time=math.inf, memory=math.inf, **how)
 
-    cost = prediction_cost(stack, windows, patterns=patterns, grouped=grouped, text=text is not None)
+    cost = prediction_cost(stack, windows, patterns=patterns, grouped=grouped, text=text is not None, coarse=coarse)
     return measured_seconds(stack, cost.seconds, estimate, run)
 
 

@@ -410,7 +410,7 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
 def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]) -> tuple[Any, Number, Pullback[Any]]:
     """Return the kernel of the layers' output after the final norm, its divisors, and the backward rule.
 
-    With two streams the output is p + N(u).
+    With two streams, the output is p + N(u), with the normalized stream p and the norm N of the stream u.
     """
     if stack.composition.second_stream:
         return read_out(stack, tokens, stream)

@@ -243,7 +243,7 @@ class Passed(Generic[Kernel]):
 class SublayerState(Generic[Kernel]):
     """The kernels inside a sub-layer of one residual stream, for one of its branches.
 
-    Parallel branches have all kernels in common except their own.
+    Parallel branches share all kernels except their own.
 
     Attributes:
         step: the step of this branch only.

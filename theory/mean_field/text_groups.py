@@ -34,24 +34,25 @@ import numpy as np
 
 from theory.mean_field.kernels import Array, eigen_root
 from theory.mean_field.sequence_blocks import whole
-from theory.mean_field.token_groups import GroupLayout, with_diagonal
+from theory.mean_field.token_groups import COARSE_HEADS, GroupLayout, with_diagonal
 
 if TYPE_CHECKING:
     from theory.mean_field.text_law import TextLaw
 
 # Tokens that a probe stands for, of those of its representative: as a key it weighs nothing.
 _NOTHING = 1e-9
-# Sampled heads at most: in the first layer, above it, and above it with coarse groups.
-_FIRST_HEADS, _HEADS, _COARSE_HEADS = 32, 8, 2
+# Sampled heads at most: in the first layer, and above it.
+_FIRST_HEADS, _HEADS = 32, 8
 
 
 def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
     """Return the largest number of heads that a layer samples for text.
 
-    Small embeddings vanish next to the first layer's attention. It decides how alike the tokens of all layers are, and
-    gradients are not linear in that: 8 of the 32 heads of Llama 3 8B make the norm a quarter too large.
+    With small embeddings, the stream consists almost only of the first layer's attention. The number of its heads
+    decides how correlated the tokens of all layers are, and gradients are not linear in the correlation: 8 of the 32
+    heads of Llama 3 8B make the norm a quarter too large.
     """
-    return _FIRST_HEADS if layer == 1 else _COARSE_HEADS if coarse and layer < depth else _HEADS
+    return _FIRST_HEADS if layer == 1 else COARSE_HEADS if coarse and layer < depth else _HEADS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +89,7 @@ class TextLayout(GroupLayout):
         frequencies: frequency of every token id, with sum 1.
         own_labels: probability of every token id that its label is the same id.
         independent_labels: whether labels are independent of all token ids; otherwise a label is the next token id.
-        coarse: whether layers above the first one sample few heads.
+        clumping: covariances of ids that clump, as in `TextLaw`.
     """
 
     neighbours: Array
@@ -98,7 +99,7 @@ class TextLayout(GroupLayout):
     frequencies: Array
     own_labels: Array
     independent_labels: bool
-    coarse: bool = False
+    clumping: tuple[float, float, float] | None = None
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False, coarse: bool = False) -> TextLayout:
@@ -137,11 +138,11 @@ class TextLayout(GroupLayout):
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
             seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
             frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
-            independent_labels=law.independent_labels, coarse=coarse,
+            independent_labels=law.independent_labels, clumping=law.clumping, coarse=coarse,
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
-        """Return the number for text, which needs more in the first layer."""
+        """Return the largest number of heads that a layer samples; text needs more of them in the first layer."""
         return text_heads(layer, depth, coarse=self.coarse)
 
     @property
@@ -175,7 +176,7 @@ class TextLayout(GroupLayout):
 
     @property
     def entries_together(self) -> int:
-        """The entries that cover both signs of a text's excess of repeated ids: 1 for two sequences, else 2."""
+        """The batch entries per text: 1 for two sequences, else 2, with more and fewer repeated ids than the mean."""
         return 1 + (self.sequences != 2)
 
     def same_word(self, words: None) -> Array:
@@ -300,27 +301,28 @@ class TextLayout(GroupLayout):
         return out
 
     @cached_property
-    def count_variance(self) -> tuple[float, float, float]:
-        """The numbers κ and τ, and the rest per pair, from which `text_counts` computes Var κ̂ over texts."""
+    def count_variance(self) -> tuple[float, float, float, float]:
+        """The numbers κ, τ and ω, and the variance per pair that they omit; `text_counts` needs them for Var κ̂."""
         law = self.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
         if not self.repeats.any():
-            return same, 0.0, 0.0
-        first = max(triple - same**2, 0.0)
-        return same, first, max(same - same**2 - 2.0 * first, 0.0)
+            return same, 0.0, 0.0, 0.0
+        first, clumps, _ = self.clumping or (max(triple - same**2, 0.0), 0.0, 0.0)
+        return same, first, clumps, max(same - same**2 - 2.0 * first, 0.0)
 
     @cached_property
     def count_deviations(self) -> Array:
         """The standard deviation over texts of the share of equal ids that two rows see, divided by κ, (2 R, 2 R).
 
-        It counts only tokens that are not known; its variance is explained in `text_counts`. Two rows of one sequence
-        are taken as those of two.
+        It counts only tokens whose ids are not known; `text_counts` explains its variance. Two rows of one sequence are
+        treated as rows of two sequences.
         """
-        same, first, left = self.count_variance
+        same, first, clumps, left = self.count_variance
         seen = np.maximum(self.seen_all, 1.0)
         unknown = seen - 1.0
-        variance = unknown * unknown.T * (first * (unknown + unknown.T) + left) / np.square(seen * seen.T)
-        return np.asarray(np.sqrt(variance) / same)
+        others = np.maximum(unknown - 1.0, 0.0)
+        variance = first * (unknown + unknown.T) + left + clumps * others * others.T
+        return np.asarray(np.sqrt(unknown * unknown.T * variance) / (seen * seen.T * same))
 
     def repeat_extremes(self, entries: int) -> Array:
         """The sign of two texts' excess of shared token ids, 1 or -1, (entries or 1, 2 R, 2 R or 1).
@@ -358,13 +360,13 @@ class TextLayout(GroupLayout):
         return out
 
     def root(self, kernel: Array) -> Array:
-        """Return a root by eigenvectors, since the mixture over ids makes the kernel slightly indefinite."""
+        """Return a square root by eigenvectors, because the mixture over ids makes the kernel slightly indefinite."""
         return eigen_root(kernel)
 
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the keys, in which a probe has its word's key; the token's own part is left out."""
+        """Return the keys, with the word's key for a probe, and the omitted variance of the probe's own part."""
         shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
         (mean, extra), (added, beside_word), probes = parts, self.of_words(kernel), self.probes
         keys = mean + np.sqrt(extra)[:, None, None, :, None] * shared
@@ -386,7 +388,7 @@ class TextLayout(GroupLayout):
         return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
 
     def key_places(self, kernel: Array) -> Array:
-        """Return the share of a place in the keys, 0 for probes, whose keys are their words'."""
+        """Return the share of a key's own part that depends on its position only; 0 for probes."""
         shares = self.of_places(kernel)
         shares[..., self.probes] = 0.0
         return shares
@@ -429,11 +431,11 @@ class TextLayout(GroupLayout):
         return places
 
     def without_words(self, smooth: Array, kernel: Array) -> Array:
-        """Return a kernel from `smooth_and_own` without the share κ of a pair for tokens that stand for themselves."""
+        """Return a kernel from `smooth_and_own` with K_ii lowered where the excess of K_ii in `mixed` is negative."""
         return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
 
     def attend(self, kernel: Array) -> Array:
-        """Return the attended products, with the excess of repeated words in rows of one word."""
+        """Return the attended products A K Aᵀ; rows with equal ids also get the excess from repeated words."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
         return super().attend(kernel) + words @ repeated @ words.T * (self.coincidences - 1.0)
 
@@ -468,7 +470,7 @@ class TextLayout(GroupLayout):
         return gradient
 
     def centred(self, kernel: Array) -> Array:
-        """Return the kernel minus each sequence's mean; a token's sum runs over pairs of equal and different ids."""
+        """Return the kernel minus its means over each sequence; they run over pairs with equal and different ids."""
         generic = self.beside
         each, count = len(generic) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))

@@ -17,7 +17,7 @@ from theory.mean_field.token_laws import KINDS, frequencies_of, token_law
 from theory.stack.documents import content_of, parsed, pieces_of
 
 _ROUNDING = 1e-6
-_PIECE = 2**22
+_PIECE = _SAMPLED = 2**22
 """The number of bytes, or positions, of a text that are counted at a time; memory is about one byte for each."""
 
 
@@ -31,8 +31,11 @@ class TextLaw:
         across: probability that positions of two different sequences have the same token id.
         same_word_labels: probability that two positions with the same token id have equal labels.
         other_word_labels: probability that two positions with different token ids have equal labels.
-        own_labels: probability that a token's label is its own id, (words,); None for the frequencies.
-        independent_labels: whether labels are independent of the inputs; otherwise a label is the next token id.
+        labels_within: the same two probabilities for positions of one sequence; None if they do not differ.
+        clumping: three covariances from ids that clump in sequences; None for independent ids. The first two are
+            between the events that two pairs of positions have equal ids. In the first, the pairs share one position,
+            and their other positions are in one sequence. In the second, both pairs lie between the same two sequences
+            and share no position. The third is between the frequencies of the ids at two positions of one sequence.
     """
 
     frequencies: Array
@@ -41,6 +44,8 @@ class TextLaw:
     same_word_labels: float
     other_word_labels: float
     own_labels: Array | None = None
+    labels_within: tuple[float, float] | None = None
+    clumping: tuple[float, float, float] | None = None
     independent_labels: bool = False
 
     def __post_init__(self) -> None:
@@ -213,16 +218,19 @@ class TextLaw:
         used, labels = ids[: sequences * tokens], ids[1 : sequences * tokens + 1]
         count, vocab = len(used), int(ids.max()) + 1
         numbers = np.bincount(used, minlength=vocab)
-        inside, both = 0.0, _Tally()
+        inside, both = np.zeros(3), _Tally()
         size = max(1, _PIECE // tokens) * tokens  # whole sequences
         for start in range(0, count, size):
             piece, next_ones = used[start : start + size].astype(np.int64), labels[start : start + size]
-            of_sequences = np.arange(len(piece)) // tokens * vocab + piece
-            inside += _pairs(np.unique(of_sequences, return_counts=True)[1])
-            both.add(*np.unique(piece * vocab + next_ones, return_counts=True))
+            sequence, bigrams = np.arange(len(piece)) // tokens, piece * vocab + next_ones
+            of_both = np.unique(bigrams, return_inverse=True)[1]
+            inside += [_pairs_within(sequence, each) for each in (piece, next_ones, of_both)]
+            both.add(*np.unique(bigrams, return_counts=True))
         repeats = _pairs(numbers)
-        within = inside / (sequences * tokens * (tokens - 1))
-        across = (repeats - inside) / (count * (count - 1) - sequences * tokens * (tokens - 1))
+        equal_ids, equal_labels, equal_both = inside.tolist()
+        pairs_within = count * (tokens - 1)
+        within = equal_ids / pairs_within
+        across = (repeats - equal_ids) / (count * (count - 1) - pairs_within)
         same = _pairs(both.counts)
         agreeing = _pairs(np.bincount(labels, minlength=vocab))
         others = count * (count - 1) - repeats
@@ -231,6 +239,11 @@ class TextLaw:
             same_word_labels=same / repeats if repeats else 0.0,
             other_word_labels=(agreeing - same) / others if others else 0.0,
             own_labels=np.bincount(used[used == labels], minlength=vocab) / np.maximum(numbers, 1),
+            labels_within=(
+                equal_both / equal_ids if equal_ids else 0.0,
+                (equal_labels - equal_both) / max(pairs_within - equal_ids, 1.0),
+            ),
+            clumping=_clumping(used, tokens, numbers / count),
         )  # fmt: skip
 
     @classmethod
@@ -279,6 +292,49 @@ def _pairs(counts: NDArray[np.integer]) -> float:
     """Return the number of ordered pairs of two different positions with equal ids, from the count of every id."""
     numbers = counts.astype(float)
     return float((numbers * (numbers - 1.0)).sum())
+
+
+def _pairs_within(sequence: NDArray[np.integer], ids: NDArray[np.integer]) -> float:
+    """Return the number of ordered pairs of two different positions of one sequence with equal ids."""
+    return _pairs(np.unique(sequence * (int(ids.max()) + 1) + ids, return_counts=True)[1])
+
+
+def _clumping(ids: NDArray[np.integer], tokens: int, law: Array) -> tuple[float, float, float]:
+    """Return `TextLaw.clumping` of consecutive sequences of token ids.
+
+    The second covariance is sampled: a sequence is paired with the one a third of the text later.
+
+    Args:
+        ids: token ids of whole sequences, one after another, (sequences x tokens,).
+        tokens: length of a sequence.
+        law: frequency of every token id, (words,).
+    """
+    sequences = ids.reshape(-1, tokens)
+    parts = np.array_split(sequences, -(-len(ids) // _PIECE))
+    shares = np.concatenate([law[part].sum(1) for part in parts])
+    twice = sum(
+        np.bincount(keys % len(law), counts * (counts - 1.0), len(law))
+        for keys, counts in (_counted(part, len(law)) for part in parts)
+    )
+    chosen = np.arange(0, len(sequences), max(1, len(ids) // _SAMPLED))
+    (keys, counts), (others, their_counts) = (
+        _counted(sequences[(chosen + shift) % len(sequences)], len(law)) for shift in (0, max(1, len(sequences) // 3))
+    )
+    common, at, at_others = np.intersect1d(keys, others, assume_unique=True, return_indices=True)
+    here, there = counts[at].astype(float), their_counts[at_others].astype(float)
+    equal, shared = (
+        np.bincount(common // len(law), each, len(chosen)) for each in (here * there, here * there * (here + there))
+    )
+    pairs, square = tokens * (tokens - 1), float((law**2).sum()) ** 2
+    apart = float((equal**2 - shared + equal).mean()) / pairs**2 - (float(equal.mean()) / tokens**2) ** 2
+    first = float(law @ twice) / (len(sequences) * pairs) - square
+    third = (float((shares**2).mean()) - tokens * float((law**3).sum())) / pairs - square
+    return first, max(apart, 0.0), third
+
+
+def _counted(sequences: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    """Return the keys, sequence number · vocab + token id, of the ids in each sequence, and the counts of the ids."""
+    return np.unique(np.arange(len(sequences))[:, None] * vocab + sequences, return_counts=True)
 
 
 class _Tally:

@@ -24,8 +24,13 @@ _NODE = 0.5 - 0.5 / 3.0**0.5
 _LEAST = 4
 _GROUPS = 8
 
-HEADS = 16
-"""Sampled heads at most, where tokens differ."""
+HEADS, COARSE_HEADS = 16, 2
+"""The largest number of sampled heads where tokens differ, and with coarse groups in the layers between the ends."""
+
+
+def group_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
+    """Return the largest number of heads that a layer samples; more would average out little among many tokens."""
+    return COARSE_HEADS if coarse and 1 < layer < depth else HEADS
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -39,6 +44,7 @@ class GroupLayout(MatrixLayout):
             representative stands for count as that one and its twin, in one sequence and in two.
         twins: index of the other representative of the group, (r,), or its own index if a token stands for itself.
         seen: number of the column's tokens that the row's token attends to, (r, r).
+        coarse: whether layers above the first one sample few heads.
     """
 
     places: Array
@@ -46,6 +52,7 @@ class GroupLayout(MatrixLayout):
     pairs: Array
     twins: Array
     seen: Array
+    coarse: bool = False
 
     def repeated(self, sequences: int, *, apart: bool = False) -> GroupLayout:
         """Return the layout of several sequences, one after another, which do not attend to each other.
@@ -64,11 +71,12 @@ class GroupLayout(MatrixLayout):
         return GroupLayout(
             self.count * sequences, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs,
             twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
+            coarse=self.coarse,
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
-        """Return the largest number of heads that a layer samples; more would average out little among many tokens."""
-        return HEADS
+        """Return the largest number of heads that a layer samples."""
+        return group_heads(layer, depth, coarse=self.coarse)
 
     def same_word(self, words: None) -> Array:
         return np.eye(len(self.sizes))
@@ -80,7 +88,7 @@ class GroupLayout(MatrixLayout):
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the key of one token of each group, and the variance that it leaves out.
+        """Return the key of one token of each group, and the part of the token's key variance that it does not contain.
 
         The shape of the keys is (batch, heads, samples, r, d_k).
 
@@ -151,7 +159,7 @@ class GroupLayout(MatrixLayout):
     def of_places(self, kernel: Array) -> Array:
         """Return the share of a token's excess in K_ii that the token at its position in another sequence also has.
 
-        All sequences have one table of positions, so that tokens of one position are more alike than others. The
+        All sequences share one table of positions, so that tokens at one position are more correlated than others. The
         shape is (..., S r).
         """
         smooth, added = self.smooth_and_own(kernel)
@@ -161,7 +169,7 @@ class GroupLayout(MatrixLayout):
         return np.divide(common, added, out=np.zeros_like(added), where=added > 0)
 
     def shared_by_place(self, normals: Array, share: Array, generator: np.random.Generator) -> Array:
-        """Return normals that have a share of their variance in common with those of their position in other sequences.
+        """Return normals of which a share of the variance is common to one position of all sequences.
 
         Args:
             normals: independent normals of every representative, (..., S r, columns).
@@ -244,7 +252,7 @@ class GroupLayout(MatrixLayout):
         return np.asarray(sum(whole(part, shift) for shift, part in enumerate(blocks)))
 
     def centred(self, kernel: Array) -> Array:
-        """Return a kernel less its means over each sequence, which would otherwise leave a part of order 1/n."""
+        """Return a kernel minus its means over each sequence; without this, a part of order 1/n would remain."""
         each, count = len(self.sizes) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))
         # Of every token with a sequence, (..., r, sequences), and of two sequences.

@@ -96,7 +96,7 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
 
 @cache
 def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
-    """Return E‖x2‖² as a function of m, and E‖x5‖², of a Post-LN layer whose input has energy d.
+    """Return E‖x2‖² and E‖x5‖² of a Post-LN layer whose input has energy d; attention adds the energy m d.
 
     LN leaves energy d (`layer_norm_energy`); a branch adds its own (`residual_energy_gap`); the ReLU branch has
     N(0, 1) pre-activations, since ‖x3‖² = d, and adds Lemma 1's d/2.

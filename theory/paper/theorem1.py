@@ -143,7 +143,7 @@ def allowed_failure(stack: Stack) -> float:
     [0.3, 0.15, 0.07]
     """
     if not stack.in_paper:
-        raise ValueError(f"stack must be in the paper's setting for Theorem 1, got {stack.non_default()}.")
+        raise ValueError(f"Theorem 1 requires the paper's setting, got {stack.non_default()}.")
     depth = stack.depth if stack.placement == "pre" else 1  # the law of Post-LN is that of every layer
     return _allowed_failure(Stack(placement=stack.placement, tokens=1, width=stack.width, depth=depth))
 
@@ -216,7 +216,7 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
     if stack.placement not in PAPER:
         raise ValueError(f"placement must be {' or '.join(map(repr, PAPER))} for Theorem 1, got {stack.placement!r}.")
     if stack.relaxed:
-        raise ValueError(f"stack must be in the paper's setting for Theorem 1, got one with {stack.relaxed}.")
+        raise ValueError(f"Theorem 1 requires the paper's setting, got one with {stack.relaxed}.")
     if head_norm is None:
         t = float(np.sqrt(2.0 * np.log(1.0 / OUTPUT_FAILURE) / stack.width))
         gradient = _numeric_loss_gradient_bound()(stack.width, stack.vocab, stack.output_scale, t)

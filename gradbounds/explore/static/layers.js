@@ -59,7 +59,7 @@
     if (streams_) draw("gradients", { about: "Cosine between two tokens", xs, ylog: false, xlabel: "layer", ylabel: "cosine between two tokens",
       series: [{ label: "cosine", color: DATA.curves[0], values: onLayers(streams_, count) }], height: 300 });
     else draw("gradients", { about: `Norm of ${chosen.length > 1 ? "every matrix's" : "a matrix's"} gradient in each layer`, xs, series: heroSeries(count), marks,
-      xlabel: "layer", ylabel: "gradient norm", height: innerWidth > 860 ? Math.min(400, Math.max(280, innerHeight - 440)) : 280 });
+      xlabel: "layer", ylabel: "gradient norm", height: innerWidth > 860 ? Math.min(400, Math.max(280, innerHeight - 466)) : 280 });
     for (const [id, quantity, ylog, ylabel] of [["energy", "hidden_energy", true, "|x|²/d"], ["cosine", "cosine", false, "cosine"]]) {
       const streams = networks.map((each, k) => [each.content.series.find((one) => one.quantity === quantity), k]);
       draw(id, { about: quantity.replace("_", " "), xs, ylog, xlabel: "layer", ylabel, series: streams.filter(([one]) => one).map(([one, k]) => ({
@@ -118,6 +118,7 @@
     $("matrix").value = roles.has(before) ? before : "";
     matrixOf = state.tour;
     $("finding").textContent = finding();
+    $("matters").hidden = isOfCosine();
     $("charted").textContent = isOfCosine() ? "Cosine between two tokens" : "Norm of the loss’s gradient";
     $("title").textContent = content.title;
     $("of_sequences").textContent = `${sequences > 1 ? `in a batch of ${sequences} sequences` : "for one sequence"} of ${long}` + (ghost && networks.length === 1 ? "; grey is the network before, × what the change did" : "");

@@ -84,8 +84,8 @@
   const lawOf = (content) => content.text?.replace(/^zipf:/, "");
 
   // Flags of the command in words of the page.
-  const forPage = (text) => text.replace("; --text english predicts it.", "; choose English text to predict it.").replace(", and --patterns takes more.", ".")
-    .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/ --text FILE counts yours\./, "");
+  const forPage = (text) => text.replace("; --text english predicts it.", "; choose English text to predict it.").replace("; --patterns N reduces these errors.", ".")
+    .replace("within --max-time and --memory", "that this page has time and memory for unasked,").replace(/ --text FILE uses your own text\./, "");
   function showBatch(content, error) {
     batchOf = content;
     const law = content && lawOf(content);

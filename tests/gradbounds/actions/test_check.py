@@ -71,7 +71,7 @@ def test_of_many_networks_there_is_another_way(capsys):
     assert main(["check", "run"]) == 0
     said = capsys.readouterr().out
     assert "6 networks: --layers prints each" in said
-    assert "verdicts were compared with committed ones." in said
+    assert "verdicts were compared with committed verdicts." in said
     assert rows_of(said) == []
 
 

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from gradbounds.actions import first_step as stepping
-from gradbounds.actions import first_step_cost
 from gradbounds.budget import by_estimates
 from gradbounds.cli import main
 from theory import Stack
@@ -31,7 +30,7 @@ def test_the_command(png_alone, tmp_path, capsys):
     """A row per network and optimizer, a table and a figure; the ratio of means is that of the networks' numbers."""
     assert main([*LINE, *WIDER, "--optimizer", "sgd", "adam", "--draws", "2", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "networks: critical rate by means over 2 sampled networks; break-even" in said
+    assert "networks: critical rate from means over 2 sampled networks; break-even" in said
     assert "Post-LN, sgd, depth 1: d^-0." in said
     table = pd.read_csv(tmp_path / "first_step.csv")
     assert table["optimizer"].tolist() == ["sgd", "adam", "sgd", "adam"]
@@ -63,7 +62,7 @@ def test_networks_without_a_rule_are_stepped_unasked(capsys):
     assert found["asked"]["sampled_rate"] > 0
     assert main([*line, "--max-time", "0.2s"]) == 0
     said = capsys.readouterr().out
-    assert "Stepping two networks takes about 0.3 s, more than --max-time; --draws 2 does it anyway." in said
+    assert "Stepping two networks takes about 0.3 s, more than --max-time; --draws 2 runs it anyway." in said
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     assert main([*line, "--tokens", "2", "--optimizer", "adam", "--all"]) == 0
     said = capsys.readouterr().out
     assert "Multipliers of the learning rate" in said
-    powers = said[said.index("Critical rates at twice the size") :].splitlines()[1]
+    powers = said[said.index("Exponents of the critical rate in each size") :].splitlines()[1]
     # Signs of all matrices move as much whatever their number: like 1/L in the depth, and hardly with the batch.
     assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
     assert main([*line, "--tokens", "2", "--dry-run", "--json"]) == 0
@@ -105,13 +104,6 @@ def test_a_model_s_configuration(without_powers, tmp_path, capsys):
     takes = capsys.readouterr().out
     assert takes.startswith("theory of the first step takes about ")
     assert ", and rates at twice each size about " in takes
-    # Networks that are asked for take their time as well, each as much.
-    beside = []
-    for draws in (20, 40):
-        assert main([*line, "--tokens", "2", "--dry-run", "--draws", str(draws), "--json"]) == 0
-        beside.append(json.loads(capsys.readouterr().out)["seconds"] - alone)
-    assert beside[0] > 20 * first_step_cost._SECONDS_A_STEP * 0.999
-    assert beside[1] == pytest.approx(2 * beside[0])
     with by_estimates():
         assert main([*line[:4], *"--tokens 32 --vocab 400 --depth 12 --optimizer adam --max-time 3s".split()]) == 2
     assert re.search(r"of --max-time; --tokens \d+ is within the limits; --max-time", capsys.readouterr().err)

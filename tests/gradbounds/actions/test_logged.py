@@ -12,7 +12,7 @@ from gradbounds.actions import logged
 from gradbounds.actions.first_line import FirstLine, first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import predict_logged
-from gradbounds.actions.logged_layers import beside_theory, matrix_of
+from gradbounds.actions.logged_layers import compare_with_theory, matrix_of
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from theory import Stack
@@ -71,8 +71,8 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
 @pytest.mark.parametrize(
     ("loss", "norm", "cause"),
     [
-        (1.0, BATCH * 8, f"the gradient is of a sum over all {BATCH * 8} tokens"),
-        (1.0, 8, "the gradient is of a sum over the 8 tokens of a sequence"),
+        (1.0, BATCH * 8, f"the gradient is a sum over all {BATCH * 8} tokens"),
+        (1.0, 8, "the gradient is a sum over the 8 tokens of a sequence"),
         (BATCH * 8, BATCH * 8, f"the loss is a sum over all {BATCH * 8} tokens"),
         (8, 8, "the loss is a sum over the 8 tokens of a sequence"),
         (1.0, 12, "the gradient is added up over 12 accumulation steps or devices"),
@@ -101,15 +101,17 @@ def test_a_log_without_steps_and_one_of_trained_weights(tmp_path, healthy):
 
     at_start = said(f"loss: {healthy.loss} norm: {healthy.norm}")
     assert at_start[:2] == (True, False)
-    assert ", of no step that the log gives." in at_start[2]
+    assert ", of no step that the log states." in at_start[2]
     later = said(f"loss: {0.8 * healthy.loss} norm: {healthy.norm}")
     assert later[:2] == (None, False)
-    assert "Step 1 is undecided because the log states no step, and later steps have a smaller loss: " in later[2]
+    assert (
+        "Step 1: undecided because the log does not state its step, and later steps have a smaller loss: " in later[2]
+    )
     assert said(f"step: 1 loss: {0.8 * healthy.loss}")[:2] == (False, True)
     assert said(f"loss: {1.2 * healthy.loss}")[:2] == (False, True)
     tuned = said(f"step: 1 loss: {0.4 * math.log(1000)} norm: {healthy.norm}")
     assert tuned[:2] == (None, False)
-    assert "The loss is 0.4 of ln V: the weights are trained, and initialization is not judged." in tuned[2]
+    assert "The loss is 0.4 times ln V, so the weights are trained. Initialization is not judged." in tuned[2]
 
 
 def test_planted_networks(tmp_path, healthy):
@@ -147,7 +149,7 @@ def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):
     result = judged(tmp_path, usual.loss, usual.norm, None)
     assert result.values["as_it_should_be"] is None
     assert not result.alarm
-    assert "Step 1 is undecided without --text FILE: " in str(result)
+    assert "Step 1: undecided without --text FILE: " in str(result)
     assert result.to_frame()["cause"][0].startswith("a text in which two tokens are equal with probability 0.01")
     assert (result.to_frame()["tried"] == 11).any()  # divisors of 60, of which one is the nearest
     for norm, text in ((2.4, None), (many.norm, None), (usual.norm, "zipf:1.5")):  # 2.7 if all words differ
@@ -167,7 +169,7 @@ def test_the_text_that_would_explain_a_norm(kappa, named):
     causes = logged._of_text(50257, {}, predicted, LogLine(10.97, 160.0 * kappa**0.5))
     assert len(causes) == named
     for cause in causes:
-        said = re.match(r".*probability (0\.\d+), as .*; nearest measured text: (.+), (0\.\d+)\)", cause.words)
+        said = re.match(r".*probability (0\.\d+), like .*; nearest measured text: (.+), (0\.\d+)\)", cause.words)
         assert float(said[1]) == pytest.approx(kappa, rel=0.05)
         texts = token_law("english", 50257).kappa_of_texts | token_law("code", 50257).kappa_of_texts
         least = min(abs(math.log(value / kappa)) for value in texts.values())
@@ -180,7 +182,7 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
     tuned = judged(tmp_path, 0.3 * uniform, 40 * healthy.norm, None)
     assert (tuned.values["as_it_should_be"], tuned.alarm) == (None, False)
     assert not tuned.to_frame()["cause"].str.contains("a text|drawn by|tied").any()
-    assert re.search(r"None of \d+ tested units and sums explains it as the loss of untrained weights\.", str(tuned))
+    assert re.search(r"None of \d+ tested units and sums turns it into the loss of untrained weights\.", str(tuned))
     divided = judged(tmp_path, healthy.loss / 4, healthy.norm / 4)
     assert divided.alarm
     assert "  loss and gradient are divided once too often, by 4: loss " in str(divided)
@@ -191,7 +193,7 @@ def test_at_most_three_causes_are_printed(tmp_path, healthy):
     said = str(judged(tmp_path, healthy.loss, 2 * healthy.norm))
     causes = [line for line in said.splitlines() if line.startswith("  ") and " times the prediction" in line]
     assert 1 <= len(causes) <= 3
-    assert re.search(r"Causes that explain this \(\d+ tested\), texts first, then the nearest:", said)
+    assert re.search(r"Causes that explain these numbers \(\d+ tested; texts first, then the nearest\):", said)
 
 
 def test_planted_norms(tmp_path, healthy):
@@ -202,7 +204,7 @@ def test_planted_norms(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss, healthy.norm**2)
     assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
     result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
-    assert " tested causes explains this." in str(result)
+    assert " tested causes explains these numbers." in str(result)
     assert not result.to_frame()["explains"].any()
 
 
@@ -260,8 +262,8 @@ def test_a_long_log_is_read_at_its_beginning(tmp_path):
         (b"", "is empty"),
         (b"\x00\x01\xff", "is not UTF-8 text"),
         (b"step,accuracy\n1,0.5\n", "logged must have a loss"),
-        (b"step,loss,norm\n1,nan,2.5\n", "logged must have positive finite numbers, got loss nan"),
-        (b"1 11.0 inf\n", "logged must have positive finite numbers, got norm inf"),
+        (b"step,loss,norm\n1,nan,2.5\n", "logged must contain positive finite numbers, got loss nan"),
+        (b"1 11.0 inf\n", "logged must contain positive finite numbers, got norm inf"),
         (b'{"step": 10, "loss": 9.0}\n', "logged must begin at step 0 or 1, got step 10 first"),
     ],
 )
@@ -301,7 +303,7 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
     assert "Parameters with unknown names: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
-    fused, _ = beside_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
+    fused, _ = compare_with_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
 
 
@@ -399,7 +401,7 @@ def test_a_log_of_matrices_alone(of_gpt2):
     assert result.values["as_it_should_be"] is None
     assert not result.alarm
     assert "no loss, no gradient norm, at step 0." in str(result)
-    assert "only its matrices are compared with theory" in str(result)
+    assert "Only the norms of single matrices are compared with theory" in str(result)
     assert "Furthest from the median: dL/dW1 of layer 2" in str(result)
 
 
@@ -410,7 +412,7 @@ def test_names_that_are_not_gradients():
         "weights/h.0.mlp.c_fc.weight": 99.0,
         "gradients/h.1.mlp.c_fc.weight": 0.0,
     }
-    table, unmatched = beside_theory(norms, {"W1": [9.0, 9.0]})
+    table, unmatched = compare_with_theory(norms, {"W1": [9.0, 9.0]})
     assert table["ratio"].tolist() == [1.0]
     # First, as of many names only some are printed.
     assert unmatched == ["gradients/h.1.mlp.c_fc.weight, which is 0", "weights/h.0.mlp.c_fc.weight"]
@@ -438,7 +440,7 @@ def test_other_ways_out(tmp_path, text, line):
 
 def test_bad_exports(tmp_path):
     (tmp_path / "log.csv").write_text('"Step","a - train/loss","b - train/loss"\n"0","11.0","12.0"\n')
-    with pytest.raises(ValueError, match="logged must be of one run, got several columns 'train/loss'"):
+    with pytest.raises(ValueError, match="logged must contain one run, got several columns 'train/loss'"):
         read_log(tmp_path / "log.csv")
     (tmp_path / "log.csv").write_text("step,loss\n0,11.0\n")
     with pytest.raises(ValueError, match="logged must have files with columns Step and Value in a folder"):

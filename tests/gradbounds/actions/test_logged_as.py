@@ -106,18 +106,18 @@ def test_norms_after_clipping(tmp_path, healthy, words, number, power):
 
     over = result(2 * norm, norm)
     check_plain(over, loss, norm, norms)
-    assert "not clipped, as the norm is below " in str(over)
+    assert "not clipped, because the norm is below " in str(over)
     before = result(norm / 4, norm, times=0.25)
     check_plain(before, loss, norm, norms)
-    assert "the norm from before and the others from after clipping to " in str(before)
+    assert "the total norm before clipping to " in str(before)
     lost = result(norm / 4, norm / 4 * 0.995, times=0.25)
     assert lost.values["logged_norm"] is None
     assert lost.values["as_it_should_be"]
     assert lost.to_frame("layers")["ratio"].tolist() == pytest.approx([0.25] * len(norms))
-    assert "the gradient norm is not judged, and matrices are compared with one another alone." in str(lost)
-    with pytest.raises(ValueError, match=r"^logged_as must have what the gradient was clipped to, got clipped:"):
+    assert "the gradient norm is not judged, and matrices are only compared with one another." in str(lost)
+    with pytest.raises(ValueError, match=r"^logged_as must give the clipping threshold of the log, got clipped:"):
         result(norm / 4, norm / 4)
-    with pytest.raises(ValueError, match=" times as long"):
+    with pytest.raises(ValueError, match=" times the threshold"):
         result(norm / 4, norm)
 
 
@@ -139,7 +139,7 @@ def test_without_the_whole_norm_clipping_has_an_unknown_factor(tmp_path, healthy
     loss, _, norms = healthy
     clipped = {name: value / 4 for name, value in norms.items()}
     result = judged(tmp_path, {"loss": loss} | clipped, "clipped:1")
-    assert "by a factor that the log does not say: matrices are compared with one another alone." in str(result)
+    assert "by a factor that the log does not state: matrices are only compared with one another." in str(result)
     planted = clipped | {"layers.1.mlp.fc2.weight": norms["layers.1.mlp.fc2.weight"]}
     result = judged(tmp_path, {"loss": loss} | planted, "clipped:1")
     assert result.alarm
@@ -158,11 +158,11 @@ def test_what_was_said_is_no_cause(tmp_path, healthy, word):
     assert judged(tmp_path, off).to_frame()["cause"].str.contains(of).any()
     causes = judged(tmp_path, off, word).to_frame()["cause"]
     assert not causes.str.contains(of).any()
-    assert causes.str.contains("the gradient of a sum").any() == (word == "sum")
+    assert causes.str.contains("but the gradient is a sum").any() == (word == "sum")
     if word == "sum":
         for record, cause in (
-            ((loss, TOKENS * norm), "the loss is a mean, and the gradient of a sum"),
-            ((TOKENS * loss, norm), "the loss is a sum, and the gradient of a mean"),
+            ((loss, TOKENS * norm), "the loss is a mean, but the gradient is a sum"),
+            ((TOKENS * loss, norm), "the loss is a sum, but the gradient is a mean"),
         ):
             causes = judged(tmp_path, record_of(*record, {}), "sum").to_frame()
             assert causes["cause"][causes["explains"]].tolist()[0] == cause
@@ -200,10 +200,10 @@ def test_names_that_say_clipped(tmp_path, healthy, total):
     result = judged(tmp_path, {"loss": loss, total: norm / 4} | clipped)
     assert result.values["logged_norm"] is None
     assert f"Read as after clipping by name ({total}, " in str(result)
-    assert "the gradient norm is not judged, and matrices are compared with one another alone." in str(result)
+    assert "the gradient norm is not judged, and matrices are only compared with one another." in str(result)
     whole = judged(tmp_path, {"loss": loss, "grad_norm": norm} | clipped, f"clipped:{norm / 4:.17g}")
     check_plain(whole, loss, norm, norms)
-    with pytest.raises(ValueError, match="^logged_as must have what the gradient was clipped to, got clipped:"):
+    with pytest.raises(ValueError, match="^logged_as must give the clipping threshold of the log, got clipped:"):
         judged(tmp_path, {"loss": loss, total: norm} | clipped, f"clipped:{norm / 4:.17g}")
     overruled = judged(tmp_path, {"loss": loss, total: norm / 4}, "unclipped")
     assert overruled.values["logged_norm"] == norm / 4
@@ -267,7 +267,7 @@ def test_names_that_nothing_matches_are_listed(tmp_path, healthy):
         ("unclipped clipped:2", "--logged-as 'unclipped' cannot be combined with 'clipped:2'."),
         (
             "sums",
-            "--logged-as must be of mean, sum, norm, square, unclipped, clipped:C, with a positive number C, got ",
+            "--logged-as must be some of mean, sum, norm, square, unclipped, clipped:C, with a positive number C, got ",
         ),
         ("clipped", "got 'clipped'."),
         ("clipped:", "got 'clipped:'."),

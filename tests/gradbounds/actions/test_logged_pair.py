@@ -34,12 +34,12 @@ def of_parameters(times, layer=None):
     [
         (LOSS, NORM * 6, "sums the gradients of 6 ranks or accumulation steps instead of averaging them"),
         (LOSS * 12, NORM * 12, "sums loss and gradient of 12 ranks or accumulation steps instead of averaging them"),
-        (LOSS, NORM * 48**0.5, "has the norm of one rank's gradient, before the mean over 48 ranks, or counts"),
+        (LOSS, NORM * 48**0.5, "gives the norm of one rank's gradient, before the mean over 48 ranks, or counts"),
         (LOSS * TOKENS, NORM * TOKENS, "sums loss and gradient over the 32 tokens of a sequence"),
-        (LOSS, NORM * BATCH * TOKENS, "has the gradient of a loss that sums over the 3072 tokens of the batch"),
-        (LOSS / math.log(2), NORM, "has the loss in bits"),
-        (LOSS, OTHER_NORM**2 * 1.01, "has squared norms"),
-        (LOSS, 1.0, "has the norm after it was clipped at 1"),
+        (LOSS, NORM * BATCH * TOKENS, "gives the gradient of a loss that sums over the 3072 tokens of the batch"),
+        (LOSS / math.log(2), NORM, "gives the loss in bits"),
+        (LOSS, OTHER_NORM**2 * 1.01, "gives squared norms"),
+        (LOSS, 1.0, "gives the norm after clipping at 1"),
         (LOSS, NORM * 3, "sums the gradients of 3 ranks"),
     ],
 )
@@ -60,8 +60,8 @@ def test_a_scaled_layer(tmp_path):
     logs = [log(tmp_path, name, LOSS, norm, **each) for name, (norm, each) in zip("ab", norms, strict=True)]
     result = compare_logs(logs, BATCH, TOKENS)
     named = result.to_frame()["cause"][0]
-    assert named == "single matrices have another gradient in the first log (layers.2.mlp.fc1.weight)"
-    assert "layers.2.mlp.fc1.weight: 6 and 1.2, ratio 5." in str(result)
+    assert named == "gradients of single matrices differ in the first log (layers.2.mlp.fc1.weight)"
+    assert "layers.2.mlp.fc1.weight, 6 and 1.2, ratio 5." in str(result)
     assert "Ratio by layer: 1 (layer 1) to 5 (layer 3), 4 layers." in str(result)
     assert result.to_frame("parameters")["ratio"].tolist() == pytest.approx([1.0, 1.0, 5.0, 1.0])
     whole = log(tmp_path, "c", LOSS, of_parameters(1.0)[0], **norms[0][1])  # a norm that hides the layer
@@ -74,13 +74,13 @@ def test_logs_without_a_norm(tmp_path):
     result = compare_logs([scaled, plain], BATCH, TOKENS)
     assert result.values["norm_ratio"] == pytest.approx(8.0)
     assert result.to_frame()["cause"].str.contains("sums the gradients of 8 ranks").any()
-    assert "No parameter's ratio is more than 2 times or less than 1/2 of the median." in str(result)
+    assert "All ratios lie between 1/2 and 2 times the median." in str(result)
     alone = compare_logs([log(tmp_path, "c", LOSS), log(tmp_path, "d", OTHER_LOSS, NORM)], BATCH, TOKENS)
     assert not alone.alarm
     assert "agree in loss within 5%, as two seeds do. The gradient norm is not compared: one log has none." in str(
         alone
     )
-    with pytest.raises(ValueError, match="logged must be two logs with a loss or a norm in common"):
+    with pytest.raises(ValueError, match="logged must be two logs that both have a loss"):
         compare_logs([scaled, log(tmp_path, "e", LOSS)], BATCH, TOKENS)
 
 
@@ -90,7 +90,7 @@ def test_agreement_and_a_difference_without_a_usual_cause(tmp_path):
     assert (result.alarm, result.values["agree"], len(result.to_frame())) == (False, True, 0)
     other = compare_logs([log(tmp_path, "c", LOSS - 2, NORM / 1.2), same[1]], BATCH, TOKENS)
     assert other.alarm
-    assert " tested causes gives these ratios: compare each log with theory." in str(other)
+    assert " tested causes gives these ratios. Compare each log with theory." in str(other)
 
 
 def test_how_the_numbers_were_computed_counts_for_both_logs(tmp_path):
@@ -114,7 +114,7 @@ def test_spellings_of_the_flag(tmp_path, capsys, spelled):
         ("--batch 6 --logged {0} {1} {0}", "--logged must be one log or two, got 3."),
         ("--batch 6 --logged", "--logged must be followed by a log, or two."),
         ("--logged {0} {1}", "--logged requires batch, got '{0} {1}' without it."),
-        ("--batch 6 --logged {0} {1} --text english", "two logs cannot be combined with text; they are compared"),
+        ("--batch 6 --logged {0} {1} --text english", "two logs cannot be combined with text; two logs are compared"),
         ("--batch 6 --logged {0} none", "--logged must be a readable log, got 'none'"),
     ],
 )  # fmt: skip

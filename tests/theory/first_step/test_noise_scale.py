@@ -47,28 +47,6 @@ def test_the_first_layer():
     assert np.isinf([odd[role][0] for role in ("WV", "W1", "W2")]).all()
 
 
-def test_of_networks():
-    """From squares at one and four sequences, within 4 standard errors: a false alarm once in 10^4 runs.
-
-    Here one is 11% of the scale. A product that forgets the noise left in four sequences is seen, more than 100 off.
-    """
-    stack, draws = replace(SMALL, width=256, tokens=8), 400
-    theory = noise_scale(stack).matrices["W2"][-1]
-    one, four = (
-        gb.sample(replace(stack, sequences=count), draws=draws, seed=count)["grad_sq_W2"][:, -1] for count in (1, 4)
-    )
-    single, errors = one.mean(), [one.std() / draws**0.5, four.std() / draws**0.5]
-    for product, slopes, right in (
-        ((4 * four.mean() - single) / 3, (1 / 3, -4 / 3), True),
-        (four.mean(), (0, -1), False),
-    ):
-        own, other = slopes
-        slope = np.array([1 / product + own * single / product**2, other * single / product**2])
-        error = float(np.hypot(*(slope * errors)))
-        assert error < 0.2 * theory
-        assert (abs(single / product - 1 - theory) < 4 * error) == right, (single / product - 1, theory, error)
-
-
 def differing(sampled, squares):
     """The matrices whose sampled squared norms are off by more than 5% and 4 standard errors: one in 10^3 by chance."""
     names = []
@@ -239,32 +217,6 @@ def test_tied_groups_of_two_sequences():
         np.testing.assert_allclose(groups.single[role], single, rtol=0.02, err_msg=role)
         np.testing.assert_allclose(groups.product[role], each.product[role], rtol=0.1, err_msg=role)
         assert (each.product[role] < 0.01 * single).all()
-
-
-@pytest.mark.parametrize("fields", [{}, TIED | RANDOM], ids=["fixed", "tied, random"])
-def test_sampled_batches(fields):
-    """S and C of 1, 2 and 4 sequences of sampled networks: within 4 standard errors and 5% of S.
-
-    Both are a straight line's over 1/B, by least squares of the three; C is within what is left of it.
-    """
-    stack, draws, counts = replace(SMALL, width=192, depth=2, tokens=8, vocab=64, **fields), 70, (1, 2, 4)
-    theory = noise_scale(stack, patterns=128)
-    means, errors = dict[str, list[float]](), dict[str, list[float]]()
-    for count in counts:
-        sampled = gb.sample(replace(stack, sequences=count), draws=draws, seed=count)
-        for role in theory.single:
-            values = np.asarray(sampled[f"grad_sq_{role}"]).reshape(draws, -1).sum(-1)
-            means.setdefault(role, []).append(values.mean())
-            errors.setdefault(role, []).append(values.std(ddof=1) / draws**0.5)
-    shares = np.array([[1.0 / count, 1.0 - 1.0 / count] for count in counts])
-    for role in means:
-        weighted = shares / np.array(errors[role])[:, None]
-        covariance = np.linalg.inv(weighted.T @ weighted)
-        found = covariance @ weighted.T @ (np.array(means[role]) / errors[role])
-        single, product = (float(part[role].sum()) for part in (theory.single, theory.product))
-        assert abs(found[0] - single) < 4 * covariance[0, 0] ** 0.5 + 0.05 * single, (role, found, single)
-        assert abs(found[1] - product) < 4 * covariance[1, 1] ** 0.5 + 0.05 * product, (role, found, product)
-        assert covariance[1, 1] ** 0.5 < 0.05 * single, role
 
 
 def test_words_behind_a_transform_are_of_one_sequence():

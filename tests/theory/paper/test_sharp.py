@@ -50,9 +50,9 @@ def limits(stack):
 def test_predictions_lie_in_the_bracket(placement):
     """Over n, V, σ_e and L; the lower end times 1.2 or the upper end over 1.2 would be left by some."""
     ratios = []
-    for tokens in (1, 8, 64):
+    for tokens in (1, 64):
         for vocab in (2, 1000):
-            for scale in (0.1, 1.0, 4.0):
+            for scale in (0.1, 4.0):
                 for depth in (1, 40):
                     stack = Stack(
                         placement=placement, width=256, depth=depth, tokens=tokens, vocab=vocab, output_scale=scale

@@ -96,9 +96,9 @@ class GroupedAttention:
     def of_members(self, tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         """Apply the branch to the kernel of several followed tokens per group, (batch, members, members).
 
-        Each followed token has its own query. Keys and values are those that the tokens of a group have in common. If
-        one pair's product were used for all pairs of its groups, the deviation of that pair would count as often as
-        there are pairs, and the products would not be a kernel.
+        Each followed token has its own query. Keys and values are the part common to all tokens of a group. If one
+        pair's product were used for all pairs of its groups, the deviation of that pair would count as often as there
+        are pairs, and the products would not be a kernel.
 
         Args:
             tokens: layout of the followed tokens.
@@ -211,8 +211,8 @@ class GroupedAttention:
         """Return the gradient kernels at queries and keys, divided by their gains, averaged over heads, (batch, r, r).
 
         The gradient of a logit is ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), where r_ij = g_i·v_j has the covariance G_ik
-        V_jl. It is linear in G, which may differ by head. Only some coordinates of the values are sampled, for which
-        ∂a_ij divided by the coordinate of g_i is a number.
+        V_jl. The kernels are linear in G, which may differ by head. Only some coordinates of the values are sampled.
+        For one coordinate, ∂a_ij is a number times the coordinate of g_i.
         """
         stack = self.stack
         values, layout, sequences = kernel * gain(stack, "WV"), tokens.one, tokens.sequences
@@ -379,7 +379,7 @@ class GroupedAttention:
         return np.maximum(1.0 - squares.reshape(*squares.shape[:3], -1), 0.0)
 
     def _of_varying(self, tokens: GroupLayout, patterns: GroupedPatterns, deviations: Array, scale: Array) -> Array:
-        """Return the attended variance of products of different tokens whose variance is scale δ_j δ_l.
+        """Return scale Σ_jl A_ij A_kl δ_j δ_l over different tokens j and l, averaged over samples.
 
         Args:
             tokens: layout of the representatives.

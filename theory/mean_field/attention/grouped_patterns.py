@@ -179,11 +179,9 @@ def _queries_and_keys(
         of_rows: kernel of the tokens that attend.
 
     Returns:
-        Queries, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by
-            those
-        of queries, of a group's keys around the mean key and of the part that one token's key leaves out; then the
-            divisors
-        of norms, or None.
+        Queries, groups' mean keys, and keys of one token; then the scale of logits, and the variances, divided by those
+        of queries, of a group's keys around the mean key and of the part that the key of one token lacks; then the
+        divisors of norms, or None.
     """
     smooth, extra = tokens.smooth_and_own(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
@@ -232,7 +230,7 @@ def columns(array: Array, sequences: int) -> Array:
 def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
     """Return, for each sample, the sum of the weights of some tokens of each group, from the other samples.
 
-    If there are more tokens than samples, the sum has the mean and the variance of their sum.
+    Other samples replace the tokens. With more tokens than samples, mean and variance of the sum are still right.
 
     Args:
         number: number of tokens of each group, (r,).

@@ -153,7 +153,7 @@ def bare_logit_scale(stack: Stack) -> float:
 def logit_shrink(stack: Stack) -> float:
     """Return d_k times the squared factor of q·k in logits: the factor on squared gradients of queries and keys.
 
-    It is 1 for the usual factor 1/√d_k. The extra projection by a norm of queries and keys is O(1/d_k) and left out.
+    It is 1 for the usual factor 1/√d_k. The extra projection by a norm of queries and keys is O(1/d_k) and neglected.
     """
     return float(stack.key_width * bare_logit_scale(stack) ** 2)
 

@@ -39,10 +39,13 @@ def inverse_energy(branch: BranchMoments) -> sp.Expr:
 
 
 def backward_energy(branch: BranchMoments) -> sp.Expr:
-    """Return d times the relative excess over 1 + b of the squared gradient below a residual sum, off 1 and off x.
+    """Return d times the relative excess over 1 + b of the squared gradient below a residual sum.
 
-    u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Off x it loses b/((1 + b) d),
-    since x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its input and fresh
+    Only the component orthogonal to 1 and to x counts.
+
+    u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Without its component along x, u
+    loses b/((1 + b) d), since x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its
+    input and fresh
     elsewhere: two dimensions of d are lost to 1 and x, and where there is an inner nonlinearity the known direction
     gives 1/((1 + b) d) and costs 1/d.
     """
@@ -157,11 +160,11 @@ def log_law(stack: Stack, layer: int) -> tuple[float, float]:
     """Return mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in 1/d.
 
     Both gradients are divided by their large-width means, which differ while tokens align and in Pre-LN. For Post-LN,
-    the limit is at fixed L/d; the last layer's own logarithm has the scatter of softmax and labels in addition. At
-    one token the variance is `ends_log_variance`/d plus ν (L − l)/d. The mean has no such term, since both ends'
-    logarithms have the same variance. With more tokens, the tokens of the first layers, which have not aligned,
-    fluctuate separately, which subtracts about as much again (8 tokens, L ≥ 8); the rest is not known. For Pre-LN the
-    result is `pre_log_law` divided by d.
+    the limit is at fixed L/d; the last layer's own logarithm has the scatter of softmax and labels in addition. At one
+    token the variance is `ends_log_variance`/d plus ν (L − l)/d. The mean has no such term, since both ends' logarithms
+    have the same variance. With more tokens, the tokens of the first layers, which have not aligned, fluctuate
+    separately, which subtracts about the same amount again (8 tokens, L ≥ 8); further terms are not known. For Pre-LN
+    the result is `pre_log_law` divided by d.
 
     Args:
         stack: the network.

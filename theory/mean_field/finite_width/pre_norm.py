@@ -46,7 +46,7 @@ class PreStream:
         return cosines
 
     def mean_log(self) -> Array:
-        """Return d times the finite-width excess of the mean ln(‖g_k‖² / ‖g_2L‖²) at every point k, (2L + 1,).
+        """Return d times the finite-width correction to the mean ln(‖g_k‖² / ‖g_2L‖²) at every point k, (2L + 1,).
 
         The large-width value is ln(q_2L / q_k). A branch's share b/(q + b) is larger by the variance of 1/‖x‖² and by
         1/d of centring, and loses 2/d to the norm's projector; the known direction of W2 costs (1 − cos² of

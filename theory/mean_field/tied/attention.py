@@ -145,7 +145,7 @@ def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tu
 
 
 def _dot(left: Array, other: Array) -> Array:
-    """Return the products of rows in one basis, of which either may have only the first axes."""
+    """Return the products of rows of coordinates in one basis; longer rows are cut to the length of the others."""
     axes = min(left.shape[-1], other.shape[-1])
     return np.asarray(left[..., :axes] @ other[..., :axes].mT)
 

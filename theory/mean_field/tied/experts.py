@@ -60,7 +60,7 @@ def _below_router(
     stack: Stack, tokens: KernelLayout[Array], whole: Array, part: Array, of: tuple[Routed, Array], given: Array,
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the router's part: noise and coefficients at the tokens, and the squared norm of its matrix."""
+    """Return the router's part of gradients: noise and coefficients at the tokens, and the squared norm of ∂L/∂W^R."""
     routed, logits = of
     route, role, root = routed.route, routed.kind + "R", stack.width**0.5
     certain = root * (part * routed.output) @ route.weights

@@ -9,8 +9,8 @@ so that products are entrywise in the products E e_i e_j of either class of pair
 words of other tokens, and the gradients that attention brings from them. Labels are words, so that a token's gradient
 overlaps with the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
 
-Assumes d → ∞ as in `gradient`, and many tokens. Relative terms of O(1/n) and the effect of a deterministic gradient
-at attention logits (`docs/report.md`) are left out.
+Assumes d → ∞ as in `gradient`, and many tokens. Relative terms of O(1/n) are neglected, and so is the effect of a
+deterministic gradient at attention logits (`docs/report.md`).
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from theory.stack import Stack
 LARGEST_OWN_PROBABILITY = 0.25
 """The largest mean probability of a position's own word for which texts are predicted.
 
-The effect of the known part of other tokens' gradients through attention is left out, and grows with this probability
-(docs/report.md).
+The known part of other tokens' gradients also acts through attention. This effect is neglected; it grows with this
+probability (docs/report.md).
 """
 
 

@@ -96,7 +96,7 @@ def below_network(
 def own_numbers(stack: Stack) -> int:
     """Return about how many floats a batch entry with tied embeddings and its own attention sample needs in memory.
 
-    They are the Gaussian samples here, and the attention weights for the backward pass.
+    These are the Gaussian samples of `below_units`, and the attention weights for the backward pass.
     """
     patterns = stack.heads * stack.rows * (6 * stack.rows + (2 * stack.key_width if stack.rotary else 0))
     return 6 * OWN_POINTS * stack.rows + stack.depth * patterns + 3 * stack.experts * stack.rows**2
