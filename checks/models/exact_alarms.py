@@ -56,8 +56,8 @@ class Fact:
         part: the name of the list that contains the layer.
         layer: the layer's number, or `WHOLE_MODEL`.
         kind: the kind of alarm.
-        what: the statement, with a placeholder {} for its number if it has one.
-        number: the number for the placeholder.
+        what: the statement, with a placeholder {} for each of its numbers.
+        number: the number for the placeholder, or several.
         alarm: whether it is an alarm; otherwise it is a note.
         digits: the number of significant digits shown.
     """
@@ -66,7 +66,7 @@ class Fact:
     layer: int
     kind: str
     what: str
-    number: float | None = None
+    number: float | tuple[float, ...] | None = None
     alarm: bool = True
     digits: int = 2
 
@@ -115,10 +115,13 @@ def _gathered(facts: Iterable[Fact], layers: dict[str, set[int]]) -> list[Alarm]
         groups.setdefault((fact.part, fact.kind, fact.what), []).append(fact)
     alarms = []
     for (part, kind, what), members in groups.items():
-        numbers = [fact.number for fact in members if fact.number is not None]
+        numbers = [np.atleast_1d(fact.number) for fact in members if fact.number is not None]
         if numbers:
-            low, high = (f"{end:.{members[0].digits}g}" for end in (min(numbers), max(numbers)))
-            what = what.format(low if low == high else f"{low} to {high}")
+            ends = [
+                (f"{min(of):.{members[0].digits}g}", f"{max(of):.{members[0].digits}g}")
+                for of in zip(*numbers, strict=True)
+            ]
+            what = what.format(*(low if low == high else f"{low} to {high}" for low, high in ends))
         named = sorted({fact.layer for fact in members})
         layer = named[0]
         if len(named) > 1:
@@ -337,15 +340,17 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             yield Fact(at[0], at[1], "attention", what, furthest, digits=4)
     if trained:
         return
-    sizes, peaks = values(tests, "logit_std"), values(tests, "attention_peak")
+    sizes, peaks, kinds = (values(tests, what) for what in ("logit_std", "attention_peak", "kind"))
     yield from _scales(tests, sizes)
     for at, size in sizes.items():
-        others = [value for other, value in sizes.items() if other[0] == at[0] and other != at]
+        # Attention in windows has other logits than global attention: a layer is compared with layers of its kind.
+        alike = [other for other in sizes if other != at and (other[0], kinds.get(other)) == (at[0], kinds.get(at))]
+        others = [sizes[other] for other in alike]
         usual = float(np.median(others)) if len(others) > 1 else float("nan")
         # Slopes over positions make logits large, and none of them a key's alone.
         if size > LOGITS and peaks.get(at, 1.0) > ONE_KEY:
-            what = "attention logits have standard deviation {}: softmax selects a single key"
-            yield Fact(at[0], at[1], "attention", what, size)
+            what = "attention logits have standard deviation {}: softmax selects one key, with {} of the weight"
+            yield Fact(at[0], at[1], "attention", what, (size, peaks.get(at, 1.0)))
         elif usual > 0 and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE:
             what = "{} times" if size > usual else "1/{} of"
             # The first layer may be given a weaker stream than the others give.

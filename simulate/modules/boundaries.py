@@ -209,8 +209,9 @@ def boundary_hooks(
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             nonlocal running
             x = tensor_of([*args, *kwargs.values()])
-            # A module may be called several times; the first call in its turn counts.
-            if x is None or place != running + 1:
+            # A module may be called several times; the first call in its turn counts. Tied layers begin again.
+            again = place == 1 and running == len(part.layers) > 1
+            if x is None or (place != running + 1 and not again):
                 return
             if running and running not in {number for number, *_ in part.apart}:
                 end(running, x if place <= len(part.layers) or part.last_seen else None)

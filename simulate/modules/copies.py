@@ -11,6 +11,8 @@ _HEAD = 64
 _LOOKED_AT, _VALUES = 4096, 64
 # How far sin^2 + cos^2 may be from 1 in single precision.
 _ROUNDED = 1e-3
+# The number of entries of a row from which on its order is no chance.
+_ORDERED = 16
 
 
 def copies(module: nn.Module) -> list[tuple[str, ...]]:
@@ -67,7 +69,15 @@ def _is_drawn(parameter: Tensor) -> bool:
     if parameter.ndim < 2 or parameter.shape[0] < 2 or not parameter.is_floating_point():
         return False
     values = parameter.detach().flatten()[:_LOOKED_AT]
-    return len(values.unique()) > min(_VALUES, len(values) // 2) and not _is_of_waves(parameter.detach())
+    drawn = len(values.unique()) > min(_VALUES, len(values) // 2) and not _is_of_waves(parameter.detach())
+    # Random rows of so many entries are not in order: the chance is 2 / 16!.
+    return drawn and not (parameter.ndim == 2 and parameter.shape[1] >= _ORDERED and _in_order(parameter.detach()))
+
+
+def _in_order(table: Tensor) -> bool:
+    """Return whether every row of a table increases, or every row decreases, as a computed range does."""
+    steps = table.diff(dim=1)
+    return bool((steps > 0).all() or (steps < 0).all())
 
 
 def _is_of_waves(table: Tensor) -> bool:

@@ -4,7 +4,7 @@ The tests need no statistics. They take one forward pass, and a backward pass th
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,11 @@ class ExactTests:
         rows: part (the name of a list of layers, or ""), layer (from 1; 0 outside of layers), name (of a norm or
             parameter in the layer), quantity, value. Quantities are those of `dependences` (for layers and the whole
             module), of `norm_response` with norm_says (1 if the class is called a norm), of `OperationWatcher.rows` and
-            of `prediction_facts`. Further quantities are block_begins and window (`blocks`), document_begins (if an
-            input marks documents), and logit_scale and key_size of each attention in a layer: softmax's input is
-            logit_scale times q·k, a sum of key_size products. If it is not, logits_unseen is 1. bias_over_matrix is a
-            bias's root mean square entry divided by its matrix's and by the root of the row length, and bias_constant
+            of `prediction_facts`. Further quantities are kind (equal for layers with attention that have the same
+            modules), block_begins and window (`blocks`), document_begins (if an input marks documents), and logit_scale
+            and key_size of each attention in a layer: softmax's input is logit_scale times q·k, a sum of key_size
+            products. If it is not, logits_unseen is 1. bias_over_matrix is a bias's root mean square entry divided by
+            its matrix's and by the root of the row length, and bias_constant
             is 1 if all entries of a bias are equal. repeated_rows is the share of repeated rows.
         copies: groups of matrices with equal entries, each a tuple of places (part, layer, name).
         by_torch: for each of `copies`, whether an encoder of `torch.nn` made them.
@@ -78,6 +79,7 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
     logits = logits_of(output)
     foreign = unregistered(module, logits, loss, [*given, *observer.asked])
     rows, packed = observer.rows(), observer.packed() | observer.transposed(given)
+    rows += _kinds(lists, {row[:2] for row in rows if row[3] == "logit_std"})
     rows = [row for row in rows if row[3] != "sees_samples" or row[:2] not in packed]
     if logits is not None and logits.requires_grad:
         facts = prediction_facts(loss, logits, built.inputs)
@@ -135,6 +137,24 @@ def _whole_sight(
                 later = dependences(embedded, logits, axis_told).get("sees_later", 0.0)
                 sight["sees_label"] = max(later, sight.get("sees_label", 0.0))
     return sight
+
+
+def _kinds(lists: Sequence[LayerList], attending: Set[tuple[str, int]]) -> list[Row]:
+    """Return a number for the kind of each layer with attention.
+
+    Layers of one kind have modules of the same names, classes, parameter shapes and attention windows.
+    """
+    numbers: dict[tuple[Any, ...], int] = {}
+    rows: list[Row] = []
+    for at, layer in (((part.name, k), layer) for part in lists for k, layer in enumerate(part.layers, 1)):
+        structure = tuple(
+            (name, type(one), *(str(at) for at in vars(one).items() if "window" in at[0]),
+             *(weight.shape for weight in one.parameters(recurse=False)))
+            for name, one in layer.named_modules()
+        )  # fmt: skip
+        if at in attending:
+            rows.append((*at, "", "kind", float(numbers.setdefault(structure, len(numbers)))))
+    return rows
 
 
 def _innermost(lists: Sequence[LayerList]) -> tuple[str, ...]:

@@ -203,6 +203,29 @@ class Loose(Model):
         return self.head(self.last(x))
 
 
+class Looped(Loose):
+    """The layers run three times in turn, as with tied layers."""
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for layer in 3 * list(self.layers):
+            x = x + layer["up"](layer["norm"](x))
+        return self.head(self.last(x))
+
+
+def taking_turns(number, window=4):
+    """Return a layer; every second one has a window, and logits four times as large."""
+    layer = Layer(number + 1)
+    layer.window = window * (number % 2)
+    layer.q.weight.data[:WIDTH] *= 1 + 3 * (number % 2)
+    return layer
+
+
+def test_attention_of_two_kinds_is_compared_within_its_own():
+    alike = judged(made(layer=partial(taking_turns, window=0)))
+    assert any("times the other layers'" in alarm.what for alarm in alike.alarms)
+
+
 class Turned(Layer):
     def forward(self, x):
         return super().forward(x.transpose(0, 1)).transpose(0, 1)
@@ -233,15 +256,17 @@ class Gated(Layer):
 
 def with_tables():
     module, angles = made(), torch.arange(12.0)[:, None] * 0.1 ** torch.arange(WIDTH // 2)
-    for name in ("first", "second"):
-        module.register_parameter(name, nn.Parameter(torch.cat([angles.sin(), angles.cos()], 1)))
+    for number, name in enumerate(("first", "second", "third", "fourth")):
+        shares = torch.linspace(0, 1, WIDTH).repeat(3, 1)
+        table = shares if number > 1 else torch.cat([angles.sin(), angles.cos()], 1)
+        module.register_parameter(name, nn.Parameter(table))
     return module
 
 
 @pytest.mark.parametrize(("make", "loss"), [
     (Loose, None), (partial(Hidden, layer=Turned), lambda y: y["hidden"].square().mean()),
     (Padded, lambda y: functional.cross_entropy(y.flatten(0, 1), IDS.flatten()[:24])),
-    (partial(made, layer=Gated), None),
+    (partial(made, layer=Gated), None), (Looped, None), (partial(made, layer=taking_turns), None),
     (with_tables, None),
 ])  # fmt: skip
 def test_healthy_streams_gates_and_tables_raise_no_alarm(make, loss):

@@ -58,15 +58,11 @@ READ = {
     "sam_vision_model": "initializer_range is 1e-10",
     "attn_orthog_projected_values": "orthog_project flattens positions with the width and projects on all of them",
 }  # fmt: skip
-# What the first run on the modules kept aside found. Later numbers are not held out: the rule on outputs without a
-# gradient, and the numbers that show an alarm's truth, were changed after it.
+# What the first run on each list of modules kept aside found; rules were changed after the first list. Of the second
+# 13 families were not reached, and three alarms that softmax selects one key count as true.
 FIRST_RUN = {
-    "rules of commit": "03aafbf2", "modules": 155, "with an alarm": 28,
-    "with a false alarm": [
-        "edgenext_small_rw", "gcvit_xtiny", "post, epsilon", "post, gelu", "post, no bias", "post, relu",
-        "qwen3_vl_moe_vision", "sew", "vjepa2", "wav2vec2", "levit.LeViT", "wwt.WWT", "RWKV",
-        "attn_data_dependent_alibi+weight_tie_layers",
-    ],
+    "list of commit": "1de0fb00", "modules": 179, "with an alarm": 23, "of the list before": "14 false of 155",
+    "with a false alarm": ["gmixer_12_224", "FNet", "RetNet", "pre_and_post_norm+use_derf"],
 }  # fmt: skip
 # Layers that are compared, and a matrix's shorter side.
 _FEWEST, _SHORTEST = 3, 8
@@ -461,7 +457,7 @@ def test_classes(kept_folder):
     assert not any("fails" in one for one in healthy.values())
 
 
-@pytest.mark.xfail(reason="8 of 155 after the first run, which had 14: FIRST_RUN", strict=True)
+@pytest.mark.xfail(reason="4 of 179 in the first run: FIRST_RUN", strict=True)
 def test_modules_kept_aside(kept_folder):
     found = summary({key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}, {})
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]
