@@ -62,10 +62,7 @@ class T5:
         # The file's word for it scales outputs, or not, in classes that tie both ends whatever it says.
         scaled = self.scaled and r.left.get("tie_word_embeddings") is not False
         scaled = r.switch("scale_decoder_outputs", default=scaled) if self.scaled else scaled
-        _tied(
-            r,
-            "without a scaled output, the logit of a token's own id makes its loss larger still" if not scaled else "",
-        )
+        _tied(r, "without a scaled output, the logit of a token's own id makes its loss larger" if not scaled else "")
         root = (width / heads if head_width * heads == in_file else head_width) ** 0.5
         return {
             "width": width,
@@ -131,9 +128,7 @@ class Bart:
         for name, here in (("decoder_attention_heads", heads), ("decoder_ffn_dim", hidden)):
             other = r.count(name)
             if other != here:
-                raise ValueError(
-                    f"{name} must be the encoder's, {here}, got {other}: here, encoder and decoder must agree."
-                )
+                raise ValueError(f"{name} must be the encoder's, {here}, got {other}: both must agree here.")
         without_dropout(r)
         vocab = r.count("vocab_size")
         words = r.count("decoder_vocab_size", default=vocab)
