@@ -156,7 +156,7 @@ GAPS = (
     Gap(
         ("prediction", *_RESPONSE),
         "two residual streams with a norm before or after branches, or with scaled branch inputs",
-        "two residual streams with plain branches that read the normalized stream",
+        "two streams whose branches read the normalized one and are added as they are",
         "the rules of two residual streams are derived only for these",
         has_other_two_streams,
     ),
