@@ -58,11 +58,11 @@ READ = {
     "sam_vision_model": "initializer_range is 1e-10",
     "attn_orthog_projected_values": "orthog_project flattens positions with the width and projects on all of them",
 }  # fmt: skip
-# What the first run on each list of modules kept aside found; rules were changed after the first list. Of the second
-# 13 families were not reached, and three alarms that softmax selects one key count as true.
+# What the first run on each list of modules kept aside found; rules were changed after the first list. In the second
+# three alarms that softmax selects one key count as true.
 FIRST_RUN = {
-    "list of commit": "1de0fb00", "modules": 179, "with an alarm": 23, "of the list before": "14 false of 155",
-    "with a false alarm": ["gmixer_12_224", "FNet", "RetNet", "pre_and_post_norm+use_derf"],
+    "list of commit": "1de0fb00", "modules": 187, "with an alarm": 24, "of the list before": "14 false of 155",
+    "with a false alarm": ["gmixer_12_224", "FNet", "RetNet", "pre_and_post_norm+use_derf", "qwen3_5_text"],
 }  # fmt: skip
 # Layers that are compared, and a matrix's shorter side.
 _FEWEST, _SHORTEST = 3, 8
@@ -457,7 +457,7 @@ def test_classes(kept_folder):
     assert not any("fails" in one for one in healthy.values())
 
 
-@pytest.mark.xfail(reason="4 of 179 in the first run: FIRST_RUN", strict=True)
+@pytest.mark.xfail(reason="5 of 187 in the first run: FIRST_RUN", strict=True)
 def test_modules_kept_aside(kept_folder):
     found = summary({key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}, {})
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]
