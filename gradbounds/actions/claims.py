@@ -47,7 +47,7 @@ def draw_published(name: str, path: Path) -> Result:
     """Draw the published points of a claim's source over theory, which takes seconds, and name the file.
 
     Raises:
-        ValueError: there is no such claim, or none of its source's figures was read, or the file cannot be written.
+        ValueError: the claim is unknown, none of its source's figures was read, or the file cannot be written.
     """
     from figures.published import published, published_panels  # late: a list of the claims needs no pictures
     from gradbounds.figure_files import save

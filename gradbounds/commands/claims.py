@@ -27,7 +27,7 @@ class Claims(WithJson):
         """List the statements, or explain one.
 
         Raises:
-            ValueError: there is no such claim, none of its source's figures was read, or `all` is set without a claim.
+            ValueError: the claim is unknown, none of its source's figures was read, or `all` is set without a claim.
         """
         from gradbounds.actions.claims import draw_published, explain, list_claims
 

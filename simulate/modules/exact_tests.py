@@ -148,9 +148,9 @@ def _kinds(lists: Sequence[LayerList], attending: Set[tuple[str, int]]) -> list[
     rows: list[Row] = []
     for at, layer in (((part.name, k), layer) for part in lists for k, layer in enumerate(part.layers, 1)):
         structure = tuple(
-            (name, type(one), *(str(at) for at in vars(one).items() if "window" in at[0]),
-             *(weight.shape for weight in one.parameters(recurse=False)))
-            for name, one in layer.named_modules()
+            (name, type(module), *(str(value) for value in vars(module).items() if "window" in value[0]),
+             *(weight.shape for weight in module.parameters(recurse=False)))
+            for name, module in layer.named_modules()
         )  # fmt: skip
         if at in attending:
             rows.append((*at, "", "kind", float(numbers.setdefault(structure, len(numbers)))))
