@@ -101,7 +101,7 @@ def text_lines(stack: Stack, text: str | None, line: FirstLine | None = None) ->
         return [
             "Text: token frequencies follow Zipf's law with exponent 1, because no English law is known",
             f"for a vocabulary of {stack.vocab:,} (least: {LEAST_VOCAB:,}). Another text can halve or double "
-            "the norm: --text FILE.",
+            "the norm. --text FILE uses your own text.",
         ]
     if text not in KINDS:
         return []

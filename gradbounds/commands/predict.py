@@ -47,8 +47,8 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
 class Predict(ModelFlags):
     """Print the card of a network: its first step, layers and learning rates by large-width theory, on one screen.
 
-    The network comes from a config.json (--config), a published model (--like) or flags. Flags override its fields.
-    Other views are --batch, --bound, --first-step and --logged; docs/configurations.md lists valid combinations.
+    The network comes from a config.json (--config), a published model (--like) or flags, which override its fields.
+    Other views: --batch, --bound, --first-step, --logged (docs/configurations.md lists valid combinations).
     """
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
@@ -65,9 +65,9 @@ class Predict(ModelFlags):
         optional("time limit of the theory", "90s|10m|2h", default="a minute"),
     ] = None
     memory: Annotated[str | None, optional("memory limit of the theory", "500MB|4GB", default="4GB")] = None
-    dry_run: Annotated[bool, optional("print the cost and the method of the theory, and stop", None)] = False
+    dry_run: Annotated[bool, optional("print cost and method of the theory, then stop", None)] = False
     out: Annotated[Path | None, optional("folder for tables and figures (default: none)", "FOLDER")] = None
-    bound: Annotated[bool, optional("print Theorem 1's bound, the prediction and their ratio", None)] = False
+    bound: Annotated[bool, optional("Theorem 1's bound, the prediction, their ratio", None)] = False
     latex: Annotated[bool, optional("print the bound as LaTeX; requires --bound", None)] = False
     first_step: Annotated[bool, optional("predict critical learning rates of the first step", None)] = False
     optimizer: Annotated[

@@ -205,7 +205,7 @@ def test_flags_take_registered_names(capsys):
     register_squared_relu()
     # It is refused for what it is, not as a name.
     assert main(["predict", "--bound", "--activation", "own.squared_relu"]) == 2
-    assert "for Theorem 1, got activation = own.squared_relu" in capsys.readouterr().err
+    assert "the paper's setting, got activation = own.squared_relu" in capsys.readouterr().err
     assert main(["predict", "--bound", "--activation", "cubed_relu"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gradbounds: --activation must be one of 'relu', ")

@@ -207,7 +207,7 @@ def test_compare(png_alone, tmp_path, monkeypatch, capsys):
     ]
     assert main([*one, "--draws", "4", "--tokens", "2", "--vocab", "4"]) == 0
     said = capsys.readouterr().out
-    assert "No exponents in L: they need at least 3 depths, got L = 4." in said and "flat means below 1.1" in said
+    assert "No exponents in L: they require at least 3 depths, got L = 4." in said and "flat: below 1.1" in said
     monkeypatch.chdir(tmp_path)
     assert main([*COMPARE, *one[len(COMPARE) + 2 :], "--draws", "4", "--tokens", "2", "--vocab", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["norms"]
@@ -216,7 +216,7 @@ def test_compare(png_alone, tmp_path, monkeypatch, capsys):
     assert "draws must be an integer of at least 2, got 1" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
     assert main(["predict", "--bound", "--placement", "peri"]) == 2
-    assert "for Theorem 1, got placement peri" in capsys.readouterr().err
+    assert "the paper's setting, got placement peri" in capsys.readouterr().err
 
 
 def test_depth_exponents():

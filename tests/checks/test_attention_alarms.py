@@ -155,5 +155,5 @@ def test_a_sum_near_1_has_its_digits():
         layer.attention.causal = False
         layer.attention.q.weight.data.mul_(0.1)
     (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("attention")]
-    (total,) = re.findall(r"add up to ([0-9.]+) over its keys, not to 1", what)
+    (total,) = re.findall(r"add up to ([0-9.]+) over its keys instead of 1", what)
     assert abs(float(total) - 1) > 0.02

@@ -186,7 +186,7 @@ def test_a_configuration_of_two_lists_is_of_neither():
     _, words, loss = made("nanoGPT-like", width=64, depth=4)
     theories = gb.probe(Two(), words, loss=loss).growth
     assert len(theories) == 2
-    assert all(theory.of.startswith("Pre-LN with layers") for theory in theories)
+    assert all(theory.of.startswith("Pre-LN, if every layer") for theory in theories)
 
 
 def test_what_theory_says_nothing_of():
@@ -220,7 +220,7 @@ def test_many_tokens_are_predicted_at_as_many_as_are_cheap(monkeypatch):
     assert asked == [16, 8, 4]
     monkeypatch.setattr(rules, "_SECONDS", 0.0)
     monkeypatch.setattr(rules, "predict", plain)
-    assert gb.probe(module, inputs, loss=loss).growth[0].of.startswith("Pre-LN with layers")
+    assert gb.probe(module, inputs, loss=loss).growth[0].of.startswith("Pre-LN, if every layer")
 
 
 def test_a_factory_of_one_module_has_its_stack_beside_it(tmp_path, monkeypatch, capsys):

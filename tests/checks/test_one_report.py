@@ -68,7 +68,7 @@ def test_steps_of_the_report_are_those_of_the_module():
         y = module.words(words)
         smaller = [float((y := layer(y)).square().mean()) for layer in module.layers]
     assert (
-        f"drawn sqrt(2L) smaller; mean squared activation then grows {smaller[-1] / smaller[0]:.3g} times"
+        f"initialized sqrt(2L) times smaller; mean squared activation then grows {smaller[-1] / smaller[0]:.3g} times"
         in "\n".join(report.lines())
     )
 
@@ -76,7 +76,7 @@ def test_steps_of_the_report_are_those_of_the_module():
 def test_a_module_of_another_loss_and_of_its_own():
     module, words, _ = made("decoder")
     report = gb.probe(module, words, loss=lambda y: y.square().mean())
-    assert report.lines()[1].endswith("it is not a cross-entropy of the output.")
+    assert report.lines()[1].endswith("the loss is not a cross-entropy of the output.")
 
     class Own(nn.Module):
         def __init__(self):
@@ -256,7 +256,7 @@ def test_logged_squares_and_clipped_norms_stand_beside_the_module_s_own(tmp_path
         (
             clipped | {"grad_norm": whole},
             ("--logged-as", f"clipped:{whole / 4:.17g}"),
-            "Read as the norm from before and",
+            "Read as the total norm before clipping to",
         ),
     ):
         code, text, ratios = result_of(of, *words)
@@ -268,7 +268,7 @@ def test_logged_squares_and_clipped_norms_stand_beside_the_module_s_own(tmp_path
     assert "matrices are only compared with one another." in text
     for words, message in (
         (("sum",), "--logged-as cannot be mean or sum in a probe"),
-        (("clipped:1e-9",), "--logged-as must have what the gradient was clipped to, got clipped:1e-09"),
+        (("clipped:1e-9",), "--logged-as must give the clipping threshold of the log, got clipped:1e-09"),
     ):
         code, text, _ = result_of(norms, "--logged-as", *words)
         assert code == 2

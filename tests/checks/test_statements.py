@@ -208,7 +208,7 @@ def test_flags_of_statements(capsys):
     assert main(["verify", "--source", "kell"]) == 2
     assert "Did you mean keel?" in capsys.readouterr().err
     assert main(["verify", "--source", "keel", "--draws", "8"]) == 2
-    assert "which every statement has of its own" in capsys.readouterr().err
+    assert "because every statement sets its own" in capsys.readouterr().err
 
 
 def test_a_variant_is_another_row():

@@ -86,7 +86,7 @@ def test_equal_figures_are_equal_files(small_grid, tmp_path):
 
 def test_scaling_without_a_series(small_grid):
     table = last_layer_table(small_grid).query("width == 64")
-    with pytest.raises(ValueError, match="^table must have two cells that differ in width alone"):
+    with pytest.raises(ValueError, match="^table must have two cells that differ only in width"):
         longest_series(table, "width")
 
 
@@ -171,7 +171,7 @@ def test_concentration():
         for name in ("predicted", "example"):
             wanted = table[table["placement"] == placement][name].to_numpy()
             assert any(np.allclose(curve, wanted) for curve in curves), name
-    with pytest.raises(ValueError, match="^cells must have some with tokens = 1"):
+    with pytest.raises(ValueError, match="^cells must include tokens = 1"):
         excess_table([sample(Stack(width=8, depth=1, vocab=2), draws=2, seed=0)])
 
 

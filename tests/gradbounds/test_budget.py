@@ -188,7 +188,7 @@ def test_a_slow_machine_goes_the_same_way_and_refuses(monkeypatch):
         way(stack, None, replace(ENOUGH, is_clocked=True))
     longer = replace(ENOUGH, seconds=6000.0, is_clocked=True)
     assert way(stack, None, longer).arguments == quick[0].arguments
-    with pytest.raises(OverBudgetError, match="theory of two sequences by .* takes about 1.4 h and"):
+    with pytest.raises(OverBudgetError, match="theory for two sequences with .* takes about 1.4 h and"):
         scale_of_batch(stack, None, None, replace(ENOUGH, is_clocked=True))
 
 

@@ -120,7 +120,7 @@ def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):
     said = capsys.readouterr().out
     assert code == 0, said
     assert "0 agree within 3%" in said, "widths of 8 to 32 are shown, not judged"
-    assert "Nothing is judged" in said
+    assert "No number is judged" in said
     assert "not wide enough: 4 layers need d >= 320" in said or "not wide enough: the logits need" in said
     assert "T1   Pre-LN, exponent in d (V = d, L = 2, n = 3)" in said
     assert main(["figures", str(run)]) == 0
@@ -135,7 +135,7 @@ def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsy
     assert main(["sweep", "--width", "8", "--depth", "2", "--draws", "2", "--out", str(tmp_path / "run")]) == 0
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
     said = capsys.readouterr().out
-    assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
+    assert "not drawn: gradient_against_width: table must have two cells that differ only in width" in said
     assert len(list((tmp_path / "figures").iterdir())) == 6
 
 

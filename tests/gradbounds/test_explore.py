@@ -117,7 +117,7 @@ def test_the_words_are_those_of_predict(served, capsys):
     _, content = asked(served, "predict", {"fields": SMALL | {"placement": "peri"}})
     assert main(["predict", "--all", "--placement", "peri", *flags_of(SMALL)]) == 0
     _, whole = asked(served, "lines", {"fields": SMALL | {"placement": "peri"}})
-    tables = next(k for k, line in enumerate(whole["lines"]) if line.startswith("By large-width theory"))
+    tables = next(k for k, line in enumerate(whole["lines"]) if line.startswith("Large-width theory"))
     assert capsys.readouterr().out.rstrip("\n").endswith("\n".join(whole["lines"][tables:]))
     assert set(content["stands_out"]) < set(whole["lines"])
     ratios = {one["head"][4:]: one["predicted"][0] / one["predicted"][-1] for one in content["series"] if one["matrix"]}
@@ -130,7 +130,7 @@ def test_the_words_are_those_of_predict(served, capsys):
     (line,) = (each for each in asked(served, "lines", uneven)[1]["lines"] if "evens out" in each)
     assert asked(served, "lines", uneven)[1]["evened"] == line
     assert precomputed._answer("predict", uneven)["evened"] == line
-    assert "may be off by more than 3%" in content["trust"][0]
+    assert "by more than 3%" in content["trust"][0]
     assert content["paper"] is None
 
 
@@ -190,9 +190,7 @@ def test_networks_are_compared_in_the_words_of_predict(served, capsys):
     assert "\n".join(lines) in capsys.readouterr().out
     norms = [predict(Stack(placement=each, **{name: int(value) for name, value in SMALL.items()})) for each in PAPER]
     ratios = [(norms[1][f"grad_sq_{role}"][-1] / norms[0][f"grad_sq_{role}"][-1]) ** 0.5 for role in ("W1", "W2", "WV")]
-    assert (
-        f"norms are {min(ratios):.3g} (" in content["words"][0] and f"to {max(ratios):.3g} times" in content["words"][0]
-    )
+    assert all(f"{ratio:.3g} (" in content["words"][0] for ratio in (min(ratios), max(ratios)))
     assert content["words"][1].startswith("<b>: ")  # which the page sets as text
     for wrong in ({"networks": networks[:1], "names": ["a"]}, {"networks": networks, "names": [1, 2, 3]}, []):
         assert asked(served, "compare", wrong)[0] == 400
@@ -231,7 +229,7 @@ def test_a_first_step(monkeypatch):
     assert [one["optimizer"] for one in content["rates"]] == ["sgd", "adam"]
     rates = [one["critical_rate"] for one in content["rates"]]
     assert rates[0] != rates[1] and all(0 < rate < 100 for rate in rates)
-    assert sum("Critical rate" in line for line in content["lines"]) >= 2
+    assert sum("critical rate" in line.lower() for line in content["lines"]) >= 2
     monkeypatch.setattr(explore_answers, "STEP_SECONDS", 0.001)
     refused = answer("first_step", {"fields": SMALL | {"depth": "1", "tokens": "1"}})["rates"]
     assert all("more than" in one["no_rule"] for one in refused)

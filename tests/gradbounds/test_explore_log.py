@@ -48,7 +48,7 @@ def test_the_first_line_of_a_log(capsys):
         name: known[name] for name in ("loss", "gradient_norm")
     }
     assert (content["tokens"], content["text"], content["longer"]) == (4, None, "")
-    with pytest.raises(ValueError, match="are not Gaussian then"):
+    with pytest.raises(ValueError, match="are then not Gaussian"):
         answer("batch", {"fields": SMALL | {"normalization": "tanh"}, "batch": "6"})
 
 

@@ -44,7 +44,7 @@ HOSTILE = [
     ),
     (("predict", "--bound", "--placement", "preln"), "got 'preln'. Did you mean pre?"),
     (("claims", "W33"), "got 'W33'. Did you mean W3?"),
-    (("claims", "Peri-LN"), "got 'Peri-LN'. What is known of Peri-LN is in docs/theory.md."),
+    (("claims", "Peri-LN"), "got 'Peri-LN'. docs/theory.md describes Peri-LN."),
     (("predict", "--ffn", "SwiGLU"), "). SwiGLU is ffn gated with activation silu. See gradbounds"),
     (("predict", "--activation", "reglu"), "got 'reglu'. ReGLU is ffn gated with activation relu."),
     (("predict", "--ffn", "gate"), "). Did you mean gated? See gradbounds"),

@@ -110,7 +110,7 @@ def test_a_run_of_several_ways_to_sample_is_no_recipe(tmp_path, cells, capsys):
     run = gb.sweep(cells, draws=16, seed=0, out=tmp_path / "mine")
     assert [one.key for one in Run.open(run.folder).planned()] == [one.key for one in cells]
     assert main(["sweep", "--file", str(run.folder / "manifest.toml"), "--dry-run"]) == 2
-    assert "sampled in several ways, or on a text" in capsys.readouterr().err
+    assert "sampled in several ways or on a text" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_request_is_looked_at_and_refused(tmp_path, capsys):

@@ -295,7 +295,7 @@ KINDS: dict[str, Kind] = {
     ),
     "two factors of 0 in a row": Kind("K4", _ALARM, _NEVER, PRE, _plant(_zeros(gate="parameter", ends=True))),
     "a buffer of 0": Kind("K4", _ALARM, _NEVER, PRE, _plant(_zeros(gate="buffer"))),
-    "a head of 0": Kind("K4", _NAMED, "get gradient 0 at the first step, .* must move", _UNTIED, _plant(_head(0.0))),
+    "a head of 0": Kind("K4", _NAMED, "get gradient 0 at .* must change first", _UNTIED, _plant(_head(0.0))),
     "healthy: last matrices of 0": Kind("K4", (), "", PRE, _plant(_zeros(ends=True))),
     "healthy: ReZero": Kind("K4", (), "", PRE, _plant(_zeros(gate="parameter"))),
     "healthy: two experts, divided": Kind("K4", (), "", _ROUTED, _plant(_routed(2, divided=True))),

@@ -107,9 +107,9 @@ def test_files(tmp_path):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LLAMA | {"model_type": ["llama"]}, "model_type must be text, got ['llama']."),
-        ({"model_type": {"llava": 1}, "text_config": LLAMA}, "model_type must be text, got {'llava': 1}."),
-        ({"model_type": "llava", "text_config": {"model_type": [1]}}, "model_type must be text, got [1]."),
+        (LLAMA | {"model_type": ["llama"]}, "model_type must be a word, got ['llama']."),
+        ({"model_type": {"llava": 1}, "text_config": LLAMA}, "model_type must be a word, got {'llava': 1}."),
+        ({"model_type": "llava", "text_config": {"model_type": [1]}}, "model_type must be a word, got [1]."),
         (
             GEMMA3 | {"model_type": "gemma2", "query_pre_attn_scalar": -1},
             "query_pre_attn_scalar must be above 0, got -1.",
