@@ -301,7 +301,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         for note in notes
         if note.what == "default" and note.field in {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
     )
-    return lines + [f"The file lacks sizes, and has its class's: {lacking}"] * bool(lacking)
+    return lines + [f"The file lacks sizes; its class sets them: {lacking}"] * bool(lacking)
 
 
 def _drawn(
