@@ -331,7 +331,11 @@ def _of_law(law: TextLaw) -> list[str]:
         f"Probability of equal labels: {law.same_word_labels:.3g} after equal tokens, "
         f"{law.other_word_labels:.3g} after different ones.",
     ] + (
-        ["Within a sequence: {:.3g} for equal tokens, else {:.3g}.".format(*law.labels_within)]
+        [
+            "Equal labels within a sequence: {:.3g} after equal tokens, {:.3g} after different ones.".format(
+                *law.labels_within
+            )
+        ]
         if law.labels_within
         else []
     )

@@ -98,7 +98,8 @@ def predict_rate(
     law = of_text or TextLaw.distinct(stack.vocab)
     first = rate / (warmup_steps or 1)
     compared = of_text is not None and "sgd" not in optimizers  # the factor of the batch needs SGD's step
-    seconds = (len(optimizers) + compared) * seconds_of(stack)
+    solved_again = 2 * ("muon" in optimizers)  # its noise with the rank of a text, whole and alone
+    seconds = (len(optimizers) + compared + solved_again) * seconds_of(stack)
     with shown(f"predicting step 1 of {len(optimizers)} optimizers", seconds):
         by_name = {name: batch_step(stack, name, batch, law) for name in optimizers}
     scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)

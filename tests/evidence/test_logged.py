@@ -136,7 +136,7 @@ def test_step_1_of_sampled_networks(kept_folder, tmp_path):
 
 
 def on_text(folder: Path, file: Path, units: str) -> dict[str, Any]:
-    """How far five networks' first steps on windows of a text are from `predict --logged` with its law."""
+    """Return the distance of five networks' first steps on a text from `predict --logged` with the text's law."""
     setting, ids = text_networks.Setting.of(f"256-4-64-{units}-windows"), np.array(file.read_text().split(), dtype=int)
     log, offs = folder / "log.jsonl", []
     fields = {name: value for name, value in asdict(setting.stack).items() if value != getattr(Stack, name, None)}

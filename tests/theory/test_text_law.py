@@ -9,7 +9,7 @@ import pytest
 import gradbounds as gb
 from gradbounds import Stack, TextLaw, noise_scale, predict
 from theory.mean_field.attention.words import probe_weights
-from theory.mean_field.inputs import attention_pattern, word_inputs
+from theory.mean_field.inputs import attention_pattern, text_inputs, word_inputs
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
 from theory.mean_field.text_groups import TextLayout
@@ -56,6 +56,17 @@ def test_counts_of_a_text():
     follows = [[words[i + 1] == word for i in places if words[i] == word] for word in "abc"]
     np.testing.assert_allclose(law.own_labels, [*map(np.mean, follows), 0.0])
     assert law.within > law.across
+
+
+def test_labels_of_one_sequence_have_their_own_chances():
+    law = replace(TextLaw.zipf(1.0, 64), labels_within=(0.9, 0.4))
+    two = replace(SMALL, sequences=2)
+    tokens = TextLayout.of(token_groups(6, causal=True).repeated(2), law)
+    same, one_word = text_inputs(two, tokens, law).same_label[0], tokens.one_word > 0
+    other = ~np.eye(len(same), dtype=bool)
+    for block, chances in ((tokens.one_sequence, (0.9, 0.4)), (~tokens.one_sequence, (law.across, law.across))):
+        for equal, chance in zip((one_word, ~one_word), chances, strict=True):
+            np.testing.assert_allclose(same[block & equal & other], chance)
 
 
 def test_laws():

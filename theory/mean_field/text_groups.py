@@ -325,7 +325,7 @@ class TextLayout(GroupLayout):
         return np.asarray(np.sqrt(unknown * unknown.T * variance) / (seen * seen.T * same))
 
     def repeat_extremes(self, entries: int) -> Array:
-        """Whether a text shares more ids than the mean text (1) or fewer (-1), (entries or 1, 2 R, 2 R or 1).
+        """Return 1 for a text that shares more ids than the mean text, else -1, (entries or 1, 2 R, 2 R or 1).
 
         With two sequences, rows of the first take one sign and rows of the second the other, so that their pairs have
         both. Otherwise the entries of a batch alternate; with an odd number of entries all signs are 0.
