@@ -168,7 +168,7 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
 _FAR = "Batch's squared gradient / its approximation by few positions: {:.2g}; errors were measured from 0.2 on."
 _MUON = (
     "Muon on captions, 16 and 64 sequences: the fall of the loss was within its error in 7 of 8 networks whose\n"
-    "batch is known. The curvature was up to 2 times the predicted one, and the critical rate up to 1.75 times."
+    "batch is known. The curvature was up to 2 times the predicted one, and the critical rate up to 1.9 times."
 )
 _UNSCALED = "The batch's gradient is unknown here. With small embeddings, these critical rates are far too small."
 _LIMITS = (
