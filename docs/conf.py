@@ -67,6 +67,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),  # a script prints what it says
     "within_subsection_order": "page_layout.ByDifficulty",
     "min_reported_time": 1e9,
+    "default_thumb_file": str(ROOT / "docs" / "static" / "favicon.svg"),  # of a script without a picture
     "image_scrapers": ("page_layout.drawn_as_svg",),
     "matplotlib_animations": False,
 }
