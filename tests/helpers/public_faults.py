@@ -15,20 +15,20 @@ from tests.helpers.public_families import AXIS_NOT_TOLD, AXIS_TOLD, Routed, of_t
 from tests.helpers.single_modules import CAUSAL, HEALTHY, Single
 from tests.helpers.written_attention import rewrite
 
+# Whose attention can be written out.
 ATTENDING = ("decoder", "nanoGPT-like", "ViT-like", "Llama", "GPT-2", "BERT")
-"""Whose attention can be written out."""
+# Whose layers add to the stream, with no norm behind.
 PRE = ("decoder", "nanoGPT-like", "without attention", "ViT-like", "torch.nn, Pre-LN", "Llama", "GPT-2")
-"""Whose layers add to the stream, with no norm behind."""
+# And whether norms stand first.
 OF_TORCH = {"torch.nn, Pre-LN, words": True, "torch.nn, Post-LN, words": False}
-"""And whether norms stand first."""
 WITH_BIASES = ("nanoGPT-like", "ViT-like", "torch.nn, Pre-LN", "torch.nn, Post-LN", "GPT-2", "BERT")
 # Maps that write into the stream, and the second of them in a layer.
 _ENDS = ("o", "proj", "down", "linear2", "out_proj", "o_proj", "down_proj", "c_proj")
 _SECOND = ("down", "mlp.down_proj", "mlp.c_proj")
 _HEADS = ("head", "lm_head", "cls.predictions.decoder", "words")
 
+# Of a family, a number of a layer, a width and a depth.
 Planted = Callable[[str, int, int, int], Single]
-"""Of a family, a number of a layer, a width and a depth."""
 
 
 @dataclass(frozen=True, slots=True)
