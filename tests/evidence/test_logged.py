@@ -61,8 +61,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 VARIED: dict[str, list[Any]] = {
     "width": [64, 128, 256], "depth": [2, 4, 8], "tokens": [8, 16, 32], "vocab": [128, 512, 2048],
-    "sequences": [1, 4, 16], "depth_scaling": ["depth", "none"], "embeddings": ["untied", "tied"], "placement": ["pre", "pre", "post"],
-    "units": ["gelu", "relu", "swiglu"], "exponent": [None, None, 1.0],
+    "sequences": [1, 4, 16], "depth_scaling": ["depth", "none"], "embeddings": ["untied", "tied"],
+    "placement": ["pre", "pre", "post"], "units": ["gelu", "relu", "swiglu"], "exponent": [None, None, 1.0],
 }  # fmt: skip
 """Values of random networks, whose norms' deviations are compared with the printed ones."""
 FITTED, HELD_OUT, DRAWS = 24, 24, 40
