@@ -37,7 +37,7 @@ from theory.first_step.outputs import (
     sampled_outputs,
     step_statistics,
 )
-from theory.first_step.rules import RULES
+from theory.first_step.rules import RULES, Rules
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
 from theory.first_step.tangent import Down, TwoPassSolution
@@ -137,7 +137,7 @@ def first_step(
 
 
 def moves_of_outputs(
-    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs, rules: Rules = RULES
 ) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:
     """Return the changes of logits, the variances of their random part, and squared norms of steps and weights.
 
@@ -148,11 +148,12 @@ def moves_of_outputs(
         optimizer: name of the optimizer.
         chosen: roles of the matrices that are stepped.
         outputs: softmax and gradients at the logits.
+        rules: the optimizers' rules.
     """
     if holds_words(solution.stack):
-        step = TiedStep.of(solution, optimizer, chosen, outputs)
+        step = TiedStep.of(solution, optimizer, chosen, outputs, rules)
         return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
-    taken = _take_step(solution, optimizer, chosen, outputs, None)
+    taken = _take_step(solution, optimizer, chosen, outputs, None, rules)
     return taken.moves(slice(None), outputs.r)[0], taken.speeds, _squared_updates(outputs, taken)
 
 
@@ -211,8 +212,9 @@ class _Step:
 
 
 def _take_step(
-    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None
-) -> _Step:
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None,
+    rules: Rules = RULES,
+) -> _Step:  # fmt: skip
     """Compute a step from sampled outputs.
 
     Args:
@@ -221,12 +223,13 @@ def _take_step(
         chosen: roles of the matrices that are stepped.
         drawn: softmax and gradients at the logits.
         kernel: Gram matrix of the gradients at the output tokens; None for that of the sampled outputs.
+        rules: the optimizers' rules.
     """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
-    output = OutputMatrix.of(solution.stack, solution.output, solution.transform) if "Wemb" in chosen else None
+    output = OutputMatrix.of(stack, solution.output, solution.transform, rules) if "Wemb" in chosen else None
     words = output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and output.tied else None
-    steps = solution.steps(RULES[optimizer], down, chosen, words)
+    steps = solution.steps(rules[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
     return _Step(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output)
