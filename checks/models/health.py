@@ -348,8 +348,8 @@ def _outliers(
     """Find layers whose value differs from the nearest layers' median by more than a limit, and by how much.
 
     Steps of a stream that settles go on changing in one direction, so the first is far from the median of the next.
-    A layer is part of such a trend if its value and the nearest layers' are in order, and if it lies no further from
-    their range than this range is wide. Five random values are in order once in 60 times.
+    A layer is part of such a trend if its value and the nearest layers' are in order. Five random values are in order
+    once in 60 times. The value must also lie no further from their range than this range is wide.
     """
     for k, value in enumerate(values):
         around = _nearest(values, k, kinds)
