@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,19 +207,27 @@ def predict_logged(
         *layer_lines(layers, unmatched),
         *note_lines(notes),
     ]
+    values = {
+        "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
+        "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
+        "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
+        "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
+        "read_as": read.lines,
+    }  # fmt: skip
     return Result(
         about=f"step 1 of {logged}",
         tables={"causes": verdict.table(read.line)} | ({"layers": layers} if read.line.parameters else {}),
-        values={
-            "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
-            "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
-            "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
-            "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
-            "read_as": read.lines,
-        },
+        values=values,
+        figures={"logged": partial(_drawn, values, layers)},
         lines=lines,
         alarm=verdict.is_fine is False,
-    )  # fmt: skip
+    )
+
+
+def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
+    from figures.logged_step import logged_step  # late: it loads matplotlib
+
+    return logged_step(values, layers)
 
 
 @dataclass(frozen=True)

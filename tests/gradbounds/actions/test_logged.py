@@ -303,6 +303,9 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
     assert "Parameters not compared: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
+    figure = result.plot()
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[2].lines}
+    assert lines["W2"] == pytest.approx([1.0, 1.0, 4.0, 1.0]) and "not as predicted" in figure.get_suptitle()
     fused, _ = compare_with_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
 
