@@ -337,8 +337,8 @@ def _outliers(
     """Find layers whose value differs from the nearest layers' median by more than a limit, and by how much.
 
     Steps of a stream that settles go on changing in one direction, so the first is far from the median of the next.
-    A layer is part of such a trend if its value and the nearest layers' are in order, which five random values are once
-    in 60 times, and if it lies no further from their range than this range is wide.
+    Such a trend has the values of this layer and the nearest ones in order, as five random values are once in 60 times.
+    This layer's value then lies no further from their range than the range is wide.
     """
     for k, value in enumerate(values):
         around = _nearest(values, k, kinds)

@@ -45,8 +45,8 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
     Returns:
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 for a norm, 1 for the identity. "norm_epsilon": the
-        same number for x/sqrt(v + ε), where v is the variance over the last axis, or the mean square if the norm
-        divides by it, and rows count separately. "norm_share": the factor by which epsilon reduces the output's mean
+        same number for x/sqrt(v + ε), where v is each row's variance, or its mean square if the norm divides by it.
+        "norm_share": the factor by which epsilon reduces the output's mean
         square, minus 1: ε/v if all rows have the same v. "norm_divided": the v with this share. Batch and instance
         norms of `torch.nn` are not run again, because they may use stored statistics; their "norm_response" equals
         "norm_epsilon". "norm_far": the response at 10^4 x, where epsilon is negligible. "norm_backward": root mean
