@@ -156,10 +156,13 @@ def _epsilon_alone(divided: Tensor, epsilon: float) -> dict[str, float]:
 
 
 def _variance_of(part: nn.modules.batchnorm._NormBase, x: Tensor) -> Tensor:
-    """Return the variances by which a batch or instance norm divides."""
+    """Return the variance by which a batch or instance norm divides.
+
+    It is averaged over channels, because the variances of few values scatter.
+    """
     kept = part.running_var
     batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
     if kept is not None and not part.training:
-        return kept
+        return kept.double().mean().reshape(1)
     axes = [axis for axis in range(x.ndim) if axis != 1] if batch else list(range(min(2, x.ndim - 1), x.ndim))
-    return x.double().var(axes, correction=0)
+    return x.double().var(axes, correction=0).mean().reshape(1)
