@@ -29,7 +29,7 @@ def layer_growth(table: pd.DataFrame, curves: pd.DataFrame) -> Figure:
         _units(units, wide)
         plain, gated = (wide.loc[wide["ffn"] == ffn, "limit"] for ffn in ("plain", "gated"))
         spans = [f"{limits.min() - 1:.0%} to {limits.max() - 1:.0%}" for limits in (gated, plain)]
-        message(figure, f"A layer of gated units raises the gradient by {spans[0]}, one of plain units by {spans[1]}")
+        message(figure, f"Post-LN: a gated layer raises the gradient by {spans[0]}, a plain one by {spans[1]}")
         _gains(gains, table[table["width"] == widths[0]], curves)
         figure.supxlabel(
             f"lines: closed form; points: samples ± 2 s.e., upper half of $L = {depths[0]}$, $n = {tokens[0]}$, "

@@ -67,6 +67,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),  # a script prints what it says
     "within_subsection_order": "page_layout.ByDifficulty",
     "min_reported_time": 1e9,
+    "default_thumb_file": str(ROOT / "docs" / "static" / "favicon.svg"),  # of a script without a picture
     "image_scrapers": ("page_layout.drawn_as_svg",),
     "matplotlib_animations": False,
 }
@@ -170,6 +171,7 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
         context["body"] = re.sub(lecture, r'href="docs/gallery/\1.html"', context["body"])
     stop = "third stop of the tour"
     context["body"] = context["body"].replace(stop, f'<a href="../explore.html#tour=3">{stop}</a>')
+    context["body"] = context["body"].replace('<th class="head"><p></p></th>', "<td></td>")  # no head, and none is read
     context["last_updated"] = page_layout.numbers_of(pagename, version)
     context["body"] = context["body"].replace("<pre>", '<pre tabindex="0">')  # long lines scroll by the keyboard too
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))

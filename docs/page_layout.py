@@ -5,6 +5,7 @@ A page in the repository is the same without them; nothing here says anything th
 
 import re
 import subprocess
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ CODE_COLUMNS = 84
 _NAME, _CARD, _DENSE = 18, 48, 60
 """The longest first cell that is kept on one line; the characters of a row from which a phone shows it as a
 card; those from which letters are smaller."""
+_PRINTED_COLUMNS = 97
+"""Characters of a printed line that fit there; what is longer goes on below its value."""
 _GAPS = 4
 """Of two spaces and more in a printed line, from which it is a table's: it scrolls, as broken none could read it."""
 _TIGHT = 103
@@ -199,8 +202,17 @@ def with_broken_commands(doctree: nodes.document) -> None:
             lines.append(line)
         if any(len(line) > CODE_COLUMNS and len(re.findall(r"\S  +", line)) > _GAPS for line in lines):
             block["classes"].append("printed-table")
+        else:
+            lines = [part for line in lines for part in ([line] if line.startswith("$") else _hung(line))]
         if (text := "\n".join(lines)) != block.astext():
             block.replace_self(nodes.literal_block(text, text, **block.attributes))
+
+
+def _hung(line: str) -> list[str]:
+    """Break a printed line that is longer than the column, and set its rest below the value that it prints."""
+    label = re.match(r" +\S+(?: \S+){0,3}  +(?=\S)|\S+(?: \S+)?  +(?=\S)|( *)", line)[0]
+    indent = " " * (len(label) + (0 if label.strip() else 2))
+    return textwrap.wrap(line, _PRINTED_COLUMNS, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def with_cells(doctree: nodes.document) -> None:

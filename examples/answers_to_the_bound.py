@@ -36,7 +36,7 @@ bars = np.array([one.std(ddof=1) for one in samples]) / 4 / means**0.5  # two st
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
 axes.plot(widths, norms, color="#d55e00", label="theory")
 axes.errorbar(widths[:3], means**0.5, bars, fmt="o", color="#d55e00", label="16 networks, 2 standard errors")
-axes.set_title("Networks of finite width are where theory is")
+axes.set_title("Random networks lie on the theory at every width")
 axes.set(xscale="log", yscale="log", xlabel="width $d$", ylabel=r"$\Vert\partial\mathcal{L}/\partial W^{2,L}\Vert_F$")
 axes.legend()
 plt.show()

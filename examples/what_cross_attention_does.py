@@ -30,7 +30,7 @@ for (stack, name, label), look in zip(curves, looks(), strict=False):
     norm = measured.mean**0.5
     ax.errorbar(layers, norm, yerr=measured.sem / norm, capsize=2, **look | {"linestyle": ""})
 ax.set(yscale="log", xlabel="layer $l$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$")
-ax.set_title("Post-LN: the gradient goes to the encoder")
+ax.set_title("Post-LN: a decoder's gradients fall towards its input")
 ax.legend()
 plt.show()
 

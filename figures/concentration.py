@@ -46,15 +46,15 @@ def concentration(table: pd.DataFrame) -> Figure:
                     label=f"$d = {width}$, $L = {depth}$", **look | {"linestyle": "none", "markersize": 3.5},
                 )  # fmt: skip
                 axis.plot(rows["epsilon"], rows["predicted"], color=look["color"], linewidth=1.2)
-                axis.plot(rows["epsilon"], rows["example"], **BOUND | {"linewidth": 0.9})
+                axis.plot(rows["epsilon"], rows["example"], **BOUND | {"linewidth": 0.9, "color": look["color"]})
             axis.set(
                 yscale="log", ylim=(least, 1.5), xlim=(0, 1.05 * shown["epsilon"].max()), xlabel=r"$\epsilon$",
                 title=f"{TITLES[placement]}, one token",
             )  # fmt: skip
             axis.xaxis.set_major_locator(MaxNLocator(5))
             axis.legend(loc="lower left")  # where no curve passes
-        axes[0].set_ylabel("probability of an excess\n" r"above $\epsilon$, $\delta(\epsilon)$")
+        axes[0].set_ylabel(r"probability of $\|x\|^2 > (1 + \epsilon)\,\mathrm{E}\|x\|^2$")
         faster = "faster than" if (shown["predicted"] <= shown["example"]).all() else "unlike"
-        message(figure, f"Norms concentrate {faster} the paper's example")
-        figure.supxlabel(r"points: samples (95%); lines: theory; dashes: $e^{-d\epsilon^2/8}$", fontsize=8)
+        message(figure, f"Squared norms concentrate {faster} the paper's example")
+        figure.supxlabel(r"points: samples (95%); lines: theory; dashes: the paper's $e^{-d\epsilon^2/8}$", fontsize=8)
     return figure

@@ -37,13 +37,14 @@ def coordinates(table: pd.DataFrame) -> Figure:
                 )  # fmt: skip
             value_ticks(axis, sorted(set(here["width"])))
             axis.set_yscale("log")
-            # What is the same at every width should look so.
-            middle = float(here["value"].median())
-            low, high = axis.get_ylim()
-            axis.set_ylim(min(low, middle / _LEAST_RANGE), max(high, middle * _LEAST_RANGE))
-            decimal_ticks(axis)
             axis.set(title=place, xlabel=SYMBOLS["width"])
             axis.title.set_fontsize(8)
+        # Equal slopes should look equal in all panels, and what is the same at every width should look so.
+        limits = [axis.get_ylim() for axis in axes[: len(places)]]
+        half = max(_LEAST_RANGE, *((high / low) ** 0.5 for low, high in limits))
+        for axis, (low, high) in zip(axes, limits, strict=False):
+            axis.set_ylim((low * high) ** 0.5 / half, (low * high) ** 0.5 * half)
+            decimal_ticks(axis)
         for row in range(rows):
             axes[row * columns].set_ylabel("mean $|y|$")
         last = table[table["step"] == table["step"].max()]
@@ -51,7 +52,7 @@ def coordinates(table: pd.DataFrame) -> Figure:
         factors = (outputs.iloc[-1] / outputs.iloc[0]).dropna()
         widths = f"from width {outputs.index[0]} to {outputs.index[-1]}"
         if (name := most_changed(factors / factors.median())) is not None:
-            change = f"{factors[name]:.2g}-fold {widths}, others {factors.drop(name).median():.2g}-fold"
-            message(figure, f"Outputs of module {name} change {change}")
+            change = f"{factors[name]:.2g}-fold {widths}, the others {factors.drop(name).median():.2g}-fold"
+            message(figure, f"Outputs of “{name}” change {change}, in step {last['step'].iloc[0]}")
         legend_below(figure, 6, "means over seeds, \u00b1 2 s.e.")
     return figure

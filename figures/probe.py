@@ -35,7 +35,7 @@ def probe(table: pd.DataFrame) -> Figure:
     with style():
         shape = (len(parts), 2) if len(labels) == 2 else (-(-len(parts) // 2), min(2, len(parts)))
         figure = Figure(figsize=(7.0, 0.6 + 2.9 * shape[0]), layout="constrained", dpi=160)
-        grid = figure.subplots(*shape, squeeze=False).reshape(-1, len(labels))
+        grid = figure.subplots(*shape, squeeze=False, sharey=len(labels) == 1).reshape(-1, len(labels))
         for axis in grid[len(parts) :].flat:
             axis.remove()
         for axes, part in zip(grid, parts, strict=False):
@@ -49,12 +49,14 @@ def probe(table: pd.DataFrame) -> Figure:
                 times = f": last / first {ratios[part]:.2g}" if quantity == "gradient" else ""
                 axis.set(yscale="log", xlabel="layer $l$", ylabel=label, title=f"{part}, $d = {width}${times}")
                 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-                # What is the same in every layer should look so.
-                middle = float(rows.loc[rows["part"] == part, quantity].median())
-                low, high = axis.get_ylim()
-                axis.set_ylim(min(low, middle / _LEAST_RANGE), max(high, middle * _LEAST_RANGE))
-                plain_decades(axis.yaxis)
+        for axis in grid[: len(parts)].flat:
+            # What is the same in every layer should look so.
+            low, high = axis.get_ylim()
+            half = max(_LEAST_RANGE, (high / low) ** 0.5)
+            axis.set_ylim((low * high) ** 0.5 / half, (low * high) ** 0.5 * half)
+            plain_decades(axis.yaxis)
         if (part := most_changed(ratios)) is not None:
-            message(figure, f"{part}: the last layer's gradient is {ratios[part]:.2g} times the first's")
+            times = f"the last layer's gradient is {ratios[part]:.2g} times the first's"
+            message(figure, f"{part}, $L = {rows['depth'].max()}$: {times}")
         legend_below(figure, 6, note)
     return figure

@@ -12,12 +12,12 @@ from figures.style import (
     BOUND,
     MEASURED,
     SYMBOLS,
+    decimal_ticks,
     message,
     name_ends,
     of_placement,
     pale_line,
     panels,
-    plain_decades,
     style,
     value_ticks,
 )
@@ -145,7 +145,7 @@ def _beside_theory(
         value_ticks(axis, sorted(values))
         axis.set_ylabel(ylabel)
         if y == "norm":
-            plain_decades(axis.yaxis, (1.0,))
+            decimal_ticks(axis)
             _name_gaps(axis, chosen, x)
         name_ends(axis, ends)
         message(figure, _finding(chosen, against, y), axes=axes)
@@ -178,7 +178,7 @@ def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> st
         letter = "d" if against == "width" else "L"
         ends = [rows.iloc[-1] for _, rows in chosen]
         exponents = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
-        return f"The last gradient goes like {' and '.join(exponents)} at the largest {against}"
+        return f"Gradient at the largest {against}: {', '.join(exponents)}"
     _, rows = chosen[0]  # whose gaps the panel names
     gaps = _gaps(rows)
     of = f" in {TITLES[rows.iloc[0]['placement']]}" if len(chosen) > 1 else ""

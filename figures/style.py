@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.looks import CURVES
 from figures.looks import PLACEMENTS as PLACEMENTS
 from figures.looks import WEIGHTS as WEIGHTS
 from figures.looks import looks as looks
@@ -68,10 +67,10 @@ def of_placement(name: object) -> dict[str, Any]:
 
 
 def ordered(count: int) -> list[dict[str, Any]]:
-    """Return colors from light to dark, markers and line styles for so many widths, depths or steps."""
+    """Return colors from light to dark, and small filled markers, for so many widths, depths or steps."""
     shades = np.linspace(_FROM, _TO, count) if count > 1 else _TO[None]
-    marks = itertools.islice(itertools.cycle(CURVES), count)
-    return [mark | {"color": to_hex(shade)} for mark, shade in zip(marks, shades, strict=True)]
+    marks = zip(itertools.cycle("osDv^PX"), shades, strict=False)
+    return [{"marker": mark, "color": to_hex(shade), "linestyle": "-"} for mark, shade in marks]
 
 
 def panels(

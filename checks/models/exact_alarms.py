@@ -38,7 +38,9 @@ UNITS = 0.75
 # What is called a norm by its name alone may be something else with that name; none multiplies its input, though.
 _MORE_THAN_LINEAR = 1.1
 _LIKE_EPSILON = 0.1
-# An epsilon's part in what a norm divides by that is said.
+# An epsilon's part in what a norm divides by that is said; and a change of attention weights that is said. Logits of a
+# small standard deviation s change weights by the share s, since softmax(s z) is (1 + s z)/n: below this, no ratio of
+# two layers' logits matters.
 _FELT = 0.1
 _SAME_SCALE = 0.01
 _NAMED = 3
@@ -323,12 +325,13 @@ def _independent_draw_text(tests: ExactTests, part: str) -> str:
 
 
 def _biases(tests: ExactTests) -> Iterator[Fact]:
-    constant = values(tests, "bias_constant")
-    large = {at: ratio for at, ratio in values(tests, "bias_over_matrix").items() if ratio > BIAS}
+    drawn, equal = (
+        {at: ratio for at, ratio in values(tests, what).items() if ratio > BIAS}
+        for what in ("bias_over_matrix", "bias_constant")
+    )
     what = "entries of {} are {{}} times as large as (matrix entry x sqrt(row length))"
-    yield from _in_one({at: ratio for at, ratio in large.items() if not constant[at]}, "bias", what)
-    equal = {at: ratio for at, ratio in large.items() if constant[at]}
-    yield from _in_one(equal, "bias", what + "; all are equal, which may be intentional", alarm=False)
+    yield from _in_one(drawn, "bias", what)
+    yield from _in_one(equal, "bias", what + "; they are equal, which may be intentional", alarm=False)
 
 
 def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
@@ -351,7 +354,11 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         if size > LOGITS and peaks.get(at, 1.0) > ONE_KEY:
             what = "attention logits have standard deviation {}: softmax selects one key, with {} of the weight"
             yield Fact(at[0], at[1], "attention", what, (size, peaks.get(at, 1.0)))
-        elif usual > 0 and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE:
+        elif (
+            usual > 0
+            and max(size, usual) > _FELT
+            and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE
+        ):
             what = "{} times" if size > usual else "1/{} of"
             # The first layer may be given a weaker stream than the others give.
             alarm = at[1] > 1 or size > usual

@@ -324,26 +324,34 @@ def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
             yield Finding(int(layer), "weight", what, (float(size),))
 
 
-def _nearest(values: NDArray[np.float64], k: int, kinds: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-    """Return the finite values of the layers nearest to layer k, of the same kind if there are at least two."""
+def _nearest(values: NDArray[np.float64], k: int, kinds: NDArray[np.int64] | None = None) -> list[int]:
+    """Return the indices of the layers nearest to layer k with finite values, of its kind if there are at least two."""
     known = [j for j in range(len(values)) if j != k and np.isfinite(values[j])]
     if kinds is not None and len(alike := [j for j in known if kinds[j] == kinds[k]]) > 1:
         known = alike
-    return values[sorted(known, key=lambda j: abs(j - k))[:_NEAR]]
+    return sorted(known, key=lambda j: abs(j - k))[:_NEAR]
 
 
 def _outliers(
     values: NDArray[np.float64], layers: list[int], limit: float, kinds: NDArray[np.int64] | None = None,
-    scatter: float = 0.0,
+    scatter: float = 0.0, *, steps: bool = False,
 ) -> Iterator[tuple[int, float]]:  # fmt: skip
-    """Find layers whose value differs from the nearest layers' median by more than a limit, and by how much."""
+    """Find layers whose value differs from the nearest layers' median by more than a limit, and by how much.
+
+    Steps of a stream that settles go on changing in one direction, so the first is far from the median of the next. A
+    layer is part of such a trend if its value and the nearest layers' are in order, as five random values are once in
+    60 times. Its distance from their range must also be at most the width of this range.
+    """
     for k, value in enumerate(values):
-        near = _nearest(values, k, kinds)
+        around = _nearest(values, k, kinds)
+        near, order = values[around], np.diff(values[sorted([k, *around])])
         if len(near) < 2 or not np.isfinite(value):
             continue
         # Of two that differ one may be wrong itself: the one that is more like it counts.
         usual = np.median(near) if len(near) > 2 else near[np.argmin(np.abs(near - value))]
-        if abs(value - usual) > max(limit, scatter * bool(np.ptp(near) > _ALIKE)):
+        ordered = (order > 0).all() or (order < 0).all()
+        trend = steps and ordered and max(value - near.max(), near.min() - value) <= np.ptp(near)
+        if abs(value - usual) > max(limit, scatter * bool(np.ptp(near) > _ALIKE)) and not trend:
             yield int(layers[k]), float(value - usual)
 
 
@@ -362,18 +370,18 @@ def _steps_apart(
     steps, added = (np.concatenate([[np.nan], np.diff(of)]) for of in (energies, np.exp(energies)))
     steps = np.where(same | ~same.any(), steps, np.nan)
     first, limit = min(residual, default=max(layers, default=0) + 1), np.log(_ENERGY)
-    earlier = _outliers(np.where(np.array(layers) < first, steps, np.nan), layers, limit, kinds)
-    later = [outlier for outlier in _outliers(steps, layers, limit, kinds) if outlier[0] >= first]
+    earlier = _outliers(np.where(np.array(layers) < first, steps, np.nan), layers, limit, kinds, steps=True)
+    later = [outlier for outlier in _outliers(steps, layers, limit, kinds, steps=True) if outlier[0] >= first]
     for layer, factor in (*earlier, *later):
         k = layers.index(layer)
-        if factor < 0 or added[k] > _ENERGY * np.median(_nearest(added, k, kinds)):
+        if factor < 0 or added[k] > _ENERGY * np.median(added[_nearest(added, k, kinds)]):
             yield layer, max((start for start in residual if start <= layer), default=layer), factor
 
 
 def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:
     """Find layers whose mean squared activation differs from that of the nearest layers, which all agree."""
     for k, energy in enumerate(energies):
-        near = _nearest(energies, k)
+        near = energies[_nearest(energies, k)]
         even = len(near) >= 2 and near.max() - near.min() < np.log(_EVEN)
         if even and abs(energy - np.median(near)) > np.log(_NORMED):
             what = "the mean squared activation of its output is {}, the nearest layers' is {}: is its norm missing?"

@@ -13,16 +13,17 @@ _STEP = (
     "global step max steps", "_step",
 )  # fmt: skip
 """Names of a step's number in the form of `plain`, the most reliable first; W&B's own `_step` counts calls."""
-_STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s")
+_STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s", "up.")
 
 _LOSS = {"loss", "trl", "tel", "xent", "crossentropyloss"}
 _CROSS_ENTROPY = {"lm", "ce", "nll", "xent", "crossentropyloss"}
 _VALIDATION = set("val valid validation eval test dev tel".split())
 _OF_LOSS = _LOSS | _CROSS_ENTROPY | _VALIDATION | set(
-    "train training cross entropy language model reduced total batch current step info".split()
+    "train training cross entropy language model reduced total batch current step info out".split()
 )  # fmt: skip
 _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
-    re.compile(part, re.IGNORECASE) for part in ("loss|trl|tel|xent", "norm", "step|iter|update|^(?:it|s)$")
+    re.compile(part, re.IGNORECASE)
+    for part in ("loss|trl|tel|xent", "norm|^grad$", r"step|iter|update|^(?:it|s|up\.)$")
 )
 """Parts of names for a fast first selection among many names."""
 _GRADIENT = {"grad", "gradient", "gnorm"}
@@ -108,8 +109,10 @@ def norms(names: Iterable[str]) -> list[str]:
         of = bare(name)
         whole, tail = set(plain(of).split()), set(plain(of.rpartition("/")[2]).split())
         is_gradient = whole <= _ALONE or any(words & _GRADIENT and words <= _OF_NORM for words in (whole, tail))
-        if whole & {"norm", "gnorm"} and is_gradient and not PARAMETER.search(name):
-            matches.append(((after[is_clipped(name)], is_squared(name), not whole & _GRADIENT), name))
+        if (whole & {"norm", "gnorm"} and is_gradient or whole == {"grad"}) and not PARAMETER.search(name):
+            matches.append(
+                ((after[is_clipped(name)], is_squared(name), not whole & _GRADIENT or whole == {"grad"}), name)
+            )
     return [name for _, name in sorted(matches, key=lambda pair: pair[0])]
 
 

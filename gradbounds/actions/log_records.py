@@ -18,16 +18,19 @@ _MOST_FILES = 2000
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|(?:nan|inf(?:inity)?)(?![a-z]))"
 _PAIR = re.compile(
     r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
-    rf"(\s*[:=]\s*(?:['\"]|(?:array|tensor)\()?|[ \t]+)({_NUMBER})", re.IGNORECASE,
+    rf"(\s*[:=]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+)({_NUMBER})", re.IGNORECASE,
 )  # fmt: skip
 """A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search."""
 _SEVERAL = {"loss", "norm", "step", "steps", "iteration", "iter", "it", "s"}
 """Last words of names whose meaning depends on the words before, as in `weight norm`."""
 _PROGRESS = re.compile(
     r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
-    r"|(?<!\d)(\d+)/(\d+) \[\d+:|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
+    r"|(?<!\d)(?<!poch )(\d+)/ *(\d+) (?:\[(?:\d+:|[=>.])|━|- \d+m?s\b|batches)|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
-"""The finished and the total steps: `[batch=1/4800]`, a bar's `1/2000 [00:01<`, or `1.00it/10.0kit`."""
+"""The finished and the total steps: `[batch=1/4800]`, `1/2000 [00:01<` in a bar, `200/ 2983 batches`, `1it/9it`."""
+# Marian's loss per label, which the number of labels follows; without it, the cost is a sum over a sentence.
+_COST = re.compile(r"\bCost (?=[\d.]+ \* )")
+_TIME = 1e9  # the least number that is a time in seconds or milliseconds and not a step
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
 """The text before the first record of a JSON list of records, or of the list in Trainer's state."""
 _BETWEEN = re.compile(r"[\s,]*")
@@ -177,7 +180,10 @@ def _of_lines(text: str, path: Path) -> Iterator[dict[str, float]]:
         if content is not None:
             yield content
         elif is_plain:
-            yield dict(zip(("step", "loss", "norm")[len(cells) == 1 :], map(float, cells), strict=False))
+            names = (
+                ("step", "loss", "norm") if float(cells[0]) < _TIME else ("time", path.name, "step")
+            )  # MLflow's file
+            yield dict(zip(names[len(cells) == 1 :], map(float, cells), strict=False))
         elif _is_head(line, cells, lines[number + 1 : number + 2]):
             yield from _of_table(cells, lines[number + 1 :], path)
             return
@@ -234,7 +240,7 @@ def _of_words(line: str) -> dict[str, float]:
     if _OVERFLOW.search(line):
         return {"overflow": 1.0}
     record: dict[str, float] = {}
-    for name, between, number in _PAIR.findall(line):
+    for name, between, number in _PAIR.findall(_COST.sub("loss ", line)):
         known = [*losses([name]), *losses([name], of_validation=True), *norms([name])]
         last = re.split("[ -]", name)[-1]
         if not (known or last.lower() in _SEVERAL or "skipped" in name or PARAMETER.search(name)):
@@ -243,7 +249,8 @@ def _of_words(line: str) -> dict[str, float]:
             record.setdefault(name, float(number))
     done = [float(count) for count in (_PROGRESS.findall(line) or [""])[-1] if count]
     if done and step_of(record, has_loss=True) is None:
-        record["step"] = done[0] if done[0] < done[-1] or len(done) == 1 else math.nan
+        is_step = done[0] < done[-1] or len(done) == 1 or losses(record)  # and not the end of another bar
+        record["step"] = done[0] if is_step else math.nan
     return record
 
 

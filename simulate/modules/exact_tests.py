@@ -23,6 +23,8 @@ from simulate.modules.scalars import ScalarWatcher
 from simulate.modules.unregistered import unregistered
 
 Row = tuple[str, int, str, str, float]
+# A row this much shorter than a matrix's longest was not drawn like it.
+_FAINT = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,8 +39,8 @@ class ExactTests:
             modules), block_begins and window (`blocks`), document_begins (if an input marks documents), and logit_scale
             and key_size of each attention in a layer: softmax's input is logit_scale times q·k, a sum of key_size
             products. If it is not, logits_unseen is 1. bias_over_matrix is a bias's root mean square entry divided by
-            its matrix's and by the root of the row length, and bias_constant
-            is 1 if all entries of a bias are equal. repeated_rows is the share of repeated rows.
+            its matrix's and by the root of the row length, for entries that are drawn; bias_constant is the same
+            ratio for entries that the code chose. repeated_rows is the share of repeated rows.
         copies: groups of matrices with equal entries, each a tuple of places (part, layer, name).
         by_torch: for each of `copies`, whether an encoder of `torch.nn` made them.
         batch_norm: whether there is a batch norm in training mode, which makes samples depend on one another.
@@ -304,7 +306,11 @@ def _with_copy(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 
 def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
-    """Compare every bias with its matrix, and return rows of name, quantity and value."""
+    """Compare every bias with its matrix, and return rows of name, quantity and value.
+
+    Entries that repeat one number are no draw. If the whole bias repeats one, or their rows of the matrix are faint, as
+    for gates that begin at 1, the code chose these outputs; they are compared separately.
+    """
     rows = []
     known = dict(module.named_parameters(remove_duplicate=False))
     for name, bias in known.items():
@@ -313,11 +319,14 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
             continue
         # Of a convolution a row is all that is added up for one output.
         fan_in = matrix.numel() // bias.shape[0]
-        size, usual = (float(values.detach().double().square().mean()) ** 0.5 for values in (bias, matrix))
-        # A row of one entry, as in a pointwise scale: by default torch draws it like its bias.
-        if size > 0 and usual > 0 and fan_in > 1:
-            rows.append((name, "bias_over_matrix", size / usual / fan_in**0.5))
-            rows.append((name, "bias_constant", float(len(bias) > 1 and bool((bias == bias[0]).all()))))
+        _, numbers, counts = bias.detach().double().unique(return_inverse=True, return_counts=True)
+        lengths = matrix.detach().double().movedim(matrix.shape.index(len(bias)), 0).flatten(1).norm(dim=1)
+        chosen = (counts > 1)[numbers] & ((lengths < _FAINT * lengths.max()) | (len(counts) == 1))
+        for quantity, entries in (("bias_over_matrix", bias[~chosen]), ("bias_constant", bias[chosen])):
+            size, usual = (float(values.detach().double().square().mean()) ** 0.5 for values in (entries, matrix))
+            # A row of one entry, as in a pointwise scale: by default torch draws it like its bias.
+            if size > 0 and usual > 0 and fan_in > 1:
+                rows.append((name, quantity, size / usual / fan_in**0.5))
     return rows
 
 

@@ -239,22 +239,6 @@ def of_every_module(
         yield (width, depth, number), measured
 
 
-class Called(nn.Module):
-    """A wrapper of a module that takes all inputs as one argument named "inputs".
-
-    Args:
-        module: the wrapped module.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the wrapped module's output."""
-        return call(self.module, inputs["inputs"])
-
-
 def call(module: nn.Module, inputs: Any) -> Any:
     """Run a module on its inputs: a tensor, a tuple of arguments, or a dict of keyword arguments."""
     positional, by_name = arguments_of(module, inputs)

@@ -46,12 +46,14 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     Returns:
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 for a norm, 1 for the identity. "norm_epsilon": the
         same number for x/sqrt(v + ε), where v is the variance over the last axis, or the mean square if the norm
-        divides by it. "norm_divided": v. "norm_share": ε/v. Batch and instance norms of `torch.nn` are not run again,
-        because they may use stored statistics; their "norm_response" equals "norm_epsilon". "norm_far": the response at
-        10^4 x, where epsilon is negligible. "norm_backward": root mean square over samples of g·x, for the gradient g
-        of <f(x), u> with a random direction u. It is divided by its value for a random g, and is 0 for a norm except
-        for its epsilon. "norm_gain": the root mean square of f(x) - f(0), corrected for epsilon, if half of the rows
-        have the same. The result is empty if the first input is not a tensor or has no entries.
+        divides by it, and rows count separately. "norm_share": the factor by which epsilon reduces the output's mean
+        square, minus 1: ε/v if all rows have the same v. "norm_divided": the v with this share. Batch and instance
+        norms of `torch.nn` are not run again, because they may use stored statistics; their "norm_response" equals
+        "norm_epsilon". "norm_far": the response at 10^4 x, where epsilon is negligible. "norm_backward": root mean
+        square over samples of g·x, for the gradient g of <f(x), u> with a random direction u. It is divided by its
+        value for a random g, and is 0 for a norm except for its epsilon. "norm_gain": the root mean square of
+        f(x) - f(0), corrected for epsilon, if half of the rows have the same. The result is empty if the first input is
+        not a tensor or has no entries.
     """
     x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
     if x is None or tensor_of(x) is None or not x.numel():
@@ -82,7 +84,7 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
             return {}
         values = x.detach().double()
         centred = isinstance(part, nn.LayerNorm) or "layer" in type(part).__name__.lower()
-        divided = float((values.var(-1, correction=0) if centred else values.square().mean(-1)).mean())
+        divided = values.var(-1, correction=0) if centred else values.square().mean(-1)
     epsilon = next((float(e) for key in _EPSILONS if isinstance(e := getattr(part, key, None), float)), 0.0)
     if epsilon == 0.0 and isinstance(part, nn.RMSNorm):
         epsilon = torch.finfo(x.dtype).eps
@@ -138,21 +140,26 @@ def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, fl
     return {}
 
 
-def _epsilon_alone(divided: float, epsilon: float) -> dict[str, float]:
+def _epsilon_alone(divided: Tensor, epsilon: float) -> dict[str, float]:
     """Return the entries "norm_epsilon", "norm_divided" and "norm_share" of `norm_response` for x/sqrt(v + ε).
 
-    They are 0 if v is 0.
+    Rows of x with equal gains have outputs of mean square v/(v + ε), each with its own v > 0. The mean over rows is not
+    the output of the mean v, because one row may hold most of x. The entries are 0 if no row has v > 0.
     """
-    square = _FACTOR**2
-    alone = math.log(square * (divided + epsilon) / (square * divided + epsilon)) / math.log(square) if divided else 0.0
-    return {"norm_epsilon": alone, "norm_divided": divided, "norm_share": epsilon / divided if divided else 0.0}
+    divided = divided.double()[divided > 0]
+    if not divided.numel():
+        return {"norm_epsilon": 0.0, "norm_divided": 0.0, "norm_share": 0.0}
+    once, twice = (float((square * divided / (square * divided + epsilon)).mean()) for square in (1.0, _FACTOR**2))
+    share = float((epsilon / (divided + epsilon)).mean()) / once
+    mean = epsilon / share if share else float(divided.mean())
+    return {"norm_epsilon": math.log(twice / once) / math.log(_FACTOR**2), "norm_divided": mean, "norm_share": share}
 
 
-def _variance_of(part: nn.modules.batchnorm._NormBase, x: Tensor) -> float:
-    """Return the variance by which a batch or instance norm divides, averaged over channels."""
+def _variance_of(part: nn.modules.batchnorm._NormBase, x: Tensor) -> Tensor:
+    """Return the variances by which a batch or instance norm divides."""
     kept = part.running_var
     batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
     if kept is not None and not part.training:
-        return float(kept.double().mean())
+        return kept
     axes = [axis for axis in range(x.ndim) if axis != 1] if batch else list(range(min(2, x.ndim - 1), x.ndim))
-    return float(x.double().var(axes, correction=0).mean())
+    return x.double().var(axes, correction=0)

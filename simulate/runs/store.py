@@ -36,7 +36,6 @@ from simulate.runs.tables import (
     Block,
     block_rows,
     cell_of,
-    cell_of_table,
     marked,
     quantity_arrays,
     rows_frame,
@@ -237,14 +236,6 @@ class Run:
         seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
         cells = [Samples(*parts) for parts in zip(described, seeds, values, strict=True)]
         return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))
-
-    def planned(self) -> "list[Cell]":
-        """Return the cells that `sweep` was called with, sampled or not; empty if the manifest has a recipe instead.
-
-        Raises:
-            ValueError: a cell is from a later version, or its text's windows are missing.
-        """
-        return [cell_of_table(table, self._windows) for table in self.manifest.get("networks", [])]
 
     def frames(self) -> "Iterator[pd.DataFrame]":
         """Yield the draws as data frames, one per file of the run, with one row per draw and layer.

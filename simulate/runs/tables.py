@@ -117,15 +117,6 @@ def cell_table(cell: "Cell") -> dict[str, Any]:
     return {"placement": cell.stack.placement} | cell.stack.non_default() | sampling
 
 
-def cell_of_table(table: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
-    """Return the `Cell` that `cell_table` has described in a manifest.
-
-    Raises:
-        ValueError: this process cannot describe the cell; see `cell_of`.
-    """
-    return cell_of(_UNSAID | dict(table), windows)
-
-
 def _layout(block: Block) -> list[tuple[str, np.dtype]]:
     """Return the names and types of a block's values; blocks with the same layout become one table."""
     return [(name, value.dtype) for name, value in block.values.items()]

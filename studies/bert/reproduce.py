@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from checks.results import DATA
 from checks.verdict import Setting
 from gradbounds.result import Result
 from gradbounds.units import duration
@@ -28,9 +27,6 @@ from studies.bert.task import Pretraining, unigram_loss
 from studies.bert.text import MaskedText, read_masked_text
 from studies.comparisons import TrainingRow
 from studies.kept_rows import read_rows, rows_file
-
-COMMITTED = DATA / "bert"
-"""Rows of finished runs, a file for each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,16 +76,6 @@ def is_outside(matrices: Matrices, value: float, curvature: Curvature | None, *,
     return False
 
 
-def tangent_kernels(matrices: Matrices) -> dict[Name, Array]:
-    """Of every matrix E h'h'ᵀ/d_in of independent standard normal Δ, by eigenvalues: τ times λ at leading order."""
-    each = matrices.each
-    below, nothing = {name: np.zeros(2) for name in each}, {name: np.zeros(2) for name in each}
-    for _ in range(len(each)):  # one more matrix is right each time, from below
-        moved = {name: matrix.inputs + matrix.gain * below[name] for name, matrix in each.items() if name != OUTPUT}
-        below, _ = _responses(matrices, moved, nothing, None)
-    return below
-
-
 def _change(new: dict[Name, Array], old: dict[Name, Array]) -> float:
     return max(
         float(np.abs(kernel - old[name]).max() / (np.abs(kernel).max() + 1e-300)) for name, kernel in new.items()

@@ -8,7 +8,7 @@ from scipy.special import softmax
 from scipy.stats import sem
 
 from simulate.runs.sample import one_thread
-from studies.hessian.dyson import Curvature, edge, tangent_kernels
+from studies.hessian.dyson import Curvature, edge
 from studies.hessian.dyson_matrices import OUTPUT, Matrices, matrices_of
 from theory.coverage import require
 from theory.mean_field.inputs import sampled_labels
@@ -38,29 +38,6 @@ class LargestEigenvalues:
     gauss_newton_sem: float
     ratio: float
     ratio_sem: float
-
-
-def residual_frobenius(stack: Stack) -> float:
-    """The root of E‖R‖_F² of the residual R = H − G at large width: √(2 Σ_W d_in tr(D_W T_W)).
-
-    R couples pairs of matrices: the change of W's inputs h', which all matrices below it make, with the gradient at its
-    outputs. T_W = E h'h'ᵀ/d_in of independent standard normal Δ is the tangent kernel of W's inputs, and D_W the Gram
-    matrix of gradients.
-
-    Raises:
-        NoRuleError: as `largest_eigenvalues`.
-
-    >>> round(residual_frobenius(Stack(width=64, depth=1, tokens=1, vocab=4096)) / 64, 2)  # like d at fixed n
-    1.92
-    """
-    require(stack, "hessian_eigenvalue")
-    matrices = matrices_of(stack)
-    tangent, copies = tangent_kernels(matrices), np.array([1, stack.tokens - 1])
-    pairs = sum(
-        matrix.fan_in * float((copies * matrix.gradients * tangent[name]).sum())
-        for name, matrix in matrices.each.items()
-    )
-    return float((2.0 * pairs) ** 0.5)
 
 
 def residual_edge(stack: Stack) -> float:

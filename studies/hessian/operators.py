@@ -129,25 +129,6 @@ def extreme_eigenvalues(
     return float("nan") if matrix == "gauss-newton" else float(nodes[0]), float(nodes[-1])
 
 
-def top_direction(
-    problem: Problem, *, seed: int, patterns: Sequence[str] = ("*",), tolerance: float = 1e-4
-) -> dict[str, Tensor]:
-    """The unit eigenvector of the Gauss-Newton matrix's largest eigenvalue, by the names of parameters.
-
-    Args:
-        problem: of the model.
-        seed: of the first vector.
-        patterns: globs of the parameters.
-        tolerance: of the residual, relative to the eigenvalue.
-
-    Raises:
-        ValueError: as `probe_spectrum`.
-    """
-    kept = Krylov()
-    probe_spectrum(problem, "gauss-newton", steps=1, seed=seed, patterns=patterns, kept=kept, tolerance=tolerance)
-    return by_names(problem, kept.top_vector(), patterns)
-
-
 def by_names(problem: Problem, vector: Tensor, patterns: Sequence[str] = ("*",)) -> dict[str, Tensor]:
     """A vector of parameters, (n,), in the shapes of these, by their names."""
     chosen = problem.parameters(patterns)

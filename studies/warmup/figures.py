@@ -13,8 +13,6 @@ from figures.style import legend_below, looks, of_placement, ordered, panels, st
 from studies.comparisons import TrainingRow
 from theory.stack import TITLES
 
-_NAMES = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD", "adamw": "AdamW"}
-
 
 def warmup_losses(runs: Sequence[TrainingRow], peak: float, sgd_peak: float) -> Figure:
     """Validation loss over the updates: Adam in both placements, with every warm-up and reading; RAdam and SGD.

@@ -14,8 +14,9 @@ from simulate.curvature.first_step import (
     gradients,
     measure_step,
 )
+from tests.helpers.given_outputs import first_step_given
 from theory import Stack
-from theory.first_step.prediction import first_step, first_step_given
+from theory.first_step.prediction import first_step
 
 # Forward-mode derivatives warn of torch's own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

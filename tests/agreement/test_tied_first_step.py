@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
+from tests.helpers.given_outputs import first_step_given
 from theory import Stack
-from theory.first_step.prediction import first_step_given
 from theory.mean_field.inputs import loss_positions
 
 # Forward-mode derivatives warn of torch's own deprecations.

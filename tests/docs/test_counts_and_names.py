@@ -30,7 +30,7 @@ COUNTS = [
     ("docs/setting.md", r"a table of (\w+) fields", FIELDS),
     ("docs/theory.md", r"(\w+) placements follow from one rule", len(COMPOSITIONS)),
     ("docs/theory.md", r"and (\w+) are compared here", SAMPLED),
-    ("docs/theory.md", r"all layers', for (\w+) placements", SAMPLED),
+    ("docs/theory.md", r"16 layers of (\w+) placements", SAMPLED),
     ("examples/GALLERY_HEADER.rst", r"(\w+) scripts of a page each", SCRIPTS),
 ]
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from copy import deepcopy
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -40,6 +39,9 @@ FALSE, NAMED = 0.01, 0.95
 PACKAGES = ("transformers", "timm", "vit-pytorch", "x-transformers")
 # The share of the module's largest gradient below which one in double precision is rounding.
 ROUNDING = 1e-12
+# The share of the squared gradient below which half of the layers do not learn: a first step of SGD lowers the loss in
+# proportion to it.
+SILENT = 1e-3
 OWN = "label of every position is its own input"
 # By module with an alarm, what its source does, as somebody read it who had not written the rule.
 READ = {
@@ -225,24 +227,20 @@ def harm(single: Single, alarms: list[Any]) -> dict[str, float]:
     Returns:
         "loss": itself; "no gradient", "detached": the largest entry of the gradients of the parameters that the alarm
         names, divided by the largest of the module, 1 if it names none; "norm": how many times larger a named norm's
-        output is without its epsilon, at least; "leak": by how much outputs move with what they must not see
-        (`moved_by_the_last`); "own labels": the relative difference of the loss from a cross-entropy of the inputs'
-        ids, each at its own position.
+        output is without its epsilon, at least; "growth": the weaker half of a list's layers' share of the squared
+        gradient; "leak": by how much outputs move with what they must not see (`moved_by_the_last`); "own labels": the
+        relative difference of the loss from a cross-entropy of the inputs' ids, each at its own position.
     """
-    kinds = {one.kind for one in alarms} & {"loss", "non-finite", "no gradient", "detached", "leak", "norm"}
+    kinds = {one.kind for one in alarms} & {"loss", "non-finite", "no gradient", "detached", "leak", "norm", "growth"}
     if not kinds:
         return {}
-    with suppress(RuntimeError):  # of a kernel that takes single precision alone
-        found = shown(*in_double(single), kinds, alarms)
-        if all(map(math.isfinite, found.values())):
-            return found
-    return shown(deepcopy(single[0]), *single[1:], kinds, alarms)
-
-
-def in_double(single: Single) -> Single:
     module, inputs, loss = single
     double = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, inputs)
-    return deepcopy(module).double(), double, loss
+    with suppress(RuntimeError):  # of a kernel that takes single precision alone
+        found = shown(module.double(), double, loss, kinds, alarms)
+        if all(map(math.isfinite, found.values())):
+            return found
+    return shown(module.float(), inputs, loss, kinds, alarms)
 
 
 def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: list[Any]) -> dict[str, float]:
@@ -256,6 +254,8 @@ def shown(module: nn.Module, inputs: Any, loss: Any, kinds: set[str], alarms: li
     value.backward()
     if "norm" in kinds:
         found["norm"] = min(times, default=1.0)
+    if "growth" in kinds:
+        found["growth"] = max(weaker_half(module, one.part) for one in alarms if one.kind == "growth")
     if {"loss", "non-finite"} & kinds:
         found["loss"] = float(value.detach())
     for kind in {"no gradient", "detached"} & kinds:
@@ -284,6 +284,16 @@ def named_by(alarms: list[Any], kind: str, members: Iterable[tuple[str, Any]]) -
         layer = rf"{re.escape(alarm.part)}\.{number}\." if alarm.part else ""
         pattern = re.compile(rf"{layer}(?:{'.*' if whole else '|'.join(words)})")
         yield from ((name, one) for name, one in members if pattern.fullmatch(name))
+
+
+def weaker_half(module: nn.Module, part: str) -> float:
+    """Return the share of the squared gradient of a list's layers that the weaker half of them has."""
+    squares = Counter[int]()
+    for name, one in module.named_parameters():
+        if one.grad is not None and (layer := re.match(rf"{re.escape(part)}\.(\d+)\.", name)):
+            squares[int(layer[1])] += float(one.grad.square().sum())
+    half, total = sum(squares[k] for k in squares if 2 * k < len(squares)), sum(squares.values())
+    return min(half, total - half) / total if total else 1.0
 
 
 def without_epsilon(times: list[float], epsilon: str, part: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -403,6 +413,9 @@ def is_true(found: dict[str, Any], alarm: str) -> tuple[bool, str]:
         return harm_of[kind] > 2**0.5, f"without its epsilon the output is {harm_of[kind]:.3g} times as large"
     if kind == "attention" and (weight := re.search(r"one key, with ([\d.]+)", alarm)):
         return float(weight[1]) > 0.5, f"a query gives one key {weight[1]} of its weight"
+    if kind == "growth" and "gradient norm" in alarm:
+        what = f"half of the layers have {harm_of[kind]:.2g} of the squared gradient in double precision"
+        return harm_of[kind] < SILENT, what
     if kind == "leak":
         return harm_of[kind] > 0, f"outputs move by {harm_of[kind]:.2g} with what they must not see"
     if kind == "loss":

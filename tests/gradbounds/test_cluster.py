@@ -1,6 +1,8 @@
 """A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
 
 import logging
+import os
+import signal
 import socket
 import time
 from contextlib import contextmanager
@@ -98,8 +100,9 @@ def test_the_cluster(dask, whole, tmp_path, capsys):
     assert table_digest(out) == whole
 
     process = start(tmp_path / "scheduler", dask=dask.address)
-    wait_for_a_file(tmp_path / "scheduler", process)
+    wait_for_a_file(process)
     dask.scheduler.kill()
+    os.kill(process.pid, signal.SIGCONT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 2, error
     assert "dask must stay reachable" in error.splitlines()[-1]

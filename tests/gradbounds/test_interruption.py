@@ -19,10 +19,10 @@ from simulate.runs import files
 from tests.helpers.interruption import (
     BLOCKS,
     SWEEP,
+    kill_at_random,
     landed,
     repeated_draws,
     start,
-    stop_at_random,
     table_digest,
     wait_for_a_file,
 )
@@ -41,7 +41,7 @@ def test_a_killed_sweep_continues_to_the_same_table(tmp_path, whole):
     """At a random moment."""
     out, rng = tmp_path / "run", np.random.default_rng(0)
     for last in (0.6, 0.1, 0.0):  # a fast machine finishes within the first of them
-        stop_at_random(out, rng, signal.SIGKILL, last=last)
+        kill_at_random(out, rng, last)
         if landed(out) < BLOCKS:
             break
         shutil.rmtree(out)
@@ -60,8 +60,7 @@ def test_a_folder_in_use_and_ctrl_c(tmp_path, whole, capsys):
     """A second sweep into the folder is refused; Ctrl-C keeps what had landed and exits with 130."""
     out = tmp_path / "run"
     process = start(out)
-    wait_for_a_file(out, process)
-    os.kill(process.pid, signal.SIGSTOP)  # so that it is still there when it is interrupted
+    wait_for_a_file(process)
     assert main([*SWEEP, "--out", str(out)]) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
     assert line.startswith("gradbounds: --out must not be in use, but another process writes to")
@@ -91,7 +90,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path, whole):
     """Nor does one end with the SIGTERM that a scheduler sends to all; what two sampled is what one samples."""
     out = tmp_path / "run"
     process = start(out, workers=2)
-    wait_for_a_file(out, process)
+    wait_for_a_file(process)
     workers = descendants(process.pid)
     assert len(workers) >= 2
     for pid in workers:

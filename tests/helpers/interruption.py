@@ -1,11 +1,13 @@
 """Sweeps that are killed at random moments, and what is left of them."""
 
+import atexit
 import hashlib
 import importlib
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 
 from simulate import Run
 from simulate.runs.execution import worker_context
+from simulate.runs.tables import Block
 
 
 def short_blocks(draws: int) -> list[str]:
@@ -45,6 +48,7 @@ class Forked:
         self._said = said
         self._process = context.Process(target=_command_line, args=(program, arguments, said))
         self._process.start()
+        atexit.register(self._process.kill)  # else Python waits at its end for one that has stopped
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
@@ -70,6 +74,19 @@ class Forked:
 
 
 def _command_line(program: str, arguments: list[str], said: Path) -> None:
+    """Run a program, which stops itself where a sweep has landed its first file, until it is sent SIGCONT.
+
+    A test that looked for the file from outside would find the sweep finished on a busy machine.
+    """
+    append, seen = Run.append, []
+
+    def first_stops(run: Run, blocks: Sequence[Block]) -> None:
+        append(run, blocks)
+        if blocks and not seen:
+            seen.append(run)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Run.append = first_stops
     stream = os.open(said, os.O_WRONLY)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
@@ -85,9 +102,9 @@ def start(out: Path, workers: int = 1, line: list[str] = SWEEP, dask: str = "") 
     return Forked("gradbounds.__main__", [*line, "--out", str(out), *where], out.with_name(f"{out.name}.said"))
 
 
-def wait_for_a_file(out: Path, process: Forked) -> None:
-    """Until the first blocks of a sweep have landed."""
-    while not list((out / "blocks").glob("*.parquet")):
+def wait_for_a_file(process: Forked) -> None:
+    """Until the first blocks of a sweep have landed, where it has stopped itself."""
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert process.poll() is None, process.communicate()
         time.sleep(0.005)
 
@@ -97,27 +114,19 @@ def landed(out: Path) -> int:
     return len(Run.open(out).landed()) if (out / "manifest.toml").exists() else 0
 
 
-def stop_at_random(
-    out: Path,
-    rng: np.random.Generator,
-    how: signal.Signals,
-    workers: int = 1,
-    line: list[str] = SWEEP,
-    last: float = 0.6,
-) -> Forked:
-    """Start or continue a sweep, and signal it at most `last` seconds after its first new file.
+def kill_at_random(out: Path, rng: np.random.Generator, last: float) -> None:
+    """Start or continue a sweep, and kill it at most `last` seconds after its first new file; for 0, while it waits.
 
     One that finished before has the exit code 0.
     """
-    process = start(out, workers, line)
-    seen = len(list((out / "blocks").glob("*.parquet")))
-    while process.poll() is None and len(list((out / "blocks").glob("*.parquet"))) == seen:
-        time.sleep(0.005)
-    time.sleep(rng.uniform(0.0, last))
-    process.send_signal(how)
+    process = start(out)
+    wait_for_a_file(process)
+    if last:
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(rng.uniform(0.0, last))
+    process.kill()
     _, said = process.communicate(timeout=60)
-    assert process.returncode in (-how, 0), said
-    return process
+    assert process.returncode in (-signal.SIGKILL, 0), said
 
 
 def sorted_table(out: Path) -> pa.Table:

@@ -82,8 +82,8 @@ def test_norms_answer_to_the_scale_as_their_epsilon_says(norm, response):
     assert answers["norm_response"] == pytest.approx(answers["norm_epsilon"], abs=1e-4)
     centred = isinstance(norm, nn.LayerNorm)
     divided = x.var(-1, correction=0) if centred else x.square().mean(-1)
-    assert answers["norm_divided"] == pytest.approx(float(divided.mean()), rel=1e-5)
-    assert answers["norm_share"] == pytest.approx((norm.eps or 0.0) / float(divided.mean()), rel=1e-5)
+    share = 1 / float((divided / (divided + norm.eps)).double().mean()) - 1
+    assert answers["norm_share"] == pytest.approx(share, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize(("norm", "shape", "variance"), [
@@ -100,11 +100,11 @@ def test_epsilon_of_batch_and_instance_norms_beside_what_they_divide(norm, shape
         norm.running_var.fill_(7.0)
     before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
     answers = norm_response(norm, (x,), {})
-    v = float(variance(x).mean())
-    assert answers["norm_divided"] == pytest.approx(v, rel=1e-5)
-    assert answers["norm_share"] == pytest.approx(2.0 / v, rel=1e-5)
+    once, twice = (float((k * variance(x) / (k * variance(x) + 2)).mean()) for k in (1, 4))
+    assert answers["norm_divided"] == pytest.approx(2 / answers["norm_share"], rel=1e-5)
+    assert answers["norm_share"] == pytest.approx(1 / once - 1, rel=1e-5)
     assert answers["norm_response"] == answers["norm_epsilon"]
-    assert answers["norm_epsilon"] == pytest.approx(math.log(4 * (v + 2) / (4 * v + 2)) / math.log(4), rel=1e-5)
+    assert answers["norm_epsilon"] == pytest.approx(math.log(twice / once) / math.log(4), rel=1e-5)
     assert all(torch.equal(buffer, before[name]) for name, buffer in norm.named_buffers())
 
 

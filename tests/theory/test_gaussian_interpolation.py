@@ -32,12 +32,12 @@ def test_pairs(monkeypatch, name, ratio):
     few = pair_values(function, variances, correlation)
     np.testing.assert_allclose(few, one_by_one, rtol=1e-8, atol=1e-10)
     interpolated = interpolation._interpolated(
-        function, (v, w, correlation), interpolation._nodes(variances), interpolation._angles(function)
+        function, variances, correlation, interpolation._nodes(variances), interpolation._angles(function)
     )
     np.testing.assert_allclose(interpolated, one_by_one, rtol=2e-6, atol=2e-6 * np.abs(one_by_one).max())
     monkeypatch.setattr(interpolation, "_nodes", lambda _: 1 if ratio == 1.5 else 2)
     if ratio > 1.1:
-        coarse = interpolation._interpolated(function, (v, w, correlation), interpolation._nodes(v), 24)
+        coarse = interpolation._interpolated(function, variances, correlation, interpolation._nodes(v), 24)
         assert np.abs(coarse / one_by_one - 1).max() > 1e-4, "too few nodes are seen"
 
 

@@ -74,7 +74,7 @@ class Family:
         if "rotary" not in fields and (r.of.rope is not None or r.knows("rotary_dim")):
             read_rotations(r, fields)
         one_std(r, fields)
-        fields.setdefault("embeddings", tied(r))
+        fields["embeddings"] = fields.get("embeddings") or tied(r)
         if "norm_epsilon" not in fields:
             fields["norm_epsilon"] = r.number(*EPSILON, **r.usual(1e-5, *EPSILON))
         if "activation" not in fields:

@@ -16,9 +16,10 @@ _REASONS = {
         "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p5 step3p7 afmoe solar_open "
         "hy_v3 kolibri1 sarvam_moe"
     ),
-    "a gate multiplies its attention output, which no field describes": "laguna",
+    "a gate multiplies its attention output, which no field describes": "laguna muse_glimmer_text muse_spark_text",
     "convolutions mix the tokens' queries, keys and values, which has no rule": "zaya",
     "its attention has sinks, and its experts have clamped hidden units, which no field describes": "gpt_oss",
+    "its attention has sinks, which no field describes": "granite_swa granitemoe_swa flint openai_privacy_filter",
     "its router masks scores before their softmax (sparse mixer), which no field describes": "phimoe",
     "its attention also consists of experts, which no field describes": "jetmoe",
     "its router's weights multiply the experts' input, which no field describes": "llama4_text llama4",
@@ -35,7 +36,7 @@ _REASONS = {
     "its values decide which tokens attention sees, and weights multiply its stream, which no field describes": "doge",
     "its residual stream consists of several mixed streams, which has no rule": "gemma3n gemma3n_text",
     "heads of its full layers are wider than heads of its layers with a window, which no field describes": (
-        "gemma4 gemma4_text gemma4_unified gemma4_unified_text"
+        "gemma4 gemma4_text gemma4_unified gemma4_unified_text diffusion_gemma_text"
     ),
     "its positions are biases of attention logits (ALiBi), which have no rule": "bloom mpt refact",
     "its layers share their matrices, so that their gradients add up, which has no rule": "albert",
@@ -114,7 +115,11 @@ _NEAREST = {
     ),
     "qwen3": "dots1 hy_v3 laguna exaone_moe sarvam_moe",
     "mixtral": "gpt_oss",
-    "qwen3_moe": "mellum",
+    "qwen3_moe": "mellum flint",
+    "granite": "granite_swa",
+    "granitemoe": "granitemoe_swa",
+    "cohere2": "cohere2_moe cohere_compass_text",
+    "hunyuan_v1_dense": "hunyuan_v1_moe",
 }
 NEAREST = {family: read for read, families in _NEAREST.items() for family in families.split()}
 """The nearest family that is read, with norms in the same places, by the `model_type` of a family that is not."""

@@ -25,7 +25,7 @@ from scipy.special import softmax
 from theory.coverage import holds_words
 from theory.first_step.outputs import Outputs, step_statistics
 from theory.first_step.prediction import moves_of_outputs
-from theory.first_step.rules import spread_noise
+from theory.first_step.rules import Rules, spread_muon_rule
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.kernels import Array
@@ -167,8 +167,8 @@ def batch_step(
         ordered, of_few = np.sort(frequencies)[::-1], gains[0]
         ranks = lru_cache(lambda shape: noise_rank(ordered, of_batch, shape, seed))
         for k, alone in enumerate((False, True)):
-            with spread_noise(ranks, alone=alone):
-                w = moves_of_outputs(solution, optimizer, chosen, every)[0]
+            rules: Rules = {optimizer: spread_muon_rule(ranks, alone=alone)}
+            w = moves_of_outputs(solution, optimizer, chosen, every, rules)[0]
             gains[k] = float((r * w).sum((-2, -1)).mean())
     return BatchStep(optimizer, gains[0], curvature, change, updates, gains[1], of_few)
 

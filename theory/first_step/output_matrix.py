@@ -14,7 +14,7 @@ from scipy.special import erf
 
 from theory.coverage import is_tied
 from theory.first_step.motion import inverse, mean_kernel
-from theory.first_step.rules import RULES, STREAM_SAMPLES, MatrixUse, squared_size
+from theory.first_step.rules import RULES, STREAM_SAMPLES, MatrixUse, Rule, Rules, squared_size
 from theory.first_step.units import OutputTransform
 from theory.mean_field.kernels import Array
 from theory.stack import Stack
@@ -57,16 +57,18 @@ class OutputMatrix:
         stack: the network.
         kernel: z_i·z_j/d for the matrix's input z, (N, N).
         rows: samples of a coordinate of z, (samples, N); None if it is Gaussian.
+        rules: the optimizers' rules.
     """
 
     stack: Stack
     kernel: Array
     rows: Array | None
+    rules: Rules
 
     @classmethod
-    def of(cls, stack: Stack, kernel: Array, transform: OutputTransform | None) -> "OutputMatrix":
+    def of(cls, stack: Stack, kernel: Array, transform: OutputTransform | None, rules: Rules = RULES) -> "OutputMatrix":
         """Create the output matrix, with samples of its input if there is a transform."""
-        return cls(stack, kernel, None if transform is None else transform.rows)
+        return cls(stack, kernel, None if transform is None else transform.rows, rules)
 
     @property
     def tied(self) -> bool:
@@ -94,7 +96,7 @@ class OutputMatrix:
         if optimizer == "adam":
             return self._moved_by_signs(r, at_words)
         if optimizer in LINEAR or not self.tied:
-            return np.asarray(RULES[optimizer](self._use, r @ r.mT) @ r)
+            return np.asarray(self.rules[optimizer](self._use, r @ r.mT) @ r)
         return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
 
     def words(self, optimizer: Optimizer, r: Array, at_words: Array) -> WordSteps:
@@ -147,7 +149,7 @@ class OutputMatrix:
             np.concatenate([none + self._gram, none], -1),
             np.concatenate([none, none + at_words], -1),
         ], -2)  # fmt: skip
-        return spectral_step(optimizer, self.stack, left, np.concatenate([r, words], -2))
+        return spectral_step(self.rules[optimizer], self.stack, left, np.concatenate([r, words], -2))
 
     def _moved_by_signs(self, r: Array, at_words: Array) -> Array:
         """Return the change of logits by a sign step, d E z_i sign(z·r_v + κ g_v) with Gaussian g."""
@@ -210,11 +212,11 @@ def product_count(numbers: float, most: int) -> int:
     return int(np.clip(_PRODUCTS // numbers, min(_FEWEST, most), most))
 
 
-def spectral_step(optimizer: Optimizer, stack: Stack, left: Array, right: Array) -> Array:
+def spectral_step(rule: Rule, stack: Stack, left: Array, right: Array) -> Array:
     """Return the coefficients of an output matrix's step on the rows L, if its gradient is LᵀR, (M, 2N, V).
 
     Args:
-        optimizer: name of the optimizer.
+        rule: the optimizer's rule.
         stack: the network.
         left: LLᵀ, (M, 2N, 2N).
         right: R, (M, 2N, V).
@@ -224,4 +226,4 @@ def spectral_step(optimizer: Optimizer, stack: Stack, left: Array, right: Array)
     lengths = np.where(lengths > 0, lengths, 1.0)
     unit, given = left / (lengths[..., :, None] * lengths[..., None, :]), right * lengths[..., None]
     use = MatrixUse("Wemb", (stack.width, stack.vocab), unit, np.zeros((1, left.shape[-1])))
-    return np.asarray(inverse(unit) @ RULES[optimizer](use, given @ given.mT) @ given / lengths[..., None])
+    return np.asarray(inverse(unit) @ rule(use, given @ given.mT) @ given / lengths[..., None])

@@ -37,12 +37,12 @@ from theory.first_step.outputs import (
     sampled_outputs,
     step_statistics,
 )
-from theory.first_step.rules import RULES
+from theory.first_step.rules import RULES, Rules
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
 from theory.first_step.tangent import Down, TwoPassSolution
 from theory.first_step.tied_networks import TiedStep, sampled_tied_outputs, tied_statistics
-from theory.mean_field.inputs import Inputs, checked_windows, loss_positions, word_inputs
+from theory.mean_field.inputs import Inputs, checked_windows, word_inputs
 from theory.mean_field.kernels import Array
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
@@ -138,50 +138,8 @@ def first_step(
     return _summary(stack, optimizer, chosen, networks)
 
 
-def first_step_given(
-    stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None,
-    seed: int = _SEED, windows: NDArray[np.integer] | None = None,
-) -> dict[str, Array]:  # fmt: skip
-    """Predict the first step of networks whose outputs are known, without the sampling noise of logits and labels.
-
-    Random attention weights are sampled, separately for each network.
-
-    Args:
-        stack: the network.
-        p: softmax at the positions that count, (networks, P, V).
-        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 at positions that do not count,
-            which determines these positions if they are random. With tied embeddings the first N classes are the
-            positions' token ids.
-        optimizer: name of the optimizer, as in `first_step`.
-        matrices: roles of the matrices that the step updates, as in `first_step`.
-        seed: random seed of the first network's attention samples; the following networks have the following seeds.
-        windows: token ids of one batch, as in `first_step`; all networks get the same batch.
-
-    Returns:
-        "gain", "curvature" and "change" (of a logit, squared), each (networks,).
-
-    Raises:
-        ValueError: an argument of `first_step` is not allowed, p has another number of positions than the loss, or
-            windows make several batches.
-        NoRuleError: `first_step` has no rule for the network.
-    """
-    chosen, terms = check(stack, optimizer, matrices), list[dict[str, Array]]()
-    tied, (inputs,) = holds_words(stack), _batches(stack, windows)
-    fixed = None if stack.query_key_scale or tied else TwoPassSolution.of(stack, inputs=inputs)
-    for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
-        outputs = Outputs(probabilities[None], gradient[None], _counted(stack, probabilities, gradient))
-        if tied:
-            terms.append(tied_statistics(TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
-            continue
-        taken = _take_step(
-            fixed or TwoPassSolution.of(stack, seed + k, inputs=inputs), optimizer, chosen, outputs, None
-        )
-        terms.append(_statistics(outputs, taken))
-    return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
-
-
 def moves_of_outputs(
-    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs, rules: Rules = RULES
 ) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:
     """Return the changes of logits, the variances of their random part, and squared norms of steps and weights.
 
@@ -192,11 +150,12 @@ def moves_of_outputs(
         optimizer: name of the optimizer.
         chosen: roles of the matrices that are stepped.
         outputs: softmax and gradients at the logits.
+        rules: the optimizers' rules.
     """
     if holds_words(solution.stack):
-        step = TiedStep.of(solution, optimizer, chosen, outputs)
+        step = TiedStep.of(solution, optimizer, chosen, outputs, rules)
         return *step.logits(solution, outputs), step.squared_updates(solution, optimizer)
-    taken = _take_step(solution, optimizer, chosen, outputs, None)
+    taken = _take_step(solution, optimizer, chosen, outputs, None, rules)
     return taken.moves(slice(None), outputs.r)[0], taken.speeds, _squared_updates(outputs, taken)
 
 
@@ -218,18 +177,6 @@ def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[A
         )
     inputs = word_inputs(stack, ids)
     return [inputs.part(slice(k, k + 1)) for k in range(len(inputs.kernel))]
-
-
-def _counted(stack: Stack, p: Array, r: Array) -> NDArray[np.bool_]:
-    """Return the mask of the positions that the loss of one network counts, (N,).
-
-    Raises:
-        ValueError: the number of counted positions differs from that of p.
-    """
-    counted = loss_positions(stack) > 0 if stack.loss_share == 1.0 else (r != 0).any(-1)
-    if counted.sum() != len(p):
-        raise ValueError(f"p must have the {counted.sum()} positions of the loss, got {len(p)}.")
-    return counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,8 +214,9 @@ class _Step:
 
 
 def _take_step(
-    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None
-) -> _Step:
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None,
+    rules: Rules = RULES,
+) -> _Step:  # fmt: skip
     """Compute a step from sampled outputs.
 
     Args:
@@ -277,12 +225,13 @@ def _take_step(
         chosen: roles of the matrices that are stepped.
         drawn: softmax and gradients at the logits.
         kernel: Gram matrix of the gradients at the output tokens; None for that of the sampled outputs.
+        rules: the optimizers' rules.
     """
     stack = solution.stack
     down = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
-    output = OutputMatrix.of(solution.stack, solution.output, solution.transform) if "Wemb" in chosen else None
+    output = OutputMatrix.of(stack, solution.output, solution.transform, rules) if "Wemb" in chosen else None
     words = output.words(optimizer, drawn.r, down.tables["inputs"].gram) if output is not None and output.tied else None
-    steps = solution.steps(RULES[optimizer], down, chosen, words)
+    steps = solution.steps(rules[optimizer], down, chosen, words)
     moved = solution.up(down, steps).motion
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
     return _Step(solution, optimizer, speeds[drawn.counted], down, steps, moved.coefficients, output)

@@ -5,9 +5,7 @@ its output. Every step u here is a function of g such that H u = C Δ, with a ma
 the sign only, a remainder orthogonal to Δ. A rule gives C from the laws of H and Δ, mostly from their Gram matrices.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -70,6 +68,9 @@ STREAM_SAMPLES = 1024
 
 Rule = Callable[[MatrixUse, Array], Array]
 """A function from a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
+
+Ranks = Callable[[tuple[int, int]], float]
+"""A function from the shape of a matrix to the participation ratio (Σ s)²/Σ s² of its gradient's singular values s."""
 
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
@@ -196,21 +197,11 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
     The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
     bfloat16.
     """
-    if (spread := _RANKS.get()) is None:
-        return _spectral(use, gradient, _polynomial)
-    ranks, alone = spread
-    return _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
+    return _spectral(use, gradient, _polynomial)
 
 
-Ranks = Callable[[tuple[int, int]], float]
-"""A function from the shape of a matrix to the participation ratio (Σ s)²/Σ s² of its gradient's singular values s."""
-
-_RANKS: ContextVar[tuple[Ranks, bool] | None] = ContextVar("ranks", default=None)
-
-
-@contextmanager
-def spread_noise(ranks: Ranks, *, alone: bool = False) -> Iterator[None]:
-    """Let few positions represent the noise of many in Muon's steps.
+def spread_muon_rule(ranks: Ranks, *, alone: bool) -> Rule:
+    """Return `muon_rule` for few positions that represent the noise of many.
 
     A gradient's largest singular value is that of the part that all positions share. The other ones are replaced by
     many smaller ones with the same sum of squares and a given participation ratio.
@@ -219,11 +210,7 @@ def spread_noise(ranks: Ranks, *, alone: bool = False) -> Iterator[None]:
         ranks: participation ratio of the noise, by the shape of the matrix.
         alone: whether the step leaves out the largest singular value.
     """
-    token = _RANKS.set((ranks, alone))
-    try:
-        yield
-    finally:
-        _RANKS.reset(token)
+    return lambda use, gradient: _spectral(use, gradient, partial(_spread, rank=ranks(use.shape), alone=alone))
 
 
 def _inverse_root(values: Array) -> Array:
@@ -370,7 +357,10 @@ def _squared_signs(use: MatrixUse, gradient: Array) -> Array:
     return np.asarray(use.shape[1] * sample_mean(moved, moved))
 
 
-RULES: dict[Optimizer, Rule] = {
+Rules = Mapping[Optimizer, Rule]
+"""The rules of the optimizers, by name."""
+
+RULES: Rules = {
     "sgd": gradient_rule,
     "normalized": gradient_rule,
     "adam": sign_rule,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from theory.first_step.motion import Steps, symmetric_products
 from theory.first_step.output_matrix import spectral_step
 from theory.first_step.outputs import Outputs, curved_gradients, sample_count, sampled_outputs, step_statistics
-from theory.first_step.rules import RULES
+from theory.first_step.rules import RULES, Rules
 from theory.first_step.tangent import Down, TwoPassSolution
 from theory.mean_field.kernels import Array
 from theory.stack.optimizers import LINEAR, Optimizer
@@ -81,7 +81,10 @@ class TiedStep:
     remainder: Array
 
     @classmethod
-    def of(cls, solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs) -> "TiedStep":
+    def of(
+        cls, solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs,
+        rules: Rules = RULES,
+    ) -> "TiedStep":  # fmt: skip
         """Compute the step of an optimizer in the matrices of some roles.
 
         Args:
@@ -89,6 +92,7 @@ class TiedStep:
             optimizer: name of the optimizer.
             chosen: roles of the matrices that are stepped.
             drawn: softmax and gradients at the logits.
+            rules: the optimizers' rules.
         """
         stack, n = solution.stack, solution.stack.rows
         down = _down(solution, drawn.r)
@@ -102,8 +106,8 @@ class TiedStep:
         right = np.concatenate([drawn.r, words], -2)
         embedding, remainder = 0.0 * right, np.zeros((1, n, n))
         if "Wemb" in chosen:
-            embedding, remainder = _embedding_step(solution, optimizer, left, right)
-        return cls(down, solution.steps(RULES[optimizer], down, chosen), left, embedding, remainder)
+            embedding, remainder = _embedding_step(solution, optimizer, left, right, rules)
+        return cls(down, solution.steps(rules[optimizer], down, chosen), left, embedding, remainder)
 
     def logits(self, solution: TwoPassSolution, drawn: Outputs) -> tuple[Array, Array]:
         """Return the change of the logits, (M, N, V), and the variance of their random change, (M, P)."""
@@ -169,7 +173,9 @@ def _down(solution: TwoPassSolution, r: Array) -> Down:
     return solution.down(scale**2 * (r[..., n:] @ r[..., n:].mT), scale * r[..., :n])
 
 
-def _embedding_step(solution: TwoPassSolution, optimizer: Optimizer, left: Array, right: Array) -> tuple[Array, Array]:
+def _embedding_step(
+    solution: TwoPassSolution, optimizer: Optimizer, left: Array, right: Array, rules: Rules
+) -> tuple[Array, Array]:
     """Return `embedding` and `remainder` of `TiedStep`.
 
     Args:
@@ -177,6 +183,7 @@ def _embedding_step(solution: TwoPassSolution, optimizer: Optimizer, left: Array
         optimizer: name of the optimizer.
         left: Gram matrix of L, (M, 2N, 2N).
         right: R, (M, 2N, V).
+        rules: the optimizers' rules.
     """
     stack, n = solution.stack, solution.stack.rows
     if optimizer == "adam":
@@ -190,4 +197,4 @@ def _embedding_step(solution: TwoPassSolution, optimizer: Optimizer, left: Array
     none = np.zeros((1, n, n))
     if optimizer in LINEAR:
         return right, none
-    return spectral_step(optimizer, stack, left, right), none
+    return spectral_step(rules[optimizer], stack, left, right), none

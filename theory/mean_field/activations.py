@@ -122,6 +122,22 @@ class GaussianMoment:
         both = _moments(self.function, min(first, second), max(first, second), abs(covariance))
         return both[0] if covariance >= 0 else both[1]
 
+    def table(self, variances: NDArray[np.float64], correlations: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Return the moments of all pairs of variances at all correlations, (n, n, c); None without a short series.
+
+        Args:
+            variances: Var u and Var v, (n,).
+            correlations: correlations of u and v, (c,).
+
+        Raises:
+            ValueError: as for one moment.
+        """
+        series = _hermite_series(self.function, tuple(np.sqrt(variances)))
+        if not len(series):
+            return None
+        powers = np.vander(correlations, len(series), increasing=True)
+        return np.asarray(np.moveaxis((series.T * powers[:, None]) @ series, 0, -1))
+
 
 @dataclass(frozen=True, slots=True)
 class PolarMoment:
@@ -190,15 +206,10 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
         ValueError: the variances are so large that the quadrature would not fit into memory.
     """
     scales = math.sqrt(first), math.sqrt(second)
-    if scales[1] > _LARGEST:
-        raise ValueError(
-            f"activation must be homogeneous (relu, leaky_relu, identity) for a prediction with pre-activations this "
-            f"large: their standard deviation is {scales[1]:.3g}, and the quadrature allows at most {_LARGEST:g}."
-        )
     correlation = round(min(1.0, covariance / (scales[0] * scales[1])), 14)
-    series, other_series = (_hermite_series(function, scale) for scale in scales)
+    series, other_series = (_hermite_series(function, (scale,))[:, 0] for scale in scales)
     if count := min(len(series), len(other_series)):
-        terms = series[:count] * other_series[:count] * _powers(correlation, count)
+        terms = series[:count] * other_series[:count] * np.vander([correlation], count, increasing=True)[0]
         even, odd = float(terms[::2].sum()), float(terms[1::2].sum())
         return even + odd, even - odd
     # Given what u and v share, w, they are independent. Nodes in steps, and correlations without their last digit, let
@@ -211,19 +222,28 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
 
 
 @lru_cache(maxsize=512)
-def _hermite_series(function: Callable[[Any], Any], scale: float) -> NDArray[np.float64]:
-    """Return E f(scale z) h_k(z) for the normalized Hermite polynomials h_k; empty if too many would be needed.
+def _hermite_series(function: Callable[[Any], Any], scales: tuple[float, ...]) -> NDArray[np.float64]:
+    """Return E f(scale z) h_k(z) for the normalized Hermite polynomials h_k, (k, scales); no k if too many are needed.
 
     By Mehler's formula, moments are sums of products of these and powers of the correlation.
+
+    Raises:
+        ValueError: a scale is so large that a quadrature would not fit into memory.
     """
+    if (largest := max(scales)) > _LARGEST:
+        raise ValueError(
+            f"activation must be homogeneous (relu, leaky_relu, identity) for a prediction with pre-activations this "
+            f"large: their standard deviation is {largest:.3g}, and the quadrature allows at most {_LARGEST:g}."
+        )
     for count, share in _HERMITE.items():
         nodes, rows = _hermite_rows(count)
-        series, above, below = np.empty(count), function(scale * nodes), function(-scale * nodes)
+        points, series = np.outer(nodes, scales), np.empty((count, len(scales)))
+        above, below = function(points), function(-points)
         series[::2], series[1::2] = rows[::2] @ (above + below), rows[1::2] @ (above - below)
         squares = np.square(series)
-        if squares[-count // 8 :].sum() <= share * squares.sum():
+        if (squares[-count // 8 :].sum(0) <= share * squares.sum(0)).all():
             return series
-    return np.empty(0)
+    return np.empty((0, len(scales)))
 
 
 @lru_cache(maxsize=len(_HERMITE))
@@ -238,12 +258,6 @@ def _hermite_rows(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     for k in range(1, count - 1):
         rows[k + 1] = (nodes * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1)
     return nodes, rows
-
-
-@lru_cache(maxsize=256)
-def _powers(correlation: float, count: int) -> NDArray[np.float64]:
-    """Return the powers 0 to count - 1 of a correlation."""
-    return np.asarray(correlation ** np.arange(count))
 
 
 @lru_cache(maxsize=4096)

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.polynomial.chebyshev import Chebyshev, chebpts1, chebvander
+from numpy.polynomial.chebyshev import Chebyshev, chebpts1, chebval, chebvander
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -18,7 +19,15 @@ _DEGREE = 32
 # Logarithms of variances that differ by less are one.
 _ALIKE = 2e-7
 # Entries whose polynomials are evaluated at once.
-_AT_ONCE = 200_000
+_AT_ONCE = 20_000
+
+
+@runtime_checkable
+class Tabled(Protocol):
+    """A pair function that is computed faster for many arguments together."""
+
+    def table(self, variances: Array, correlations: Array) -> Array | None:
+        """Return the values at all pairs of variances and all correlations, (n, n, c); None if one by one is faster."""
 
 
 @lru_cache(maxsize=256)
@@ -67,7 +76,7 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
         if len(distinct) <= few:
             values = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
             return np.asarray(values[where].reshape(correlation.shape))
-    return _interpolated(function, (low, high, correlation), count, angles)
+    return _interpolated(function, variances, correlation, count, angles)
 
 
 def values_at(function: Callable[[float], float], variances: Array) -> Array:
@@ -81,29 +90,34 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
     return curve(np.log(variances))
 
 
-def _interpolated(function: PairFunction, entries: tuple[Array, Array, Array], count: int, angles: int) -> Array:
-    """Return a pair function at entries (v, w, ρ), from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
-    low, high = _range(entries[0], entries[1])
+def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
+    """Return a pair function at all i and j, from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
+    low, high = _range(variances)
     points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
-    nodes = np.exp(low + (high - low) * (points + 1) / 2)
     # Of opposite signs exactly, whose pair functions are to be had together.
-    cosines = (np.cos(around) - np.cos(around)[::-1]) / 2
-    table = np.empty((count, count, angles + 1))
-    for i, v in enumerate(nodes):
-        for j, w in enumerate(nodes[: i + 1]):
-            at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
-            table[i, j] = table[j, i] = at
+    table = _table(function, np.exp(low + (high - low) * (points + 1) / 2), (np.cos(around) - np.cos(around)[::-1]) / 2)
     along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
-    coefficients = np.einsum("ai,bj,ck,ijk->abc", along, along, turned, table, optimize=True)
-    units = [2 * (np.log(v.ravel()) - low) / (high - low) - 1 for v in entries[:2]]
-    units.append(2 / np.pi * np.arccos(entries[2].ravel()) - 1)
-    values = np.empty(entries[2].size)
-    for start in range(0, values.size, _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        of_first, of_second = (chebvander(u[part], count - 1) for u in units[:2])
-        of_angle = chebvander(units[2][part], angles)
-        values[part] = np.einsum("na,nb,nc,abc->n", of_first, of_second, of_angle, coefficients, optimize=True)
-    return values.reshape(entries[2].shape)
+    coefficients = np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True)[:, None]
+    n = variances.shape[-1]
+    powers = chebvander(2 * (np.log(variances.reshape(-1, n)) - low) / (high - low) - 1, count - 1)
+    turns = 2 / np.pi * np.arccos(correlation.reshape(-1, n, n)) - 1
+    values, together = np.empty(turns.shape), max(1, _AT_ONCE // n**2)
+    for start in range(0, len(turns), together):
+        part = slice(start, start + together)
+        values[part] = chebval(turns[part], powers[part] @ coefficients @ powers[part].mT, tensor=False)
+    return values.reshape(correlation.shape)
+
+
+def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
+    """Return a pair function at all pairs of variances and all correlations, (nodes, nodes, cosines)."""
+    table = function.table(nodes, cosines) if isinstance(function, Tabled) else None
+    if table is None:
+        table = np.empty((len(nodes), len(nodes), len(cosines)))
+        for i, v in enumerate(nodes):
+            for j, w in enumerate(nodes[: i + 1]):
+                at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
+                table[i, j] = table[j, i] = at
+    return table
 
 
 def _angles(function: PairFunction) -> int:

@@ -109,6 +109,12 @@
     for (const each of ends(u, chart.given, 15 * pixels, true)) {
       ctx.fillStyle = ctx.strokeStyle = seen(each.color);
       ctx.lineWidth = 0.8 * pixels;
+      ctx.setLineDash([]);
+      // A line that ends early has its name there: a line to the edge would look like more of the curve.
+      if (each.x < right - 60 * pixels) {
+        ctx.fillText(each.text, each.x + 6 * pixels, each.at);
+        continue;
+      }
       ctx.beginPath();
       ctx.moveTo(each.x + 2 * pixels, each.y);
       ctx.lineTo(right + 6 * pixels, each.at);

@@ -98,7 +98,10 @@
     const { content } = networks[0], name = nameOf(state.network, content);
     if (networks.length > 1) {
       const quantity = chosenMatrices()[0], last = networks.map((each) => each.content.series.find((one) => one.quantity === quantity)).map((one) => one && lastOf(one));
-      return `${networks.slice(1).map((each, k) => `${difference(each.network) || each.name}: the last layer’s ${shortOf({ quantity, head: $("matrix").selectedOptions[0]?.value ? $("matrix").selectedOptions[0].text : "W2" })} gradient is ${number(last[k + 1] / last[0], 3)} times as large`).join("; ")}.`;
+      const of = `last layer’s ${shortOf({ quantity, head: $("matrix").value ? $("matrix").selectedOptions[0].text : "W2" })} gradient`;
+      const changes = networks.slice(1).map((each, k) => [difference(each.network) || each.name, number(last[k + 1] / last[0], 3)]);
+      return changes.length > 1 ? `The ${of}: ${changes.map(([words, times]) => `${words} ×${times}`).join("; ")}.`
+        : `${changes[0][0]}: the ${of} is ${changes[0][1]} times as large.`;
     }
     const chosen = $("matrix").value && content.series.find((one) => one.quantity === $("matrix").value);
     const ratio = chosen && chosen.predicted[chosen.layer.indexOf(1)] / lastOf(chosen);
@@ -112,7 +115,8 @@
     const { content } = networks[0], tokens = tokensOf(content), sequences = Number(content.stack.sequences ?? 1);
     const long = `${tokens} token${tokens > 1 ? "s, all different" : ""}`;
     $("answer").hidden = false;
-    networks.forEach((each, k) => { each.label = k ? difference(each.network) || each.name : networks.length > 1 ? "this network" : each.name; });
+    const changes = networks.slice(1).map((each) => difference(each.network)), own = new Set(changes.map((words) => words.replace(/ → [^,]+/g, "")));
+    networks.forEach((each, k) => { each.label = k ? changes[k - 1].replace(/\S+ → /g, "") || each.name : !changes.length ? each.name : (own.size === 1 && [...own][0]) || "this network"; });
     const stop = DATA.tour[state.tour - 1], isNew = state.tour !== matrixOf, before = isNew ? stop?.matrix ?? "" : $("matrix").value, roles = new Map(networks.flatMap((each) => matricesOf(each.content).map((one) => [one.quantity, shortOf(one)])));
     select($("matrix"), [["", networks.length > 1 ? "W2" : "all matrices"], ...roles]);
     $("matrix").value = roles.has(before) ? before : "";
@@ -121,7 +125,7 @@
     $("matters").hidden = isOfCosine();
     $("charted").textContent = isOfCosine() ? "Cosine between two tokens" : "Norm of the loss’s gradient";
     $("title").textContent = content.title;
-    $("of_sequences").textContent = `${sequences > 1 ? `in a batch of ${sequences} sequences` : "for one sequence"} of ${long}` + (ghost && networks.length === 1 ? "; grey is the network before, × what the change did" : "");
+    $("of_sequences").textContent = `${sequences > 1 ? `in a batch of ${sequences} sequences` : "for one sequence"} of ${long}` + (ghost && networks.length === 1 ? "; grey: before, ×: the change" : "");
     const [heading, ...rows] = content.stands_out;
     $("standing").textContent = heading ?? `One layer, at ${long}`;
     lines("drawn_lines", content.drawn);
@@ -135,7 +139,7 @@
     showApart();
     showEvened(content.evened ?? "");
     $("pins").replaceChildren(...state.pins.map((pin, k) => make("li", { className: "row" },
-      `${pin.name}: ${networks[k + 1]?.content.title ?? ""}`,
+      `${pin.name}: `.repeat(!networks[k + 1]?.content.title.startsWith(`${pin.name}:`)) + (networks[k + 1]?.content.title ?? ""),
       make("button", { type: "button", onclick: () => change((next) => next.pins.splice(k, 1)) }, `Remove ${pin.name}`))));
     $("pin").disabled = state.pins.length >= MOST_PINS;
   }

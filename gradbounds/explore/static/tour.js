@@ -19,7 +19,7 @@
     guessed = at;
     const stop = DATA.tour[at - 1];
     showTour();
-    $("revealed").textContent = `${guess === stop.right ? "Right." : `It is “${stop.guesses[stop.right]}”.`} ${stop.answer}`;
+    $("revealed").textContent = `${guess === stop.right ? "Right." : "Not quite."} ${stop.answer}`;
     $("tour_next").focus({ preventScroll: true });
     drawLayers();
   }

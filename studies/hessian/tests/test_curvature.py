@@ -9,9 +9,10 @@ from torch import nn
 
 from simulate.curvature import problems
 from simulate.curvature.problems import Problem, plain_operations, stack_problem
+from studies.hessian.krylov import Krylov
 from studies.hessian.lanczos import quadrature
 from studies.hessian.loss_along import curvature_along
-from studies.hessian.operators import MATRICES, extreme_eigenvalues, operator, probe_spectrum, product, top_direction
+from studies.hessian.operators import MATRICES, by_names, extreme_eigenvalues, operator, probe_spectrum, product
 from studies.hessian.text_problem import translation_problem
 from studies.mean_hessian.path import output_path, second_derivative
 from studies.parallel_text import read_pairs
@@ -241,7 +242,9 @@ def test_the_curvature_along_the_top_direction(placement):
     """The parts against the exact matrices and the path's own second derivative, which the sphere's is part of."""
     stack = Stack(placement=placement, width=8, depth=1, tokens=3, vocab=5)
     problem = stack_problem(stack, seed=2)
-    top = top_direction(problem, seed=0)
+    kept = Krylov()
+    probe_spectrum(problem, "gauss-newton", steps=1, seed=0, kept=kept, tolerance=1e-4)
+    top = by_names(problem, kept.top_vector())
     hessian = exact(problem)
     gauss_newton = product(operator(problem, "gauss-newton"), torch.eye(len(hessian)).double())
     vector = torch.cat([part.flatten() for part in top.values()])

@@ -124,7 +124,7 @@ def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path):
     assert measured_row(whole, 4.0, grid.start)["validation"][:2] == row["validation"]
     assert kept.cut_off(grid.runs[0], texts, tmp_path) is None
     (tmp_path / "records" / f"{kept.name_of(grid.runs[0], texts)}.parquet").write_bytes(b"half")
-    with pytest.raises(ValueError, match="^out must hold whole tables"):
+    with pytest.raises(ValueError, match="^out must contain complete tables"):
         kept.cut_off(grid.runs[0], texts, tmp_path)
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.curvature.module_step import ParameterLine
+from simulate.modules.factories import seeded
 from studies.parallel_text import held_out, read_pairs
 from studies.schedules import Schedule
-from studies.trained_step import STATISTICS, step_rates
+from studies.trained_step import STATISTICS, outputs_at, step_rates
 from studies.trainer import train
 from studies.training_run import Training
 from studies.translation_model import Translation
@@ -29,10 +29,13 @@ def test_the_step_is_the_one_that_was_taken(texts, optimizer):
     training, seen = replace(PLAIN, optimizer=optimizer), {}
 
     def at(step):
-        path = ParameterLine(step.made, step.seed - 1)
-        u, g = (torch.cat([one.flatten() for one in some.values()]) for some in (step.direction, path.gradient))
+        with seeded(step.seed):
+            loss = step.made.loss(step.made.module(*step.made.inputs))
+        parameters = dict(step.made.module.named_parameters())
+        g = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(parameters.values()))])
+        u = torch.cat([step.direction[name].flatten() for name in parameters])
         gap = u - (g if optimizer == "sgd" else g / (g.abs() + 1e-8))
-        seen[step.update] = path.loss, float(gap.norm() / u.norm())
+        seen[step.update] = float(loss.detach()), float(gap.norm() / u.norm())
         return step_rates(step)
 
     found = train(training, *texts, at_step=at)
@@ -49,19 +52,27 @@ def test_the_step_is_the_one_that_was_taken(texts, optimizer):
 
 
 def test_rates_bring_the_loss_back(texts):
-    """At the break-even rate the loss of the batch is its start, and not before; the gain is the slope of the loss."""
+    """At the break-even rate the loss of the batch is its start, and not before; the others are finite differences."""
     rows = []
 
     def at(step):
-        path, found = ParameterLine(step.made, step.seed - 1), step_rates(step)
-        rows.append(found)
-        assert path.at(step.direction, found["break-even rate"]) == pytest.approx(path.loss, abs=0.02 * path.loss)
-        assert path.at(step.direction, 0.5 * found["break-even rate"]) < path.loss
-        # Of a central difference over a thousandth of it.
-        small = 1e-3 * found["break-even rate"]
-        slope = (path.at(step.direction, -small) - path.at(step.direction, small)) / (2 * small)
-        assert slope == pytest.approx(found["gain"], rel=0.02)
-        return found
+        rows.append(step_rates(step))
+        exact = replace(step, direction={name: u.double() for name, u in step.direction.items()})
+        exact.made.module.double()
+        rate, z = rows[0]["break-even rate"], outputs_at(exact, 0.0)
+        small = 1e-6 * rate  # below every kink of ReLU
+        lower, start, upper = (float(step.made.loss(outputs_at(exact, k * small))) for k in (-1, 0, 1))
+        assert float(step.made.loss(outputs_at(exact, rate))) == pytest.approx(start, abs=0.02 * start)
+        assert float(step.made.loss(outputs_at(exact, 0.5 * rate))) < start
+        gain = (lower - upper) / (2 * small)
+        assert rows[0]["gain"] == pytest.approx(gain, rel=1e-3)
+        assert rows[0]["hessian rate"] == pytest.approx(2 * gain * small**2 / (lower + upper - 2 * start), rel=1e-2)
+        # The Gauss-Newton matrix curves the loss along the linear change of outputs.
+        change = (outputs_at(exact, small) - outputs_at(exact, -small)) / 2
+        bent = sum(float(step.made.loss(z + k * change)) for k in (-1, 1)) - 2 * start
+        assert rows[0]["critical rate"] == pytest.approx(2 * gain * small**2 / bent, rel=1e-2)
+        exact.made.module.float()
+        return rows[0]
 
     train(replace(PLAIN, optimizer="sgd", updates=1), *texts, at_step=at)
     assert all(np.isfinite(value) and value > 0 for value in rows[0].values())

@@ -23,9 +23,9 @@ from simulate.curvature.first_step import Direction, direction
 from simulate.curvature.polar import polar_factor
 from simulate.runs.files import write_whole
 from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
+from tests.helpers.given_outputs import first_step_given
 from tests.helpers.width_families import step_errors
 from theory.configurations import stack_from_config
-from theory.first_step.prediction import first_step_given
 from theory.stack import Stack
 
 transformers = pytest.importorskip("transformers")

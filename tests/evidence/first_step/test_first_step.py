@@ -17,8 +17,8 @@ from simulate.curvature.first_step import (
 )
 from simulate.curvature.problems import Problem
 from tests.helpers.evidence_file import kept_case, record
+from tests.helpers.given_outputs import first_step_given
 from theory import Stack
-from theory.first_step.prediction import first_step_given
 from theory.mean_field.inputs import loss_positions
 
 pytestmark = [

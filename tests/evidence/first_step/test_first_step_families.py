@@ -12,9 +12,9 @@ from simulate.curvature.first_step import direction, first_step_problem, gradien
 from simulate.runs.files import write_whole
 from tests.evidence.first_step.test_first_step_fields import outputs
 from tests.helpers.evidence_file import kept_case
+from tests.helpers.given_outputs import first_step_given
 from tests.helpers.width_families import step_references
 from theory import Stack
-from theory.first_step.prediction import first_step_given
 
 pytestmark = [
     pytest.mark.evidence,

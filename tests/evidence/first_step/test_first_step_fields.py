@@ -10,10 +10,10 @@ import torch
 from checks.first_step import first_step
 from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
 from tests.helpers.evidence_file import kept_case, record, rounded
+from tests.helpers.given_outputs import first_step_given
 from tests.helpers.random_stacks import random_stacks
 from theory import NoRuleError, Stack
 from theory.coverage import gaps
-from theory.first_step.prediction import first_step_given
 from theory.mean_field.inputs import loss_positions
 
 pytestmark = [

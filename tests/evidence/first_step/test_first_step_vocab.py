@@ -11,8 +11,8 @@ from checks.trust import SPREAD, SQUARED, Trust
 from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
 from tests.evidence.first_step.test_first_step import FAR, MEASURED, outputs_of, rounded
 from tests.helpers.evidence_file import kept_case, record
+from tests.helpers.given_outputs import first_step_given
 from theory import Stack
-from theory.first_step.prediction import first_step_given
 from theory.stack.optimizers import Optimizer
 
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 from gradbounds.actions.log_line import LogLine, first_record, read_log
 
 FOLDER = Path(__file__).parents[2] / "data" / "public_logs"
-TABLE = tomllib.loads((FOLDER / "logs.toml").read_text())["log"]
+TABLE = [row for name in ("logs", "more_logs") for row in tomllib.loads((FOLDER / f"{name}.toml").read_text())["log"]]
 
 
 def expected(row):
@@ -72,6 +72,9 @@ def test_names_of_wrapped_parameters():
         ("step:1 - actor/lr:0.1 - train/loss:11.0 - train/grad_norm:2.5\n", LogLine(11.0, 2.5, 1)),  # verl
         ("import os\nloss = 0\nstep = 12\n" + "=" * 40 + "\nstep:0/9 val_loss:11.0\n", LogLine(11.0, None, 0)),
         ("[05/14/26 09:00:02] loss: 11.0\n", LogLine(11.0)),
+        ("Epoch 1/5\n32/32 - 1s - loss: 9.5 - val_loss: 7.3\n", "got step 32 first in"),  # a mean over the epoch
+        ("| epoch 1 | 50/ 90 batches | loss 9.5\n| epoch 1 | 75/ 90 batches | loss 9.4\n", "got step 50 first in"),
+        ("step: 1  loss: 11.0  grad: 2.5  grad_norm: 3.5\n", LogLine(11.0, 3.5, 1)),
     ],
 )
 def test_words_and_numbers(tmp_path, text, line):

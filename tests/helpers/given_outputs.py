@@ -1,0 +1,56 @@
+"""The predicted first step of networks whose outputs are given, which tests compare with the same sampled networks."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from theory.coverage import holds_words
+from theory.first_step import prediction
+from theory.first_step.outputs import Outputs
+from theory.first_step.tangent import TwoPassSolution
+from theory.first_step.tied_networks import tied_statistics
+from theory.mean_field.inputs import loss_positions
+from theory.mean_field.kernels import Array
+from theory.stack import Stack
+from theory.stack.optimizers import Optimizer
+
+
+def first_step_given(
+    stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None,
+    seed: int = 0, windows: np.ndarray | None = None,
+) -> dict[str, Array]:  # fmt: skip
+    """Predict the first step of networks whose outputs are known, without the sampling noise of logits and labels.
+
+    Random attention weights are sampled, separately for each network.
+
+    Args:
+        stack: the network.
+        p: softmax at the positions that count, (networks, P, V).
+        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count, which
+            determines the positions if they are random. With tied embeddings the first N classes are the positions'
+            words.
+        optimizer: name of the optimizer.
+        matrices: roles of the matrices that are stepped.
+        seed: random seed of the first network's attention samples; the following networks have the following seeds.
+        windows: token ids of one batch, which all networks are given.
+
+    Returns:
+        "gain", "curvature" and "change" (of a logit, squared), each (networks,).
+
+    Raises:
+        ValueError: p has another number of positions than the loss.
+    """
+    chosen, terms = prediction.check(stack, optimizer, matrices), list[dict[str, Array]]()
+    tied, (inputs,) = holds_words(stack), prediction._batches(stack, windows)
+    fixed = None if stack.query_key_scale or tied else TwoPassSolution.of(stack, inputs=inputs)
+    for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
+        counted = loss_positions(stack) > 0 if stack.loss_share == 1.0 else (gradient != 0).any(-1)
+        if counted.sum() != len(probabilities):
+            raise ValueError(f"p must have the {counted.sum()} positions of the loss, got {len(probabilities)}.")
+        outputs = Outputs(probabilities[None], gradient[None], counted)
+        if tied:
+            terms.append(tied_statistics(TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
+            continue
+        solution = fixed or TwoPassSolution.of(stack, seed + k, inputs=inputs)
+        terms.append(prediction._statistics(outputs, prediction._take_step(solution, optimizer, chosen, outputs, None)))
+    return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
