@@ -42,7 +42,7 @@ SAID = {
     "sinks": "its attention has sinks",
     "indexed_attention": "of kind (linear_attention or )?indexed_attention",
     "of kind hybrid": "of kind hybrid",
-    "of their own each": "several models, each with a configuration of its own",
+    "of their own each": "several models, each with its own configuration",
 }
 
 
