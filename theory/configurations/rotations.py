@@ -69,7 +69,7 @@ def read_rotations(r: Reading, fields: Fields) -> None:
     if kind in ("llama3", "dynamic"):
         r.notes.append(Note.neutral(name, dict(given), _SLOW))
     elif kind != "default":
-        r.say(name, dict(given), f"here, rotations are not scaled as in {kind!r} has it here")
+        r.say(name, dict(given), f"here, rotations are not scaled as in {kind!r}")
     elif given.keys() - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}:
         r.notes.append(Note.neutral(name, dict(given), "the class scales no rotations of this or of no rope_type"))
 
