@@ -44,6 +44,7 @@ _LIKE_EPSILON = 0.1
 _FELT = 0.1
 _SAME_SCALE = 0.01
 _NAMED = 3
+SAME_NUMBERS = "have the same numbers in"  # in a note on layers that are copies
 
 
 Place = tuple[str, int, str]
@@ -295,10 +296,7 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             continue
         names = ", ".join(dict.fromkeys(name for places in copied for *_, name in places))
         rest = [layer for layer in layers if layer != first]
-        what = (
-            f"layers {', '.join(map(str, layers))} have the same numbers in {names}, instead of independent "
-            "random numbers"
-        )
+        what = f"layers {', '.join(map(str, layers))} {SAME_NUMBERS} {names}, instead of independent random numbers"
         if by_torch:
             what += " (copies of one layer, or frozen)"
         what += _independent_draw_text(tests, part)

@@ -39,26 +39,26 @@ from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
+# The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each.
 _BEYOND = 2.58
-"""The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each."""
 
 USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
 """Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
 
 Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
 """
+# The largest number of texts that are tried.
 _MOST_TEXTS = 6
-"""The largest number of texts that are tried."""
+# The logarithm of a ratio of norms below which the search for a text ends.
 _CLOSE = 0.02
-"""The logarithm of a ratio of norms below which the search for a text ends."""
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_CAUSES = 3
 """The largest number of printed causes."""
 
+# The relative rounding of a logged norm that was clipped to a threshold.
 _ROUND = 1e-3
-"""The relative rounding of a logged norm that was clipped to a threshold."""
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"

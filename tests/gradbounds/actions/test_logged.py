@@ -303,7 +303,7 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert layers["W2", 3] == pytest.approx(4.0)
     assert layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0)
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
-    assert "Parameters with unknown names: layers.1.rotary.weight." in str(result)
+    assert "Parameters not compared: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
     fused, _ = compare_with_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
@@ -394,7 +394,7 @@ def test_a_planted_scale_in_a_foreign_log(of_gpt2):
     assert result.to_frame()["cause"][0].startswith("the gradient of W1 in layer 2 is ")
     assert "Furthest from the median: dL/dW1 of layer 2" in str(result)
     assert "read from gradients/transformer.h.*.mlp.c_fc.weight (3)" in str(result)
-    assert "Parameters with unknown names: " in str(result)
+    assert "Parameters not compared: " in str(result)
     assert "gradients/transformer.h.*.ln_1.bias (3)" in str(result)
 
 
