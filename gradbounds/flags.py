@@ -134,17 +134,15 @@ def check_together(
 class WithJson:
     """The flag `--json` of commands that print tables."""
 
-    json: Annotated[bool, optional("print one JSON object instead of text (docs/runs.md lists its keys)", None)] = False
+    json: Annotated[bool, optional("print one JSON object instead of text; docs/runs.md", None)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(WithJson):
     """The flags of commands that read a network from a model's configuration."""
 
-    config: Annotated[
-        Path | None, optional("configuration of a model: config.json (Hugging Face) or nanoGPT's arguments", "FILE")
-    ] = None
-    like: Annotated[str | None, optional("name of a published model; an unknown name lists all", "NAME")] = None
+    config: Annotated[Path | None, optional("config.json (Hugging Face) or nanoGPT's arguments", "FILE")] = None
+    like: Annotated[str | None, optional("published model; an unknown name lists all", "NAME")] = None
     ignore: Annotated[tuple[str, ...], optional("keys of the configuration to ignore", "KEY [...]")] = ()
 
     drawn_by: Annotated[

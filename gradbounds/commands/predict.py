@@ -45,7 +45,7 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(ModelFlags):
-    """Print the card of a network: the predicted first step, layers and learning rates on one screen.
+    """Print the card of a network: predicted first step, layers and learning rates.
 
     The network comes from a config.json (--config), a published model (--like) or flags, which override its fields.
     Other views: --batch, --bound, --first-step, --logged (docs/configurations.md lists valid combinations).
@@ -60,9 +60,7 @@ class Predict(ModelFlags):
     ] = ()
     draws: Annotated[int | None, optional("number of random networks to sample", "N", "none")] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0
-    patterns: Annotated[
-        int | None, optional("number of attention samples in the theory", "N", "chosen automatically")
-    ] = None
+    patterns: Annotated[int | None, optional("attention samples in the theory", "N", "automatic")] = None
     max_time: Annotated[
         str | None,
         optional("time limit of the theory", "90s|10m|2h", default="a minute"),
@@ -70,7 +68,7 @@ class Predict(ModelFlags):
     memory: Annotated[str | None, optional("memory limit of the theory", "500MB|4GB", default="4GB")] = None
     dry_run: Annotated[bool, optional("print cost and method of the theory, then stop", None)] = False
     out: Annotated[Path | None, optional("folder for tables and figures", "FOLDER", "none")] = None
-    bound: Annotated[bool, optional("print Theorem 1's bound, the prediction and their ratio", None)] = False
+    bound: Annotated[bool, optional("print Theorem 1's bound, the prediction, the ratio", None)] = False
     latex: Annotated[bool, optional("print the bound as LaTeX; requires --bound", None)] = False
     first_step: Annotated[bool, optional("predict critical learning rates of the first step", None)] = False
     optimizer: Annotated[
