@@ -332,7 +332,7 @@ def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
     sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
     for (layer, name), size in (sizes / sizes.median()).items():
         if size > _LONE and (table.index.get_level_values("parameter") == name).sum() < 3:
-            what = f"entries of {escaped(name)} times sqrt(row length) are {{}} times the median of the list's matrices"
+            what = f"entries of {escaped(name)} times sqrt(shorter side) are {{}} times the median of its list"
             yield Finding(int(layer), "weight", what, (float(size),))
 
 

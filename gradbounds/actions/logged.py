@@ -302,7 +302,7 @@ def _judged(
         trained = (
             f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained. Initialization is not judged."
         )
-        units = f"None of {len(causes)} tested units and sums turns it into the loss of untrained weights."
+        units = f"Tested {len(causes)} other units and sums: in none would it be the loss of untrained weights."
         return _Verdict(None, [trained, units], causes)
     theory.coarsen(healthy, notes)
     texts, far = [], list[str]()
