@@ -83,8 +83,8 @@ def answers(
             with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
                 given[name_of(kind, question)] = content = _answer(kind, question)
                 # The network that the button Apply makes of a published model.
-                if set(question) == {"like"} and (found := _CHANGE.search(content.get("evened", ""))):
-                    evened = question | {"fields": {found[1]: found[2]}}
+                if set(question) == {"like"} and (change := _CHANGE.search(content.get("evened", ""))):
+                    evened = question | {"fields": {change[1]: change[2]}}
                     given[name_of(kind, evened)] = _answer(kind, evened)
             done(k + 1, len(asked), spent[k] / spent[-1])
     sizes = f"at depths {', '.join(map(str, depths))} and widths {', '.join(map(str, widths))}"
