@@ -52,6 +52,9 @@ _MOST_TEXTS = 6
 _CLOSE = 0.02
 """The logarithm of a ratio of norms below which the search for a text ends."""
 
+_SOON = 2.0
+"""The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
+
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_CAUSES = 3
@@ -116,6 +119,8 @@ class _Theory:
     squares: dict[str, Array] = field(default_factory=dict)
     _spent: float = 0.0
     _pace: float | None = None  # measured seconds for an estimated one
+    _coarse: bool = False  # whether groups of tokens are coarse
+    _correction: float = 1.0  # the network's own norm over its norm with coarse groups
 
     def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
         """Predict loss and norm of a network under a token law.
@@ -128,15 +133,17 @@ class _Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left, self._pace)
+        scale = scale_of_batch(stack, law, self.patterns, left, self._pace, coarse=self._coarse)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
-        self._spent += cost_of_batch(stack, law, self.patterns)[0].seconds
-        return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
+        self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
+        line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
+        norm, deviation = (self._correction * value for value in (line.norm, line.norm_deviation))
+        return replace(line, norm=norm, norm_deviation=deviation)
 
     def seconds(self, stack: Stack) -> float:
         """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
         try:
-            cost, _ = cost_of_batch(stack, self.law, self.patterns)
+            cost, _ = cost_of_batch(stack, self.law, self.patterns, coarse=self._coarse)
         except (NoRuleError, ValueError):  # which `line` says
             return 0.0
         return cost.seconds if self.budget.holds(cost) else 0.0
@@ -148,6 +155,15 @@ class _Theory:
         # Causes are chosen and left out by estimates, alike on every machine.
         self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
         return Cause("nothing", line)
+
+    def coarsen(self, healthy: Cause, notes: tuple[Note, ...]) -> None:
+        """Predict causes with coarse groups of tokens if the network itself takes longer than `_SOON`.
+
+        Their norms are multiplied by the network's own norm over its norm with coarse groups.
+        """
+        if self.seconds(self.stack) > _SOON:
+            self._coarse = True
+            self._correction = healthy.line.norm / self.line(self.stack, notes, self.law).norm
 
     def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
@@ -279,6 +295,7 @@ def _judged(
         )
         units = f"None of {len(causes)} tested units and sums turns it into the loss of untrained weights."
         return _Verdict(None, [trained, units], causes)
+    theory.coarsen(healthy, notes)
     texts, far = [], list[str]()
     if known is not None:
         try:

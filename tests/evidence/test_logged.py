@@ -59,35 +59,15 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-VARIED: dict[str, list[Any]] = {
-    "width": [64, 128, 256], "depth": [2, 4, 8], "tokens": [8, 16, 32], "vocab": [128, 512, 2048],
-    "sequences": [1, 4, 16], "depth_scaling": ["depth", "none"], "embeddings": ["untied", "tied"],
-    "placement": ["pre", "pre", "post"], "units": ["gelu", "relu", "swiglu"], "exponent": [None, None, 1.0],
-}  # fmt: skip
-"""Values of random networks, whose norms' deviations are compared with the printed ones."""
-FITTED, HELD_OUT, DRAWS = 24, 24, 40
-
-
-def varied(number: int) -> tuple[dict[str, Any], float | None]:
-    """Fields of one random network, and the exponent of its text."""
-    generator = np.random.default_rng((74, number))
-    fields = {name: values[generator.integers(len(values))] for name, values in VARIED.items()}
-    exponent, units = fields.pop("exponent"), fields.pop("units")
-    gated = {"normalization": "rms", "ffn": "gated", "activation": "silu", "ffn_ratio": 2.0}
-    more = gated if units == "swiglu" else {"activation": units}
-    return USUAL | fields | more | {"init_std": fields["width"] ** -0.5}, exponent
-
-
-def runs(fields: dict[str, Any], exponent: float | None, seed: int, draws: int = SEEDS) -> list[tuple[float, float]]:
+def runs(fields: dict[str, Any], exponent: float | None, seed: int) -> list[tuple[float, float]]:
     """Loss and gradient norm of step 1 of sampled networks."""
-    stack, text = Stack(**{"sequences": BATCH} | fields), None
+    stack, text = Stack(**fields, sequences=BATCH), None
     if exponent is not None:
-        law, generator = TextLaw.zipf(exponent, stack.vocab), np.random.default_rng(seed)
-        ids = law.windows(stack.sequences * draws, stack.tokens, generator)
+        ids = TextLaw.zipf(exponent, USUAL["vocab"]).windows(BATCH * SEEDS, stack.tokens, np.random.default_rng(seed))
         text = TextWindows(ids=ids, digest=hashlib.sha256(ids.tobytes()).hexdigest(), source="Zipf's law")
-    samples = sample(stack, draws=draws, seed=seed, text=text)
-    squares = sum(np.asarray(samples[n], float).reshape(draws, -1).sum(1) for n in samples if n.startswith("grad_sq_"))
-    losses = np.asarray(samples["loss"], float).reshape(draws, -1).mean(1)
+    samples = sample(stack, draws=SEEDS, seed=seed, text=text)
+    squares = sum(np.asarray(samples[n], float).reshape(SEEDS, -1).sum(1) for n in samples if n.startswith("grad_sq_"))
+    losses = np.asarray(samples["loss"], float).reshape(SEEDS, -1).mean(1)
     return [(float(loss), float(square**0.5)) for loss, square in zip(losses, squares, strict=True)]
 
 
@@ -134,10 +114,10 @@ def predicted_once(monkeypatch):
     """Networks that many runs ask for are predicted once."""
     kept: dict[Any, Any] = {}
 
-    def once(stack, law, patterns, budget, pace=None):
-        key = stack, law and law.key, patterns
+    def once(stack, law, patterns, budget, pace=None, *, coarse=False):
+        key = stack, law and law.key, patterns, coarse
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, pace, coarse=coarse)
         return kept[key]
 
     monkeypatch.setattr(logged, "scale_of_batch", once)
