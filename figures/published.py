@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from figures.style import legend_below, message, ordered, panels, plain_decades, style, value_ticks
 from theory import Stack, predict
+from theory.mean_field.cost import prediction_cost
 
 
 def published_panels(source: str) -> list[dict[str, Any]]:
@@ -25,13 +26,16 @@ def published_panels(source: str) -> list[dict[str, Any]]:
 
 def predicted_curve(panel: Mapping[str, Any], curve: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Predict a curve of a published figure: the layers or depths, and theory's numbers there."""
-    fields = {**panel["network"], **curve["network"]}
+    stacks = _stacks(panel, curve)
     if panel["x"] == "layer":
-        values = _numbers(panel, fields)
-        return np.arange(1, len(values) + 1), values
-    given = [at if isinstance(at, Mapping) else {panel["x"]: at} for at in curve["at"]]
-    numbers = [float(_numbers(panel, {**fields, **at})[-1]) for at in given]
-    return np.array([at[panel["x"]] for at in given]), np.array(numbers)
+        return np.arange(1, stacks[0].depth + 1), _numbers(panel, stacks[0])
+    return np.array([stack.depth for stack in stacks]), np.array([_numbers(panel, stack)[-1] for stack in stacks])
+
+
+def published_seconds(source: str) -> float:
+    """Estimate the processor seconds in which a source's published figure is drawn: one, and those of theory."""
+    curves = ((panel, curve) for panel in published_panels(source) for curve in panel["curve"])
+    return 1.0 + sum(prediction_cost(stack).seconds for panel, curve in curves for stack in _stacks(panel, curve))
 
 
 def published(source: str) -> Figure:
@@ -61,15 +65,22 @@ def published(source: str) -> Figure:
             axis.set(xlabel=panel["x"], ylabel=panel["y"], yscale="log")
             value_ticks(axis, [2.0**k for k in range(9) if min(x) <= 2**k <= max(x)])
             plain_decades(axis.yaxis)
-        middle, most = float(np.median(misses)), max(misses)
-        title = f"{len(misses)} published points, nothing fitted:"
-        message(figure, f"{title} theory is off by {middle:.0%} in the middle, {most:.0%} at most")
-        legend_below(figure)
+        errors = f"median error {np.median(misses):.0%}, largest {max(misses):.0%}"
+        message(figure, f"Theory against {len(misses)} published points, nothing fitted: {errors}")
+        legend_below(figure, title="lines: theory; marks: published points")
     return figure
 
 
-def _numbers(panel: Mapping[str, Any], fields: Mapping[str, Any]) -> NDArray[Any]:
+def _stacks(panel: Mapping[str, Any], curve: Mapping[str, Any]) -> list[Stack]:
+    """Return the networks of a curve: one whose layers are drawn, or one for each point."""
+    given = (
+        [{}] if panel["x"] == "layer" else [at if isinstance(at, Mapping) else {panel["x"]: at} for at in curve["at"]]
+    )
+    return [Stack(**{**panel["network"], **curve["network"], **at}) for at in given]
+
+
+def _numbers(panel: Mapping[str, Any], stack: Stack) -> NDArray[Any]:
     """Predict the number that a panel plots, in every layer."""
-    means = predict(Stack(**fields))
+    means = predict(stack)
     values = panel["factor"] * np.sum([means[name] for name in panel["quantities"]], axis=0) ** panel["power"]
     return np.asarray(values / values[-1] if panel["last"] else values)

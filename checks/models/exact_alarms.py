@@ -44,6 +44,7 @@ _LIKE_EPSILON = 0.1
 _FELT = 0.1
 _SAME_SCALE = 0.01
 _NAMED = 3
+SAME_NUMBERS = "have the same numbers in"  # in a note on layers that are copies
 
 
 Place = tuple[str, int, str]
@@ -256,7 +257,7 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
     what = "{} does not normalize: its output grows as input^{{}}, and a norm's output as input^0"
     yield from _in_one(none, "norm", what)
     yield from _in_one(perhaps, "norm", what, alarm=False)
-    what = "backward pass of {} does not match its forward pass: g.x must be 0, and is {{}} of its random value"
+    what = "backward pass of {} does not match its forward pass: g.x must be 0, and is {{}} of a random vector's"
     yield from _in_one(disagreeing, "norm", what)
     what = (
         "{} divides by its epsilon: its output grows as input^{{}}, and it normalizes only inputs 10^4 times as large"
@@ -295,10 +296,7 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             continue
         names = ", ".join(dict.fromkeys(name for places in copied for *_, name in places))
         rest = [layer for layer in layers if layer != first]
-        what = (
-            f"layers {', '.join(map(str, layers))} have the same numbers in {names}, instead of independent "
-            "random numbers"
-        )
+        what = f"layers {', '.join(map(str, layers))} {SAME_NUMBERS} {names}, instead of independent random numbers"
         if by_torch:
             what += " (copies of one layer, or frozen)"
         what += _independent_draw_text(tests, part)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def _findings(frame: pd.DataFrame, config: Mapping[str, Any]) -> Iterator[tuple[
     for (width, depth), here in frame.groupby(["width", "depth"], sort=True):
         losses = here.loc[here["quantity"] == "loss", "value"]
         lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
-        for part, finding in _garbage(here):
+        for part, finding in chain(_garbage(here), _without_input(here)):
             yield (int(width), int(depth)), part, finding
         outside = [replace(finding, what=f"{finding.what}{'; ' * bool(lost)}{lost}") for finding in _outside(here)]
         for finding in outside:
@@ -78,6 +79,19 @@ def _garbage(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
         names = escaped(", ".join(of["parameter"].unique()[:_NAMED]))
         what = f"the largest entry of {names} is {{}} times its median entry: was it initialized?"
         yield str(part), Finding(int(layer), "weight", what, (float(of["value"].max()),), digits=2)
+
+
+def _without_input(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
+    """Find models without a list of layers whose input differs from 0, if matrices of zeros without a gradient are why.
+
+    A decoder's layers alone may begin with zeros, as those of detectors of objects do.
+    """
+    outside, energies = here[(here["layer"] == 0) & (here["value"] == 0)], here[here["quantity"] == "input_energy"]
+    still = set(outside.loc[outside["quantity"] == "gradient", "parameter"])
+    zeros = [name for name in outside.loc[outside["quantity"] == "weight", "parameter"].unique() if name in still]
+    names = escaped(", ".join([name for name in zeros if not name.endswith("bias")][:_NAMED]))
+    for part in energies["part"].unique() if names and (energies["value"] == 0).all() else []:
+        yield str(part), Finding(WHOLE_MODEL, "weight", f"the input of its layers is 0 everywhere: {names} are 0")
 
 
 def _outside(here: pd.DataFrame) -> list[Finding]:
@@ -318,7 +332,7 @@ def _lone_matrices(rows: pd.DataFrame) -> Iterator[Finding]:
     sizes = table["weight"] * np.sqrt(table["shortest"] / table["entries"])
     for (layer, name), size in (sizes / sizes.median()).items():
         if size > _LONE and (table.index.get_level_values("parameter") == name).sum() < 3:
-            what = f"entries of {escaped(name)} times sqrt(row length) are {{}} times the median of the list's matrices"
+            what = f"entries of {escaped(name)} times sqrt(shorter side) are {{}} times the median of its list"
             yield Finding(int(layer), "weight", what, (float(size),))
 
 
@@ -337,8 +351,8 @@ def _outliers(
     """Find layers whose value differs from the nearest layers' median by more than a limit, and by how much.
 
     Steps of a stream that settles go on changing in one direction, so the first is far from the median of the next.
-    A layer is part of such a trend if its value and the nearest layers' are in order, which five random values are once
-    in 60 times, and if it lies no further from their range than this range is wide.
+    A layer is part of such a trend if its value and the nearest layers' are in order. Five random values are in order
+    once in 60 times. The value must also lie no further from their range than this range is wide.
     """
     for k, value in enumerate(values):
         around = _nearest(values, k, kinds)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from checks.models.alarm import Alarm, alarm_lines, folded
+from checks.models.exact_alarms import SAME_NUMBERS
 from checks.models.growth_theory import GrowthTheory
 from checks.models.layer_tables import profile_table
 from checks.models.reference import Reference, reference_of
@@ -170,10 +171,12 @@ class ProbeReport:
             return f"{self.name} {what}: {self._count()}.{nothing}"
         if not parts:
             return f"{self.name} is not judged: {no_layer(probed.unseen)}."
-        if not self._alone:
-            return f"{self.name} raises no alarm: every layer agrees with its nearest layers."
         if learning_later(probed.frame):
             return f"{self.name} raises no alarm, but layers get gradient 0 at the first step: see the note."
+        if any(SAME_NUMBERS in note for note in self.notes):
+            return f"{self.name} raises no alarm, but layers have the same numbers: see the note."
+        if not self._alone:
+            return f"{self.name} raises no alarm: every layer agrees with its nearest layers."
         if not self.trained and entry_notes(probed.frame):
             return f"{self.name} raises no alarm, but the entries of a matrix are unusual in all layers: see the note."
         if self.trained:

@@ -125,7 +125,7 @@ def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
     line = f"Loss: {loss:.4g}; a uniform guess among {classes:.0f} classes has {np.log(classes):.4g}"
     if np.isfinite(known := whole(tests, "label_entropy")):
         line += f"; the entropy of the batch's {whole(tests, 'labels'):.0f} labels is {known:.3g}"
-    if (added := whole(tests, "positions")) > 1 + _ROUNDED:
+    if (added := whole(tests, "loss_weight")) > 1 + _ROUNDED:
         line += f"; the loss is a sum over {added:.0f} positions, {size:.4g} per position"
     return line + "."
 

@@ -83,6 +83,7 @@ Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B, w
 _FEW = 4
 _RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
 
+_OTHERS = ("architectures", "model_type")  # whose values say more than their names
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
     r"Compared with transformers' own (\w+) at (width \d+) and (\d+ tokens).*?: (\d+) of (\d+) numbers off"
@@ -152,7 +153,7 @@ def model_card(
     lines = [
         *_head(stack, notes, of.like or model_type(notes) or ""),
         *_drawn(given, of, stack, notes, table),
-        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest)),
+        *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, first),
         *_change_lines(stack, table, first, result.values["evened_by"], result.values["sentences"]),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
@@ -291,10 +292,12 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
     units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
     if stack.experts:
         units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
+    encoder = f"{stack.encoder_depth or stack.depth} encoder and " * bool(stack.source_tokens)
     parts = [
-        TITLES[stack.placement], f"{stack.depth} layer{'s' * (stack.depth > 1)}", f"width {stack.width}",
+        TITLES[stack.placement], f"{encoder}{stack.depth} {'decoder ' * bool(encoder)}layer{'s' * (stack.depth > 1)}",
+        f"width {stack.width}",
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
-        f"{stack.embeddings} head",
+        "tied head (theory: untied)" if _is_untied_here(notes) else f"{stack.embeddings} head",
     ]  # fmt: skip
     parts += [f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE)
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
@@ -323,6 +326,11 @@ def _drawn(
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f"; for versions {versions} add --depth-scaling none" for versions in older]
     return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
+
+
+def _is_untied_here(notes: Sequence[Note]) -> bool:
+    """Return whether the model's class ties both ends and the Stack does not, which makes the model's loss larger."""
+    return any(note.field == "both ends are one matrix" for note in notes)
 
 
 def _loss_of_head(stack: Stack) -> float:
@@ -373,15 +381,19 @@ def _carried(squares: Mapping[str, float], of: str = "") -> str:
     return card_row("carried by", f"{shares} of the squared norm{of}")
 
 
-def _run_lines(first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None) -> list[str]:
+def _run_lines(
+    first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None, notes: Sequence[Note]
+) -> list[str]:
     """Return the lines of step 1 of a run."""
     by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
-    of_context = f" (its context of {longest} is longer than its vocabulary)" if fewer else ""
+    of_context = f" (its context of {longest} has no prediction)" if fewer else ""
     lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens, {by}{of_context}; your logs: {_LOG_VIEW}"]
     is_bound = first.result is None or first.result.values["line"].is_bound
     runs = " at most)" if is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
+    if _is_untied_here(notes):
+        loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
         of_one = f", for one sequence of {stack.tokens} tokens"
         return [
@@ -478,7 +490,11 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     elif not trust.why:
         lines = [f"Tested: sampled networks of this kind; finite width moves a number by at most {trust.error:.1%}"]
     reasons = [f"norms of single matrices at width {stack.width} ({_reason_of_width(trust.why)})"] if trust.why else []
-    left_out = ", ".join(note.field for note in result.values["notes"] if note.what == "left out")
+    left_out = ", ".join(
+        f"{note.value} ({note.reason.partition(';')[0]})" if note.field in _OTHERS else note.field
+        for note in result.values["notes"]
+        if note.what == "left out"
+    )
     cheaper = result.values["cheaper"]
     reasons += [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
     reasons += [left_out] * bool(left_out)

@@ -9,7 +9,7 @@ from typing import Any
 from checks.results import committed_results, field_results
 from checks.verdict import Verdict, at_size
 from gradbounds.help_text import prose_width
-from gradbounds.progress import working
+from gradbounds.progress import estimated, working
 from gradbounds.result import Result
 from theory import CLAIMS, Claim
 from theory.paper.claims import sources
@@ -49,14 +49,14 @@ def draw_published(name: str, path: Path) -> Result:
     Raises:
         ValueError: the claim is unknown, none of its source's figures was read, or the file cannot be written.
     """
-    from figures.published import published, published_panels  # late: a list of the claims needs no pictures
+    from figures.published import published, published_panels, published_seconds  # late: a list needs no pictures
     from gradbounds.figure_files import save
 
     named = [source for source, claims in sources().items() if name.lower() in map(str.lower, claims)]
     shown = published_panels(named[0]) if named else []
     if not shown or path.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"figure requires FILE.png, .svg or .pdf and a claim such as CP1, OT1 or TS1, got {name!r}.")
-    with working("predicting published points"):
+    with estimated("predicting published points", published_seconds(named[0])):
         save(published(named[0]), path.parent, path.stem, suffixes=[path.suffix[1:]])
     return Result(about=f"figure of {name}", lines=[str(path), *dict.fromkeys(panel["locator"] for panel in shown)])
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from gradbounds.actions.log_names import PARAMETER, bare, losses, norms, plain, step_of, unwrapped
 from gradbounds.actions.log_records import log_records
 
+# Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run.
 _SKIPPED = ("overflow", "skipped iterations", "number of skipped iterations", "skipped")
-"""Names of skipped steps after an overflow: one step per line, several per line, and, last, all of the run."""
 _PERPLEXITY = ("ppl", "perplexity", "train ppl", "train perplexity")
+# A name in Trainer's last record, whose loss is a mean over the run.
 _OF_RUN = "train_runtime"
-"""A name in Trainer's last record, whose loss is a mean over the run."""
+# The allowed rounding error of the logarithm of a logged perplexity.
 _NEAR = 0.005
-"""The allowed rounding error of the logarithm of a logged perplexity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ PARAMETER = re.compile(
     r"|\.(?:weight|bias)\b", re.IGNORECASE,
 )  # fmt: skip
 """The part of a name that shows a parameter: the number of its layer, or an ending such as ".weight"."""
+# Names of a step's number in the form of `plain`, the most reliable first; W&B's own `_step` counts calls.
 _STEP = (
     "train global step", "global step", "step", "iteration", "iter", "current steps", "train step", "num updates",
     "global step max steps", "_step",
 )  # fmt: skip
-"""Names of a step's number in the form of `plain`, the most reliable first; W&B's own `_step` counts calls."""
 _STEP_BESIDE_LOSS = ("completed step", "steps", "it", "s", "up.")
 
 _LOSS = {"loss", "trl", "tel", "xent", "crossentropyloss"}
@@ -21,23 +21,23 @@ _VALIDATION = set("val valid validation eval test dev tel".split())
 _OF_LOSS = _LOSS | _CROSS_ENTROPY | _VALIDATION | set(
     "train training cross entropy language model reduced total batch current step info out".split()
 )  # fmt: skip
+# Parts of names for a fast first selection among many names.
 _HAS_LOSS, _HAS_NORM, _HAS_STEP = (
     re.compile(part, re.IGNORECASE)
     for part in ("loss|trl|tel|xent", "norm|^grad$", r"step|iter|update|^(?:it|s|up\.)$")
 )
-"""Parts of names for a fast first selection among many names."""
 _GRADIENT = {"grad", "gradient", "gnorm"}
 _ALONE = {"norm", "total", "global", "train"}
 _OF_NORM = _GRADIENT | _ALONE | {"l2", "2", "2.0", "optim"}
 
+# The part of a norm's name that shows a squared norm.
 _SQUARED = re.compile(
     r"(?:(?<=norm)|(?<=l2))(?:[_ .-]?sq(?:uared?)?(?![a-z0-9])|\^2|\*\*2)"
     r"|(?<![a-z])sq(?:uared?)?[_ -](?=(?:grad(?:ient)?[_ -])?(?:g?norm|l2))", re.IGNORECASE,
 )  # fmt: skip
-"""The part of a norm's name that shows a squared norm."""
 _CLIP = r"((?:pre|before)[_ -]?clip(?:ping|ped)?|unclipped)|(?:(?:post|after)[_ -]?clip(?:ping|ped)?|clipped)"
+# The part of a norm's name that shows a norm after clipping or, in a group, before clipping.
 _CLIPPED = re.compile(rf"(?:^|[_ ./(-])(?:{_CLIP})(?![a-z0-9])\)?", re.IGNORECASE)
-"""The part of a norm's name that shows a norm after clipping or, in a group, before clipping."""
 _WRAPPER = re.compile(r"(?<![^./])(?:_checkpoint_wrapped_module|_fsdp_wrapped_module|_orig_mod|module)\.")
 
 

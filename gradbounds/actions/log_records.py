@@ -16,31 +16,31 @@ from gradbounds.actions.log_names import PARAMETER, is_clipped, is_squared, loss
 _MOST = 2**20  # characters that are read of a log, of which the first step is wanted
 _MOST_FILES = 2000
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|(?:nan|inf(?:inity)?)(?![a-z]))"
+# A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search.
 _PAIR = re.compile(
     r"(?<![\w./])(?:[^\Wa-z]|[./])*([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?"
     rf"(\s*[:=]\s*(?:['\"]|\[\s*|(?:array|tensor)\()?|[ \t]+)({_NUMBER})", re.IGNORECASE,
 )  # fmt: skip
-"""A name followed by its number. It starts at the beginning of a word, which avoids a quadratic search."""
+# Last words of names whose meaning depends on the words before, as in `weight norm`.
 _SEVERAL = {"loss", "norm", "step", "steps", "iteration", "iter", "it", "s"}
-"""Last words of names whose meaning depends on the words before, as in `weight norm`."""
+# The finished and the total steps: `[batch=1/4800]`, `1/2000 [00:01<` in a bar, `200/ 2983 batches`, `1it/9it`.
 _PROGRESS = re.compile(
     r"(?<!poch )(?<!poch: )\[(?:\w+=)?\s*(\d+)\s*/\s*(\d+)(?![\d/])"  # of steps, and not of epochs
     r"|(?<!\d)(?<!poch )(\d+)/ *(\d+) (?:\[(?:\d+:|[=>.])|━|- \d+m?s\b|batches)|(?<![\d.])(\d+)(?:\.0*)?it(?:/\d| \[)"
 )
-"""The finished and the total steps: `[batch=1/4800]`, `1/2000 [00:01<` in a bar, `200/ 2983 batches`, `1it/9it`."""
 # Marian's loss per label, which the number of labels follows; without it, the cost is a sum over a sentence.
 _COST = re.compile(r"\bCost (?=[\d.]+ \* )")
 _TIME = 1e9  # the least number that is a time in seconds or milliseconds and not a step
+# The text before the first record of a JSON list of records, or of the list in Trainer's state.
 _HISTORY = re.compile(r"\s*(?=\[\s*\{\s*\"|\{\s*\")(?:\{.*?\"log_history\"\s*:\s*)?\[", re.DOTALL)
-"""The text before the first record of a JSON list of records, or of the list in Trainer's state."""
 _BETWEEN = re.compile(r"[\s,]*")
+# A training script at the beginning of its own log.
 _CODE = re.compile(r"\A\s*(?:import \w|from [\w.]+ import ).*?^={20,}$", re.DOTALL | re.MULTILINE)
-"""A training script at the beginning of its own log."""
 _OVERFLOW = re.compile(r"overflow.{0,100}(?:skipp|ignor)", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TAGS = ("tag", "metric", "key")
+# Ends of the names of columns that a W&B panel adds.
 _RANGE = ("__MIN", "__MAX")
-"""Ends of the names of columns that a W&B panel adds."""
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +40,21 @@ from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 
+# The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each.
 _BEYOND = 2.58
-"""The deviation, in standard deviations, above which a number is not as predicted: 1% of runs exceed it in each."""
 
 USUAL_REPEATS = ((32_000, 0.0050, 0.0167), (2, 0.0050, 0.069))
 """Smallest vocabulary, and the smallest and largest probability that two tokens of a usual text are equal.
 
 Twelve English texts by seven tokenizers, and letters of a text, which a small tokenizer may have (docs/report.md).
 """
+# The largest number of texts that are tried.
 _MOST_TEXTS = 6
-"""The largest number of texts that are tried."""
+# The logarithm of a ratio of norms below which the search for a text ends.
 _CLOSE = 0.02
-"""The logarithm of a ratio of norms below which the search for a text ends."""
+
+_SOON = 2.0
+"""The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
 
 _SOON = 2.0
 """The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
@@ -60,8 +64,8 @@ THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_CAUSES = 3
 """The largest number of printed causes."""
 
+# The relative rounding of a logged norm that was clipped to a threshold.
 _ROUND = 1e-3
-"""The relative rounding of a logged norm that was clipped to a threshold."""
 TRAINED = 0.5
 """The share of ln V below which a loss belongs to trained weights; the loss of fresh weights is ln V or more."""
 _ANOTHER_TEXT = "a text that repeats tokens more or less often"
@@ -222,19 +226,27 @@ def predict_logged(
         *layer_lines(layers, unmatched),
         *note_lines(notes),
     ]
+    values = {
+        "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
+        "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
+        "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
+        "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
+        "read_as": read.lines,
+    }  # fmt: skip
     return Result(
         about=f"step 1 of {logged}",
         tables={"causes": verdict.table(read.line)} | ({"layers": layers} if read.line.parameters else {}),
-        values={
-            "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
-            "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
-            "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
-            "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
-            "read_as": read.lines,
-        },
+        values=values,
+        figures={"logged": partial(_drawn, values, layers)},
         lines=lines,
         alarm=verdict.is_fine is False,
-    )  # fmt: skip
+    )
+
+
+def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
+    from figures.logged_step import logged_step  # late: it loads matplotlib
+
+    return logged_step(values, layers)
 
 
 @dataclass(frozen=True)
@@ -293,7 +305,7 @@ def _judged(
         trained = (
             f"The loss is {loss / uniform:.2g} times ln V, so the weights are trained. Initialization is not judged."
         )
-        units = f"None of {len(causes)} tested units and sums turns it into the loss of untrained weights."
+        units = f"Tested {len(causes)} other units and sums: in none would it be the loss of untrained weights."
         return _Verdict(None, [trained, units], causes)
     theory.coarsen(healthy, notes)
     texts, far = [], list[str]()

@@ -10,8 +10,8 @@ from gradbounds.actions.log_line import LogLine
 from gradbounds.actions.log_names import is_clipped, is_squared
 from gradbounds.actions.logged_layers import names_line
 
+# The relative error of a norm that was clipped to a threshold, from half precision or a log's rounding.
 _NEAR = 0.01
-"""The relative error of a norm that was clipped to a threshold, from half precision or a log's rounding."""
 _UNCLIPPED = "unclipped"
 _WORDS: dict[str, tuple[str, bool | float]] = {
     "mean": ("is_sum", False), "sum": ("is_sum", True), "norm": ("is_square", False), "square": ("is_square", True),

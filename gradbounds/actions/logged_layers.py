@@ -22,8 +22,8 @@ _ROLES = {
     "attn_out ff_proj ff_out": "WO W1 W2",
 }  # fmt: skip
 _FUSED = ("c_attn", "qkv_proj", "query_key_value", "linear_qkv", "wqkv", "att_proj", "qkv")
+# Modules that contain the gate and the first matrix of a gated MLP together.
 _FUSED_UNITS = ("linear_fc1", "ff_proj")
-"""Modules that contain the gate and the first matrix of a gated MLP together."""
 ROLES: dict[str, tuple[str, ...]] = {
     name: (role,)
     for names, roles in _ROLES.items()
@@ -31,8 +31,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 } | {name: ("WQ", "WK", "WV") for name in _FUSED} | {"gate_up_proj": ("WG", "W1")}  # fmt: skip
 """Roles by the last part of a module's name in transformers, torchtitan, Megatron-LM, OLMo and Composer."""
 
+# The suffixes that loggers append to the name of a parameter.
 _NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$")
-"""The suffixes that loggers append to the name of a parameter."""
 _LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
 _NUMBER_OF_LAYER = re.compile(r"((?:^|[./_])(?:layers?|blocks?|h)_?)\d+(?=[./_])|(?<=[./])\d+(?=[./])", re.IGNORECASE)
 FAR = 2.0
@@ -209,7 +209,7 @@ def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory
         unmatched: names that match no matrix.
         beside: name of the reference: "theory" or "the module".
     """
-    lines = [f"Parameters with unknown names: {names_line(unmatched)}."] if unmatched else []
+    lines = [f"Parameters not compared: {names_line(unmatched)}."] if unmatched else []
     if table.empty:
         return lines
     middle = float(np.exp(np.log(table["ratio"]).median()))

@@ -14,15 +14,14 @@ from gradbounds.actions.logged_as import LoggedAs, has_line, reading
 from gradbounds.actions.logged_layers import FAR, matrix_of, names_line
 from gradbounds.result import Result
 
+# The largest logarithm of a ratio that counts as agreement.
+#
+# Public logs of GPT-2 differ by 0.2% to 6% in the norm and by less than 1% in the loss.
 _NEAR = 0.05
-"""The largest logarithm of a ratio that counts as agreement.
-
-Public logs of GPT-2 differ by 0.2% to 6% in the norm and by less than 1% in the loss.
-"""
+# The relative rounding of a norm that was clipped to a threshold.
 _ROUND = 1e-3
-"""The relative rounding of a norm that was clipped to a threshold."""
+# The largest power of two that is tested as a number of ranks; larger numbers are tested if they divide the batch.
 _MOST_RANKS = 2**10
-"""The largest power of two that is tested as a number of ranks; larger numbers are tested if they divide the batch."""
 
 
 @dataclass(frozen=True, slots=True)

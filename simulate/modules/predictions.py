@@ -32,7 +32,7 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     """Return facts about a loss if it is a cross-entropy of these logits, or else an empty dict.
 
     Returns:
-        "classes" (V, the last axis), "cross_entropy" (mean over positions) and "positions" (the sum of their weights in
+        "classes" (V, the last axis), "cross_entropy" (mean over positions), "loss_weight" (the sum of their weights in
         the loss: 1 for a mean). If labels are single classes: "label_entropy" (entropy of their frequencies in the
         batch, in nats: the loss of the best constant guess), "labels" (their number), "label_insight" (the number of
         standard errors by which the loss is below the loss of random labels with these frequencies). "label_is_next",
@@ -72,15 +72,20 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     every_log = values.log_softmax(-1)
     logs = every_log.gather(-1, labels[:, None])[:, 0]
     weights = -rows.gather(-1, labels[:, None])[:, 0] / -torch.expm1(logs).clamp(max=-1e-12)
-    weights[sure] = weights[counted].mean() if bool(counted.any()) else 1.0 / float(sure.sum())
-    labels, logs, weights = labels[known], logs[known], weights[known]
+    # A mean's weights add up to 1, and what is missing is that of sure positions; the others of them have no label.
+    summed = float(weights[counted].sum())
+    each = (1.0 - min(summed, 1.0)) / max(float(sure.sum()), 1.0)
+    weights[sure] = each if summed < 1.0 + _ROUNDING else weights[counted].mean()
+    size, total = float(-(logs * weights)[known].sum() / weights[known].sum()), float(weights[known].sum())
+    known = known & (weights > weights[known].max() / 2)
+    labels, logs = labels[known], logs[known]
     there, counts = labels.unique(return_counts=True)
     frequencies, every_log = counts.double() / len(labels), every_log[known][:, there]
     guessed, squared = every_log @ frequencies, every_log.square() @ frequencies
     error = float((squared - guessed.square()).mean().clamp(min=0) / len(labels)) ** 0.5
     facts |= {
-        "cross_entropy": float(-(logs * weights).sum() / weights.sum()),
-        "positions": float(weights.sum()),
+        "cross_entropy": size,
+        "loss_weight": total,
         "label_entropy": float(torch.special.entr(frequencies).sum()),
         "labels": float(len(labels)),
         "label_insight": float((logs - guessed).mean()) / max(error, 1e-12),

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from checks.experiment import PAPER_WIDTH
-from checks.results import DATA
 from checks.verdict import Setting
 from gradbounds.clusters.place import executing
 from gradbounds.result import Result
@@ -40,9 +39,6 @@ from studies.warmup.runs import finished, name_of, run_all
 
 # Updates from which a dry run tells the time.
 _TRIED = 5
-
-COMMITTED = DATA / "warmup"
-"""Rows of finished runs, a file for each folder whose verdicts were committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +120,6 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
     rows = [by_name[name] for name in names]
     setting = setting_of(grid, text, rows)
     verdicts = judge_prefixes(rows, setting) if grid.prefix else judge(rows, grid.paper, setting, size_of(grid))
-    scaled = {name: _scaled(rows, name, grid.paper.scaled(name)) for name in ("adam", "sgd")}
-    adam, sgd = (rates[len(rates) // 2] for rates in scaled.values())
-    of_adam = [row for row in rows if row["optimizer"] == "adam"]
     others = [line for v in verdicts if v.relaxed for line in v.lines()]
     result = Result(
         about="training with and without warm-up",
@@ -134,17 +127,25 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
         lines=[*outcome_lines(rows), "", *(map(str, arms(rows)) if grid.prefix else ())],
         verdicts=[v for v in verdicts if not v.relaxed],
         below=["", "At rates that stand for none of the paper's:", *others] if others else [],
-        figures={
-            "losses": partial(warmup_losses, rows, adam, sgd),
-            "losses_least": partial(warmup_losses, of_adam, min(scaled["adam"]), sgd),
-            "ends": partial(warmup_ends, rows),
-            "gradients": partial(warmup_gradients, rows, adam),
-            "rates": partial(warmup_rates, rows, adam),
-        },
+        figures=_figures(grid, rows),
     )
     write_whole(request.out / "rows.json", rows_file(rows, _command(request)))
     print(f"Rows    {request.out / 'rows.json'}")
     return result
+
+
+def _figures(grid: Grid, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pictures of the runs, at the middle one of the paper's rates for every optimizer."""
+    scaled = {name: _scaled(rows, name, grid.paper.scaled(name)) for name in ("adam", "sgd")}
+    adam, sgd = (rates[len(rates) // 2] for rates in scaled.values())
+    of_adam = [row for row in rows if row["optimizer"] == "adam"]
+    return {
+        "losses": partial(warmup_losses, rows, adam, sgd),
+        "losses_least": partial(warmup_losses, of_adam, min(scaled["adam"]), sgd),
+        "ends": partial(warmup_ends, rows),
+        "gradients": partial(warmup_gradients, rows, adam),
+        "rates": partial(warmup_rates, rows, adam),
+    }
 
 
 def _command(request: WarmupRequest) -> str:

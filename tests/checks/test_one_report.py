@@ -222,7 +222,7 @@ def test_logged_norms_stand_beside_the_module_s_own(tmp_path, monkeypatch, capsy
     assert "Norms by layer and matrix, logged / the module: median 2." in text
     assert "Furthest from the median: the gradient of down.weight of layer 3" in text
     assert "0.333 times the median" in text
-    assert "Parameters with unknown names: gradients/model.blocks.*.norm.weight (4)" in text
+    assert "Parameters not compared: gradients/model.blocks.*.norm.weight (4)" in text
     Path("none.jsonl").write_text('{"step": 0, "loss": 3.0}')
     for factory, log, message in (
         ("make", "none.jsonl", "logged must have norms of single gradients"),

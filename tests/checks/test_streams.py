@@ -276,6 +276,20 @@ def test_what_never_learns_is_one_alarm_and_what_learns_later_none(zeros, said):
         "note: all layers of layers get gradient 0 at the first step, because head.weight is 0 and must change first"
     )
     assert (later in report.lines()) == ("head" in zeros)
+    assert report.lines()[0].endswith("see the note.") == ("head" in zeros)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_zeros_before_the_layers_are_named_unless_one_step_moves_them(count):
+    """A matrix of zeros gets a gradient from its inputs, and two in a row get none."""
+    parts = nn.ModuleDict({"bridge": nn.Sequential(*(nn.Linear(8, 8) for _ in range(count)))})
+    for zero in parts.parameters():
+        nn.init.zeros_(zero)
+    parts.update({"layers": nn.Sequential(*(Gated(8, ()) for _ in range(3))), "head": nn.Linear(8, 5)})
+    parts.forward = lambda x: parts["head"](parts["layers"](parts["bridge"](x)))
+    said = [alarm.what for alarm in probe(parts, torch.randn(2, 3, 8), loss=lambda y: y.square().mean()).alarms]
+    named = "the input of its layers is 0 everywhere: bridge.0.weight, bridge.1.weight are 0"
+    assert (named in str(said)) == (count == 2)
 
 
 class Routed(nn.Module):

@@ -9,8 +9,8 @@ from torch import nn
 
 from simulate.modules.layers import layer_lists
 
+# How names of matrices end that write into the stream, but for ".weight".
 _PROJECTIONS = ("o_proj", "c_proj", "output.dense", ".o", ".wo", "proj", "down", "down_proj", "linear2", "out_proj")
-"""How names of matrices end that write into the stream, but for ".weight"."""
 
 
 def _matrices(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -9,8 +9,8 @@ from torch.nn import functional
 import gradbounds as gb
 
 VOCAB, TOKENS, BATCH, HEADS, INPUTS = 32, 8, 4, 2, 16
+# The width at which mu-P and the standard parametrization are one.
 BASE = 32
-"""The width at which mu-P and the standard parametrization are one."""
 
 
 class Attention(nn.Module):
@@ -102,8 +102,8 @@ def drawn(module: nn.Module, readout_std: float | None = None) -> nn.Module:
     return module
 
 
+# In mu-P by Adam rates of hidden matrices are 1/width, output multipliers 1/width and attention has 1/d_k.
 RULES = ("sp", "mup")
-"""In mu-P by Adam rates of hidden matrices are 1/width, output multipliers 1/width and attention has 1/d_k."""
 
 
 def transformer(width, depth, rule="mup", breach=""):
@@ -176,6 +176,7 @@ def sgd(module, width, rule="mup", breach="", rate=0.1):
     return torch.optim.SGD(groups, lr=rate)
 
 
+# Factory, optimizer and parametrization.
 HEALTHY = {
     "Transformer, Adam, mu-P": (transformer, adam, "mup"),
     "Transformer, Adam, standard": (transformer, adam, "sp"),
@@ -185,8 +186,8 @@ HEALTHY = {
     "perceptron, SGD, mu-P": (perceptron, sgd, "mup"),
     "perceptron, Adam, standard": (perceptron, adam, "sp"),
 }
-"""Factory, optimizer and parametrization."""
 
+# Of the Transformer in mu-P: the kind of the alarm, and a name that it has among its causes.
 BREACHES = {
     "rate of hidden matrices": ("learning rate", "layers.0.down.weight"),
     "rate of one matrix": ("learning rate", "layers.0.down.weight"),
@@ -201,22 +202,21 @@ BREACHES = {
     "root of d_k": ("attention", "layers.0.attention"),
     "epsilon": ("epsilon", "layers.0.attention.query.weight"),
 }
-"""Of the Transformer in mu-P: the kind of the alarm, and a name that it has among its causes."""
 
+# Of the Transformer in CompleteP.
 OF_DEPTH = {
     "no branch multiplier": ("multiplier", "layers.*"),
     "branches over the root of depth": ("multiplier", "layers.*.attention.out"),
 }
-"""Of the Transformer in CompleteP."""
 
 
+# How many times what a breach breaks is off at the largest size of `check` beside the least; others are no factor.
 FACTORS = {
     "rate of hidden matrices": 4, "rate of one matrix": 4, "rate of embeddings": 4, "rate of gains": 4,
     "initial scale too large": 2, "initial scale too small": 2, "embeddings too small": 2, "hidden multiplier": 2,
     "no output multiplier": 4, "tied, no multiplier": 4, "root of d_k": 2, "no branch multiplier": 4,
     "branches over the root of depth": 2,
 }  # fmt: skip
-"""How many times what a breach breaks is off at the largest size of `check` beside the least; others are no factor."""
 
 
 def check(factory, optimizer, rule, breach="", *, seed=0, seeds=4, steps=2, widths=None, device="cpu"):

@@ -15,20 +15,20 @@ from tests.helpers.public_families import AXIS_NOT_TOLD, AXIS_TOLD, Routed, of_t
 from tests.helpers.single_modules import CAUSAL, HEALTHY, Single
 from tests.helpers.written_attention import rewrite
 
+# Whose attention can be written out.
 ATTENDING = ("decoder", "nanoGPT-like", "ViT-like", "Llama", "GPT-2", "BERT")
-"""Whose attention can be written out."""
+# Whose layers add to the stream, with no norm behind.
 PRE = ("decoder", "nanoGPT-like", "without attention", "ViT-like", "torch.nn, Pre-LN", "Llama", "GPT-2")
-"""Whose layers add to the stream, with no norm behind."""
+# And whether norms stand first.
 OF_TORCH = {"torch.nn, Pre-LN, words": True, "torch.nn, Post-LN, words": False}
-"""And whether norms stand first."""
 WITH_BIASES = ("nanoGPT-like", "ViT-like", "torch.nn, Pre-LN", "torch.nn, Post-LN", "GPT-2", "BERT")
+# Maps that write into the stream, and the second of them in a layer.
 _ENDS = ("o", "proj", "down", "linear2", "out_proj", "o_proj", "down_proj", "c_proj")
-"""Maps that write into the stream, and the second of them in a layer."""
 _SECOND = ("down", "mlp.down_proj", "mlp.c_proj")
 _HEADS = ("head", "lm_head", "cls.predictions.decoder", "words")
 
+# Of a family, a number of a layer, a width and a depth.
 Planted = Callable[[str, int, int, int], Single]
-"""Of a family, a number of a layer, a width and a depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +240,10 @@ def _norms_twice(module: nn.Module, _: list[nn.Module], __: int, ___: int) -> No
 EVERY = tuple(HEALTHY)
 _ALARM, _NAMED, _FACT = ("alarm",), ("note", "alarm"), ("fact", "note", "alarm")
 _CAUSAL = (*CAUSAL, *OF_TORCH)
+# torch.nn asks its layer for the weight of the map that stands there.
 _ROUTED = tuple(family for family in PRE if "torch.nn" not in family)
-"""torch.nn asks its layer for the weight of the map that stands there."""
+# In an encoder of torch.nn layers of the same numbers are what it makes.
 _DRAWN = tuple(family for family in HEALTHY if "torch.nn" not in family)
-"""In an encoder of torch.nn layers of the same numbers are what it makes."""
 _UNTIED = ("decoder", "without attention", "ViT-like", "torch.nn, Pre-LN", "torch.nn, Post-LN", "Llama")
 _NEVER = "no parameter of its layers gets a gradient, now or in later steps"
 _SEES, _LABEL = r"^Positions seen in \S+: earlier and later", "every position sees its own label"

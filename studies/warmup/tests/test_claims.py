@@ -13,7 +13,7 @@ from studies.parallel_text import BEGIN, END, ParallelText
 from studies.warmup.claims import judge
 from studies.warmup.grid import PaperRates
 from studies.warmup.outcomes import measured_row, unigram_loss
-from studies.warmup.reproduce import COMMITTED, grid_named
+from studies.warmup.reproduce import grid_named
 
 RATES = PaperRates(adam=((4e-3, 8e-3), (8e-3, 1.6e-2)), fixed=(8e-4, 1.6e-3), sgd=(2.5e-2,))
 UPDATES = list(range(0, 601, 50))
@@ -155,7 +155,7 @@ def test_a_majority_of_seeds_makes_a_premise():
 
 def test_the_committed_verdicts_are_those_of_the_committed_runs():
     """Which have no outcome but that of their losses."""
-    committed, rows = DATA / "warmup-small.json", read_rows(COMMITTED / "warmup-small.json")
+    committed, rows = DATA / "warmup-small.json", read_rows(DATA / "warmup/warmup-small.json")
     assert all(row["outcome"] == outcome(row["first"], row["final"], row["unigram"]) for row in rows)
     before = load_results(committed)
     found = judge(rows, grid_named("small").paper, before.verdicts[0].setting, "d = 64")

@@ -17,6 +17,7 @@ GATED = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
     "intermediate_size": 256, "vocab_size": 128, "max_position_embeddings": 16,
 }  # fmt: skip
+OF_T5 = {"d_ff": 128, "d_kv": 16, "num_heads": 4, "vocab_size": 128, "feed_forward_proj": "relu"}
 
 
 def found(capsys, *arguments):
@@ -112,11 +113,24 @@ def test_a_card_says_what_it_leaves_out(capsys):
     assert value_of(card["lines"], "At initialization: one sequence of 8 tokens that all differ")[:1] == ";"
 
 
+def test_heads_and_ends_of_other_classes_are_named(capsys, tmp_path):
+    """The loss of tied ends is not that of theory's untied ones, and another head has another loss."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(PLAIN | {"architectures": ["GPT2ForSequenceClassification"]}))
+    card = " ".join(found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"])
+    assert "GPT2ForSequenceClassification (its loss is about outputs for a whole sequence)" in card
+    path.write_text(json.dumps({"model_type": "t5", "d_model": 64, "num_layers": 2, "num_decoder_layers": 1} | OF_T5))
+    lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
+    assert "2 encoder and 1 decoder layer, width 64" in lines[0]
+    assert "tied head (theory: untied)" in " ".join(map(str.strip, lines[:2]))
+    assert value_of(lines, "loss").startswith("unknown: the class ties both ends")
+
+
 def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     """All token ids of a tied network differ in theory, so Llama 3.2's context of 131,072 has too few of them."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(PLAIN | {"n_positions": 65536, "vocab_size": 33000, "n_layer": 1}))
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
-    assert any("English text (its context of 65536 is longer than its" in line for line in lines)
+    assert any("English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
     assert any(line.startswith("Step 1 of a run: 64 sequences of 64 tokens, English text; your") for line in lines)

@@ -182,7 +182,9 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
     tuned = judged(tmp_path, 0.3 * uniform, 40 * healthy.norm, None)
     assert (tuned.values["as_it_should_be"], tuned.alarm) == (None, False)
     assert not tuned.to_frame()["cause"].str.contains("a text|drawn by|tied").any()
-    assert re.search(r"None of \d+ tested units and sums turns it into the loss of untrained weights\.", str(tuned))
+    assert re.search(
+        r"Tested \d+ other units and sums: in none would it be the loss of untrained weights\.", str(tuned)
+    )
     divided = judged(tmp_path, healthy.loss / 4, healthy.norm / 4)
     assert divided.alarm
     assert "  loss and gradient are divided once too often, by 4: loss " in str(divided)
@@ -301,8 +303,11 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert layers["W2", 3] == pytest.approx(4.0)
     assert layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0)
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
-    assert "Parameters with unknown names: layers.1.rotary.weight." in str(result)
+    assert "Parameters not compared: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
+    figure = result.plot()
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[2].lines}
+    assert lines["W2"] == pytest.approx([1.0, 1.0, 4.0, 1.0]) and "not as predicted" in figure.get_suptitle()
     fused, _ = compare_with_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
 
@@ -392,7 +397,7 @@ def test_a_planted_scale_in_a_foreign_log(of_gpt2):
     assert result.to_frame()["cause"][0].startswith("the gradient of W1 in layer 2 is ")
     assert "Furthest from the median: dL/dW1 of layer 2" in str(result)
     assert "read from gradients/transformer.h.*.mlp.c_fc.weight (3)" in str(result)
-    assert "Parameters with unknown names: " in str(result)
+    assert "Parameters not compared: " in str(result)
     assert "gradients/transformer.h.*.ln_1.bias (3)" in str(result)
 
 

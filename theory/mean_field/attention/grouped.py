@@ -257,18 +257,27 @@ class GroupedAttention:
             )
 
         parts = of_one, subtracted, of_group, mine
-        to_keys = self._at_every_key(tokens, patterns, above, parts)
-        # Logits of a row change its weights, whose sum is 1, by their differences alone.
-        if not stack.logit_softcap and not stack.rotary:
-            to_keys = tokens.centred(to_keys)
-        elif not stack.logit_softcap and words is not None:
-            unturned = self._at_every_key(tokens, patterns, above, parts, rotates=False)
-            to_keys = to_keys - _turning(stack, tokens) * (unturned - tokens.centred(unturned))
+        to_keys = self._at_centred_keys(tokens, patterns, above, parts)
         if overlaps is not None:
             mixed, _ = tokens.mixed(values)
             removed = self._removed(tokens, patterns, mixed, overlaps)
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
         return to_queries, to_keys
+
+    def _at_centred_keys(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, parts: tuple[Array, Array, Array, Array]
+    ) -> Array:
+        """Return the gradient kernel at keys, from whose logits the mean of a row is subtracted.
+
+        The weights of a row have the sum 1, so that only differences between its logits change them.
+        """
+        to_keys = self._at_every_key(tokens, patterns, above, parts)
+        if not self.stack.logit_softcap and not self.stack.rotary:
+            return tokens.centred(to_keys)
+        if not self.stack.logit_softcap and patterns.words is not None:
+            unturned = self._at_every_key(tokens, patterns, above, parts, rotates=False)
+            return to_keys - _turning(self.stack, tokens) * (unturned - tokens.centred(unturned))
+        return to_keys
 
     def _drawn_values(
         self, tokens: GroupLayout, patterns: GroupedPatterns, values: Array
