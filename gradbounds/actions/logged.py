@@ -56,9 +56,6 @@ _CLOSE = 0.02
 _SOON = 2.0
 """The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
 
-_SOON = 2.0
-"""The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
-
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_CAUSES = 3
