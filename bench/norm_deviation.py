@@ -40,8 +40,8 @@ def varied(number: int) -> tuple[Stack, TextLaw | None]:
     generator = np.random.default_rng((74, number))
     fields = {name: values[generator.integers(len(values))] for name, values in VARIED.items()}
     exponent, units = fields.pop("exponent"), fields.pop("units")
-    more = GATED if units == "swiglu" else {"activation": units}
-    stack = Stack(**USUAL | fields | more | {"init_std": fields["width"] ** -0.5})
+    units_fields = GATED if units == "swiglu" else {"activation": units}
+    stack = Stack(**USUAL | fields | units_fields | {"init_std": fields["width"] ** -0.5})
     return stack, None if exponent is None else TextLaw.zipf(exponent, stack.vocab)
 
 
@@ -64,8 +64,8 @@ def compared(number: int) -> dict[str, float]:
         NoRuleError: theory has no rule for the network.
     """
     stack, law = varied(number)
-    one = replace(stack, sequences=1)
-    line = first_line(noise_scale(one, text=law, patterns=4), stack.sequences, (), law)
+    single = replace(stack, sequences=1)
+    line = first_line(noise_scale(single, text=law, patterns=4), stack.sequences, (), law)
     logs, printed = np.log(norms(stack, law, 100 + number)), line.norm_deviation / line.norm
     offs = abs(logs - np.log(line.norm)) / printed
     inside = {name: round(float((offs < limit).mean()), 4) for name, limit in INTERVALS.items()}
@@ -74,15 +74,15 @@ def compared(number: int) -> dict[str, float]:
 
 def main() -> None:
     """Write the comparison of all networks, and the coverage of the held-out ones."""
-    found: dict[int, dict[str, float]] = {}
+    rows: dict[int, dict[str, float]] = {}
     for number in range(NETWORKS):
         try:
-            found[number] = compared(number)
+            rows[number] = compared(number)
         except (NoRuleError, ValueError) as error:
             print(number, error, file=sys.stderr)
-    held = [row for number, row in found.items() if number >= FITTED]
-    shares = {name: round(float(np.mean([row[name] for row in held])), 3) for name in INTERVALS}
-    Path(sys.argv[1]).write_text(json.dumps({"draws": DRAWS, "held out": shares, "networks": found}, indent=1) + "\n")
+    rows_held_out = [row for number, row in rows.items() if number >= FITTED]
+    shares = {name: round(float(np.mean([row[name] for row in rows_held_out])), 3) for name in INTERVALS}
+    Path(sys.argv[1]).write_text(json.dumps({"draws": DRAWS, "held out": shares, "networks": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
