@@ -34,8 +34,8 @@ MAY_IMPORT = {
         "sympy", "tyro", "jaxtyping", "sentencepiece", "curvlinops", "pyarrow", "rich",
     },
     "bench": {
-        "theory", "simulate", "checks", "figures", "matplotlib", "numpy", "pandas", "torch", "distributed",
-        "threadpoolctl", "bs4", "rdata", "tiktoken", "tiktoken_ext", "tokenizers",
+        "theory", "simulate", "checks", "figures", "gradbounds", "matplotlib", "numpy", "pandas", "torch",
+        "distributed", "threadpoolctl", "bs4", "rdata", "tiktoken", "tiktoken_ext", "tokenizers",
     },
 }  # fmt: skip
 
