@@ -53,8 +53,8 @@ def first_step(
             windows all token ids differ, and labels are independent.
 
     Raises:
-        ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0; or windows
-            of another length, with ids outside the vocabulary, or with tied embeddings.
+        ValueError: the optimizer or a role is unknown, patterns is below 2, or all gradients are 0. Windows have
+            another length, ids outside the vocabulary, or tied embeddings.
         NoRuleError: shared query and key matrices, dropout, an encoder input, a second stream, tanh instead of norms,
             more than 64 tokens, V/d above 200, or tied embeddings with some further fields.
 

@@ -8,7 +8,7 @@ def remedy_line(change: str, *, partly: bool = False) -> str:
         change: the change, such as "W2 initialized sqrt(2L) times smaller".
         partly: whether a visible difference remains.
     """
-    return f"Change that evens out the layers{' most' * partly}: {change}"
+    return f"Change that evens out the layers' gradients{' most' * partly}: {change}"
 
 
 def drawn_smaller(names: str) -> str:

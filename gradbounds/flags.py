@@ -26,9 +26,9 @@ def optional(about: str, metavar: str | None, default: str = "") -> Any:
 
 
 LOGGED_AS = optional(
-    "units of the logged numbers",
+    "units of the logged numbers; requires --logged",
     "mean|sum|norm|square|unclipped|clipped:C [...]",
-    default="inferred from the column names, else mean norm unclipped",
+    default="from the column names, otherwise: mean norm unclipped",
 )
 """The flag `--logged-as` of commands that read a log."""
 
@@ -134,14 +134,14 @@ def check_together(
 class WithJson:
     """The flag `--json` of commands that print tables."""
 
-    json: Annotated[bool, optional("one JSON object instead of text; docs/runs.md", None)] = False
+    json: Annotated[bool, optional("print one JSON object instead of text; docs/runs.md", None)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(WithJson):
     """The flags of commands that read a network from a model's configuration."""
 
-    config: Annotated[Path | None, optional("config.json of a model (Hugging Face, nanoGPT)", "FILE")] = None
+    config: Annotated[Path | None, optional("config.json (Hugging Face) or nanoGPT's arguments", "FILE")] = None
     like: Annotated[str | None, optional("published model; an unknown name lists all", "NAME")] = None
     ignore: Annotated[tuple[str, ...], optional("keys of the configuration to ignore", "KEY [...]")] = ()
 

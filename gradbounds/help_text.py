@@ -43,13 +43,17 @@ def folded_help(text: str) -> str:
 
 
 def some_boxes(text: str, fields: bool) -> str:
-    """Return the help of a command without the boxes of the network's fields, or only these boxes."""
-    kept, hidden, in_box = list[str](), False, False
+    """Return a help text without the boxes of the network's fields, or only these boxes.
+
+    In the list of commands, only the first paragraph of each command is kept.
+    """
+    kept, hidden, in_box, is_detail = list[str](), False, False, False
     for line in text.splitlines():
         if (plain := _COLOUR.sub("", line)).startswith(_BOX):
             in_box = plain.removeprefix(_BOX).lstrip("─- ").startswith("network-")
             hidden |= in_box
-        if in_box == fields:
+        is_detail = not (plain.strip("│ ") if plain else "•") or (is_detail and not {*"•╰"} & {*plain})
+        if in_box == fields and not is_detail:
             kept.append(line)
         in_box &= not plain.startswith(_END)
     if hidden and not fields:

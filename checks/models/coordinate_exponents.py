@@ -57,8 +57,8 @@ class Exponent(NamedTuple):
         quantity: "coordinates", "own" or "passed", as in `Stepped`.
         step: the step after which it was measured.
         exponent: the fitted exponent of the width or depth.
-        low: lower end of its 95% interval.
-        high: upper end of its 95% interval.
+        low: lower end of the exponent's 95% interval.
+        high: upper end of the exponent's 95% interval.
         asked_low: lower end of the expected range; NaN if nothing is expected.
         asked_high: upper end of the expected range.
         word: "agrees", "undecided", "breach" (outside the expected range), "zero" (the quantity is 0 at some size) or

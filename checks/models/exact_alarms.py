@@ -257,7 +257,7 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
     what = "{} does not normalize: its output grows as input^{{}}, and a norm's output as input^0"
     yield from _in_one(none, "norm", what)
     yield from _in_one(perhaps, "norm", what, alarm=False)
-    what = "backward pass of {} does not match its forward pass: g.x must be 0, and is {{}} of its random value"
+    what = "backward pass of {} does not match its forward pass: g.x must be 0, and is {{}} of a random vector's"
     yield from _in_one(disagreeing, "norm", what)
     what = (
         "{} divides by its epsilon: its output grows as input^{{}}, and it normalizes only inputs 10^4 times as large"

@@ -54,19 +54,19 @@ def first_steps(
     Args:
         stacks: the networks.
         optimizers: optimizers whose first step is predicted.
-        draws: networks to sample for each that has at most 2e8 parameters. If None, none where theory has a rule, and
-            elsewhere as many as take `max_time`, 2 to 16.
+        draws: random networks to sample for each network of at most 2e8 parameters. If None, no network with a rule is
+            sampled, and for others 2 to 16 are, as `max_time` allows.
         seed: seed of the first sampled network.
         patterns: number of attention samples if attention is random; 4 to 16 if None.
         notes: notes on the first network's configuration.
         max_time: limit on theory's time for all networks, such as "90s", compared with a timed small batch; if None,
             one minute by the estimate.
         memory: limit on theory's estimated memory, such as "4GB", the value for None.
-        every_power: whether to predict the rates at twice every size too, as far as all fit into the limits.
+        every_power: whether to predict the rates at twice every size too, as far as the limits allow.
         plan: whether to only estimate time and memory.
 
     Returns:
-        Table and, of several widths or depths, figure `first_step`; of a plan seconds and bytes.
+        Table `first_step` and, for several widths or depths, a figure of this name; for a plan, seconds and bytes.
 
     Raises:
         ValueError: an argument is outside its range.

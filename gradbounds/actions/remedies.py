@@ -117,16 +117,14 @@ def _within(
 
 def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
     """Explain why there is no remedy: no tried change halves the difference, or some take too long."""
-    single = "the tested change of a field does not halve the logarithm of the ratio"
-    none = f"none of the {asked} tested changes of a field halves the logarithm of the ratio"
-    parts = [single if asked == 1 else none] if asked else []
+    parts = [f"tested changes of a field that halve the logarithm of the ratio: 0 of {asked}"] * bool(asked)
     if too_long:
         stack, count = too_long[0], len(too_long)
         others = f"{count} more {'was' if count == 1 else 'were'} " * bool(asked)
         late = f"{others}not tested at {stack.tokens} tokens, which would take longer than {duration(limit.seconds)}"
         fewer = tokens_within(stack, replace(limit, seconds=limit.seconds / 2))  # two changes at least
         parts.append(late + ("" if fewer is None else f"; --tokens {fewer} is fast enough"))
-    return f"- No change that evens out the layers was found: {'; '.join(parts)}." if parts else ""
+    return f"- No change that evens out the layers' gradients was found: {'; '.join(parts)}." if parts else ""
 
 
 def _furthest(table: pd.DataFrame) -> float:

@@ -91,11 +91,12 @@ def check(run: Run | Path | str, *, layers: bool = False) -> Result:
         layers: whether each network's gradients are shown layer by layer.
 
     Returns:
-        Table `comparison`: a row per network, quantity and layer; verdicts, those that fail first. It differs where a
-        verdict is another than the committed one, or samples from theory, or numbers are not finite.
+        Table `comparison`, with a row per network, quantity and layer; and the verdicts, failing ones first.
+        Differences are a verdict that differs from the committed one, samples that differ from theory, and numbers that
+        are not finite.
 
     Raises:
-        ValueError: there is no run, or no cell of it has the two draws that an error takes.
+        ValueError: there is no run, or none of its cells has two draws, which a standard error requires.
     """
     run = run if isinstance(run, Run) else Run.open(Path(run))
     sampled = judged_samples(run)

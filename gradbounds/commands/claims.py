@@ -14,14 +14,23 @@ if TYPE_CHECKING:
 class Claims(WithJson):
     """List statements of papers with the verdicts that were committed, or explain one of them.
 
-    An explanation has what the statement assumes, its derivation, where it is tight, and what was measured.
+    An explanation lists the assumptions, the derivation, the cases where the statement is tight, and the measurements.
     """
 
-    claim: Annotated[str, Positional, Flag(name="claim", help="id of the claim to explain, such as T1")] = ""
+    claim: Annotated[
+        str,
+        Positional,
+        Flag(
+            name="claim",
+            help="id of the claim to explain, such as T1",
+            metavar="[CLAIM]",
+            help_behavior_hint="(default: list all)",
+        ),
+    ] = ""
     figure: Annotated[
-        Path | None, optional("picture of the source's published points over theory, in seconds", "FILE.png")
+        Path | None, optional("file for a picture of the source's published points and the theory", "FILE.png")
     ] = None
-    all: Annotated[bool, Flag(help="print every step and every row; requires a claim")] = False
+    all: Annotated[bool, optional("print every step and every row; requires a claim", None)] = False
 
     def run(self) -> "Result":
         """List the statements, or explain one.

@@ -9,11 +9,11 @@ from gradbounds.flags import Flag, Positional, optional
 
 @dataclass(frozen=True, kw_only=True)
 class Explore:
-    """Show theory on one page, which asks `predict` for any network while you change it, on this machine alone.
+    """Serve an interactive page of the theory on this machine: change any field of a network and see its predictions.
 
-    It prints the address and opens no browser.
-    With --out the page is one file of 3 MB with answers inside, for published models and some networks around the
-    paper's. It needs no server and no network, and says for other networks what to type.
+    The command prints the address and opens no browser. With --out, the page becomes one file of 3 MB, which needs no
+    server and no network. The file contains answers for published models and for networks near the paper's; for other
+    networks it shows the command to type.
     """
 
     folder: Annotated[

@@ -45,7 +45,7 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(ModelFlags):
-    """Print the card of a network: its first step, layers and learning rates by large-width theory, on one screen.
+    """Print the card of a network: predicted first step, layers and learning rates.
 
     The network comes from a config.json (--config), a published model (--like) or flags, which override its fields.
     Other views: --batch, --bound, --first-step, --logged (docs/configurations.md lists valid combinations).
@@ -53,32 +53,33 @@ class Predict(ModelFlags):
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
-    all: Annotated[bool, optional("print every layer; with --first-step, growth with every size", None)] = False
+    all: Annotated[bool, optional("print every layer; with --first-step, the growth with every size", None)] = False
     compare: Annotated[
-        tuple[str, ...], optional("predict changed fields too; + begins another network", "FIELD=VALUE [...]")
+        tuple[str, ...],
+        optional("also predict the network with changed fields; + begins another network", "FIELD=VALUE [...]"),
     ] = ()
-    draws: Annotated[int | None, optional("number of random networks to sample", "N")] = None
+    draws: Annotated[int | None, optional("number of random networks to sample", "N", "none")] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0
-    patterns: Annotated[int | None, optional("number of attention samples in the theory", "N")] = None
+    patterns: Annotated[int | None, optional("attention samples in the theory", "N", "automatic")] = None
     max_time: Annotated[
         str | None,
         optional("time limit of the theory", "90s|10m|2h", default="a minute"),
     ] = None
     memory: Annotated[str | None, optional("memory limit of the theory", "500MB|4GB", default="4GB")] = None
     dry_run: Annotated[bool, optional("print cost and method of the theory, then stop", None)] = False
-    out: Annotated[Path | None, optional("folder for tables and figures (default: none)", "FOLDER")] = None
-    bound: Annotated[bool, optional("Theorem 1's bound, the prediction, their ratio", None)] = False
+    out: Annotated[Path | None, optional("folder for tables and figures", "FOLDER", "none")] = None
+    bound: Annotated[bool, optional("print Theorem 1's bound, the prediction, the ratio", None)] = False
     latex: Annotated[bool, optional("print the bound as LaTeX; requires --bound", None)] = False
     first_step: Annotated[bool, optional("predict critical learning rates of the first step", None)] = False
     optimizer: Annotated[
         tuple[Optimizer, ...],
-        Flag(help="with --first-step or --learning-rate: optimizers", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
+        Flag(help="optimizers; requires --first-step or --learning-rate", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
     batch: Annotated[int | None, optional("predict loss and gradient norm of step 1 for S sequences", "S")] = None
     text: Annotated[
         str | None,
         optional(
-            "with --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
+            "text of --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
             "TEXT",
             default="english, or zipf:1 below 32,000 tokens",
         ),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gradbounds.flags import LOGGED_AS, Flag, Positional, WithJson
+from gradbounds.flags import LOGGED_AS, Flag, Positional, WithJson, optional
 from theory.stack.parametrizations import Parametrization
 
 if TYPE_CHECKING:
@@ -20,47 +20,49 @@ class Probe(WithJson):
         Positional,
         Flag(
             name="factory",
-            help="function that returns the module: MODULE:FACTORY, FILE.py:FACTORY, or a built-in name such as "
-            "encoder-post; without width and depth, one module",
+            help="function that returns the module, or a built-in name such as encoder-post",
+            metavar="MODULE:FUNCTION|FILE.py:FUNCTION|NAME",
         ),
     ]
-    width: Annotated[tuple[str, ...], Flag(help="widths to build", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
+    width: Annotated[tuple[str, ...], Flag(help="widths of the modules", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
         "64:256:x2",
     )
-    depth: Annotated[tuple[str, ...], Flag(help="depths to build", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("4:16:x2",)
+    depth: Annotated[tuple[str, ...], Flag(help="depths of the modules", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
+        "4:16:x2",
+    )
     seeds: Annotated[int, Flag(help="random modules per width and depth")] = 8
     seed: Annotated[int, Flag(help="root seed")] = 0
     layers: Annotated[
         tuple[str, ...],
-        Flag(help="glob patterns of layer names; without them, layers are found automatically", metavar="GLOB [...]"),
+        optional("glob patterns of layer names", "GLOB [...]", "found automatically"),
     ] = ()
     against: Annotated[
         str | None,
-        Flag(help="reference for a comparison: another factory of the same kind, or a probe.json from --out"),
+        optional("reference: another function of the same kind, or a probe.json from --out", "FUNCTION|FILE"),
     ] = None
-    learning_rate: Annotated[float | None, Flag(help="learning rate; requires the name of an --optimizer")] = None
+    learning_rate: Annotated[float | None, optional("learning rate; requires an --optimizer by name", "R")] = None
     steps: Annotated[
         int | None,
-        Flag(help="number of optimizer steps; the scaling of outputs and updates is compared with --parametrization"),
+        optional("number of optimizer steps; their scaling with the width is compared with --parametrization", "N"),
     ] = None
     optimizer: Annotated[
         str | None,
-        Flag(
-            metavar="NAME|FILE.py:FUNCTION",
-            help="optimizer of --steps (default adamw) or of one module's first step: sgd, adam, adamw, muon, or a "
-            "function of the module",
+        optional(
+            "optimizer of --steps, or of one module's first step: sgd, adam, adamw, muon, or a function of the module",
+            "NAME|FILE.py:FUNCTION",
+            "adamw with --steps",
         ),
     ] = None
     parametrization: Annotated[Parametrization, Flag(help="expected scaling; requires --steps")] = "mup"
-    trained: Annotated[bool, Flag(help="skip the thresholds for initialized weights; requires one module")] = False
+    trained: Annotated[bool, optional("skip the thresholds for initialized weights; requires one module", None)] = False
     logged: Annotated[
         Path | None,
-        Flag(help="log of gradient norms to compare with the module's norms; requires one module", metavar="FILE"),
+        optional("log of gradient norms to compare with the module's norms; requires one module", "FILE"),
     ] = None
     logged_as: Annotated[tuple[str, ...], LOGGED_AS] = ()
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
-    strict: Annotated[bool, Flag(help="exit with code 1 if there is an alarm")] = False
+    out: Annotated[Path | None, optional("folder for the tables and figures", "FOLDER", "none")] = None
+    strict: Annotated[bool, optional("exit with code 1 on an alarm", None)] = False
 
     def run(self) -> "Result":
         """Probe the module and return the report.

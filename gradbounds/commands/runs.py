@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(WithJson):
-    """List the runs in a folder, or show one run: its command, its machine, and the draws of every cell."""
+    """List the runs in a folder, or show one run: its command, its machine, and the random networks of every cell."""
 
     folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or folder of runs")] = Path("runs")
 

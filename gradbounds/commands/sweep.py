@@ -74,11 +74,13 @@ class Sweep(ModelFlags):
     out: Annotated[Path | None, optional("folder of the run; required except with --dry-run", "PATH")] = None
     file: Annotated[Path | None, optional("TOML file of the sweep, or the manifest.toml of a run", "PATH")] = None
     preset: Annotated[Preset | None, optional("name of a built-in sweep", "|".join(_PRESETS))] = None
-    along: Annotated[str, optional("number field to vary; requires --preset relax", "FIELD")] = ""
+    along: Annotated[str, optional("field with numbers to vary; requires --preset relax", "FIELD")] = ""
     values: Annotated[tuple[str, ...], optional("values of the field --along", "VALUE|A:B:xF|A:B:+S [...]")] = ()
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     zip: Annotated[tuple[str, ...], optional("fields that vary together, such as width,vocab", "NAME,NAME [...]")] = ()
-    draws: Annotated[int | None, optional("smallest number of random networks per cell", "INT", "64")] = None
+    draws: Annotated[
+        int | None, optional("number of random networks per cell, rounded up to full blocks", "INT", "64")
+    ] = None
     seed: Annotated[int | None, optional("root seed", "INT", "0")] = None
     engine: Annotated[
         Literal["auto", "conditioned", "dense", "gram"] | None,
@@ -107,10 +109,10 @@ class Sweep(ModelFlags):
         ),
     ] = None
     task_seconds: Annotated[
-        float | None, optional("seconds of work sent to a worker at once", "FLOAT", "0, in a cluster 0.2")
+        float | None, optional("seconds of work in one task of a worker", "FLOAT", "0, in a cluster 0.2")
     ] = None
     blocks_at_once: Annotated[
-        int, optional("blocks of draws in one batch of tensors", "INT", "chosen for speed, within --memory")
+        int, optional("blocks of random networks in one batch of tensors", "INT", "chosen for speed, within --memory")
     ] = 0
     memory: Annotated[
         str | None,
@@ -121,8 +123,8 @@ class Sweep(ModelFlags):
         ),
     ] = None
     land_every: Annotated[float, Flag(help="seconds between saved files; work after the last file can be lost")] = 5.0
-    resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
-    dry_run: Annotated[bool, optional("print cells, draws, time, RAM and disk, and write nothing", None)] = False
+    resume: Annotated[bool, optional("refuse a folder that contains a run, instead of continuing it", None)] = True
+    dry_run: Annotated[bool, optional("only print the number of cells and networks, time, RAM and disk", None)] = False
 
     def run(self) -> "Result":
         """Run the sweep, or print its cost.

@@ -24,23 +24,23 @@ _OF_STATEMENTS = {
 class Verify(WithJson):
     """Predict, sample and judge the default experiment; write a run folder with verdicts, figures and a report.
 
-    With --source or --claims it judges the statements of another paper, or those of a file of your own.
+    With --source or --claims, the command judges the statements of another paper or of your own file.
     """
 
     out: Annotated[
         Path | None, optional("folder of the run; an earlier run there is replaced", "PATH", default="runs/verify")
     ] = None
     source: Annotated[
-        str | None, optional("paper with the statements to judge, or all; gradbounds claims lists the names", "NAME")
+        str | None, optional("paper with the statements to judge, or all; `gradbounds claims` lists the names", "NAME")
     ] = None
     claims: Annotated[Path | None, optional("TOML file with the statements to judge", "FILE")] = None
     max_time: Annotated[str | None, optional("limit on the estimated time of sampling", "TIME", default="20m")] = None
-    draws: Annotated[int | None, Flag(help="random networks per cell; default: as in the committed run")] = None
-    seed: Annotated[int | None, Flag(help="root seed; default: as in the committed run")] = None
+    draws: Annotated[int | None, optional("random networks per cell", "N", "as in the committed run")] = None
+    seed: Annotated[int | None, optional("root seed", "N", "as in the committed run")] = None
     text: Annotated[
-        Path | None, Flag(help="text file for the networks with real input; default: an included story")
+        Path | None, optional("text file for the networks with real input", "FILE", "an included story")
     ] = None
-    workers: Annotated[int | None, Flag(help="number of processes; default: one per core")] = None
+    workers: Annotated[int | None, optional("number of processes", "N", "one per core")] = None
 
     def run(self) -> "Result":
         """Sample and judge the experiment or the claims, and return the verdicts.
@@ -71,18 +71,24 @@ _EXCLUDES = {"against": (("csv", "layers"), ", which are about one run.")}
 class Check(WithJson):
     """Compare a run with theory and print every verdict that it can give; or compare two runs with each other.
 
-    Two runs are compared in every quantity and layer of the networks that both have, in standard errors. Fields that
-    have one value in each run, but different ones, are left out of the match. For two folders or files that
-    `probe --out` wrote, the differences of the second module from the first are printed.
+    Two runs are compared in every quantity and layer of the networks that both have, in standard errors. Networks are
+    matched without the fields that have one value in the first run and another in the second. For two results of
+    `probe --out`, the differences between the modules are printed.
     """
 
     folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a saved probe")]
     against: Annotated[Path | None, optional("other run folder, or saved probe, to compare with", "RUN")] = None
-    csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
-    layers: Annotated[bool, Flag(help="print every network's gradients layer by layer, samples and theory")] = False
+    csv: Annotated[
+        Path | None, optional("file for the whole comparison: every quantity, layer and network", "FILE", "none")
+    ] = None
+    layers: Annotated[
+        bool, optional("print measured and predicted gradients of every network, layer by layer", None)
+    ] = False
     strict: Annotated[
         bool,
-        Flag(help="exit with code 1 if a verdict, a theory number or a compared run differs"),
+        optional(
+            "exit with code 1 if a verdict differs from the committed one, theory from samples, or the runs", None
+        ),
     ] = False
 
     def run(self) -> "Result":

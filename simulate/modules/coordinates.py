@@ -83,7 +83,7 @@ class Stepped:
         return pd.DataFrame(self.rows, columns=COLUMNS)
 
     def coordinates(self) -> pd.DataFrame:
-        """Return mean |y| of the output of every module with a matrix, as `figures.coordinates.coordinates` draws it.
+        """Return the mean |y| of every module with a matrix, y being its output, as data for `figures.coordinates`.
 
         Returns:
             Columns place, width, step, value, sem: mean and standard error over seeds, at the greatest depth.

@@ -63,16 +63,16 @@ class Probed:
             branch). Quantity of a list: layers (their number). Quantity of a submodule: identity (1 for an
             nn.Identity). Quantities of a parameter: gradient and weight (Frobenius norms), ratio (gradient / weight),
             entries (their number), far_entry (the largest entry divided by the median one, if that is implausibly
-            large), alike (1 if entries along an axis are equal and have equal gradients), frozen (1 if it is frozen),
-            shared (1 if it has two names), embedding (1 for an nn.Embedding's weight), idle (1 for an expert without
-            tokens). If the gradient is 0, for one seed only, gradient_later (the gradient's norm after all parameters
-            that are 0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`), gradient_double (in
-            double precision). Quantity of the whole module: loss. One module has width and depth 0 (`ALONE`), and its
-            matrices have shortest, the smaller of both lengths; the layers of its first list have energy_smaller_ends
-            (`simulate.modules.branch_ends.smaller_ends`).
+            large), alike (1 if entries along an axis are equal and have equal gradients), frozen (1 without
+            requires_grad), shared (1 if it has two names), embedding (1 for an nn.Embedding's weight), idle (1 for an
+            expert without tokens). If the gradient is 0, for one seed only, gradient_later (the gradient's norm after
+            all parameters that are 0 and get a gradient have moved); if the gradient may be rounding (`ROUNDED`),
+            gradient_double (in double precision). Quantity of the whole module: loss. One module has width and depth 0
+            (`ALONE`), and its matrices have shortest, the smaller of both lengths; the layers of its first list have
+            energy_smaller_ends (`simulate.modules.branch_ends.smaller_ends`).
         notes: remarks on frozen, unused and shared parameters, and on layers that ran more than once, one line each.
         tests: the exact tests of the first module, of the first width and depth.
-        unseen: the reason why no layer was measured, by the name of the list; by "" for a module without lists.
+        unseen: the reason why no layer was measured, by the name of the list; the key is "" for a module without lists.
         dtype_change: relative root mean square difference of one module's output from its output in single precision; 0
             for a module in single precision, and NaN if it was not compared.
         dtype: data type of one module's parameters, such as "bfloat16".

@@ -93,7 +93,7 @@ class GradientNorms:
             )
 
     def put(self, name: str, position: int, value: Tensor) -> None:
-        """Store the squared gradient norm of one map, (draws,), in its reserved place."""
+        """Store the squared gradient norm of one map, (draws,), at the position of the map."""
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:

@@ -107,7 +107,7 @@ def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
 def apply_weight(
     stack: Stack, engine: Engine, role: str, rows: Float[Tensor, "draws rows d_in"]
 ) -> Float[Tensor, "draws rows d_out"]:
-    """Return the product of rows with the next random matrix of a role, initialized as in the stack."""
+    """Return the product of rows with a new random matrix of this role (W1, W2, ...), initialized as in the stack."""
     d_in, d_out = weight_shapes(stack)[role]
     std = d_in**-0.5 * gain(stack, role) ** 0.5
     return engine.apply(role, rows, d_out, std, law=law(stack))

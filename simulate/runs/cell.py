@@ -103,7 +103,7 @@ class Cell:
         return max(1, min(MOST_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
     def blocks(self, draws: int) -> int:
-        """Return the number of blocks that hold at least so many draws."""
+        """Return the number of blocks that contain at least the given number of draws."""
         return -(-draws // self.draws_per_block)
 
     def block_seed(self, seed: int, block: int) -> int:

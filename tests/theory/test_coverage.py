@@ -49,7 +49,7 @@ LACKING = {
     "untied embeddings or at least": TIED | {"query_key_scale": 1.0},
     "query_key 'untied'": {"query_key": "tied", "query_key_scale": 1.0, "source_tokens": 2},
     "a norm, or tanh": {"normalization": "tanh"},
-    "two streams whose": {"placement": "normed-streams"},
+    "two residual streams whose": {"placement": "normed-streams"},
     "untied embeddings, or layers alike": TIED | {"norm_gain": 2.0},
     "untied embeddings or loss_share 1": TIED | {"loss_share": 0.5},
     "untied embeddings, no sinusoidal": TIED | {"positions": "sinusoidal"},

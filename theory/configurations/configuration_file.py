@@ -158,7 +158,7 @@ def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
         ignored = " ".join(["model_type", *reading.unknown()])
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # values that the family has not
         return ""
-    return f" --ignore {ignored} reads it as {NEAREST[family]!r}, the nearest family that is read."
+    return f" --ignore {ignored} reads it as {NEAREST[family]!r}, the nearest supported family."
 
 
 def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:
         values = FAMILIES[family](reading, tokens)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise ValueError(
-            f"config must have fields of the types that {family} has, but one has another type: {error}."
+            f"config must have fields with the types of {family}, but one has another type: {error}."
         ) from error
     reading.finish()
     return values
@@ -202,7 +202,7 @@ def _drawn_fields(
     """
     if "init_std" in given:
         raise ValueError(
-            "init_std cannot be combined with drawn_by, which sets the standard deviations of all weights, got "
+            "init_std cannot be combined with drawn_by, which sets all standard deviations, got "
             f"{given['init_std']!r} and {code.name!r}."
         )
     drawn = code.fields(values, reading.scales)
@@ -252,7 +252,7 @@ def _check_type(fields: dict[str, Any]) -> str | None:
     """
     family = fields.get("model_type")
     if family is not None and not isinstance(family, str):
-        raise ValueError(f"model_type must be a word, got {family!r}.")
+        raise ValueError(f"model_type must be a string, got {family!r}.")
     return family
 
 
@@ -267,7 +267,7 @@ def _unread(family: str | None, fields: dict[str, Any]) -> str:
             )
         named = fields.get("architectures")
         families = [name for name, known in CLASSES.items() if named == [known.name]]
-        return f"none; {named[0]} is the class of {', '.join(families)}" if named and families else "none"
+        return f"none; {named[0]} is the class for model_type {', '.join(families)}" if named and families else "none"
     return f"{family!r}, which is not read: {reason(family, fields)}"
 
 

@@ -13,8 +13,8 @@ from theory.configurations.family import (
 )
 from theory.configurations.reading import Fields, Reading
 
-_VANISHING = "biases of logits are N(0, 1/d) at initialization, and vanish in wide networks"
-_OTHER = "the output matrix is not tied to the input embeddings here"
+_VANISHING = "biases of logits are N(0, 1/d) at initialization, which is negligible in wide networks"
+_OTHER = "here, the output matrix is not tied to the input embeddings"
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class T5:
             ValueError: there is no decoder, the initialization is scaled, or two fields disagree on the units.
         """
         if not r.switch("is_encoder_decoder"):
-            raise ValueError("is_encoder_decoder must be true: T5's encoder alone is not read.")
+            raise ValueError("is_encoder_decoder must be true: T5's encoder without its decoder is not supported.")
         _both(r)
         factor = r.number("initializer_factor")
         if factor != 1.0:
-            raise ValueError(f"initializer_factor must be 1, which all published models have, got {factor!r}.")
+            raise ValueError(f"initializer_factor must be 1, as in all published models, got {factor!r}.")
         in_file, heads, head_width = r.count("d_model", "hidden_size"), r.count("num_heads"), r.count("d_kv")
         width = r.size("width", in_file)
         encoder_depth, hidden = r.count("num_layers", "num_hidden_layers"), r.count("d_ff")
@@ -62,7 +62,7 @@ class T5:
         # The file's word for it scales outputs, or not, in classes that tie both ends whatever it says.
         scaled = self.scaled and r.left.get("tie_word_embeddings") is not False
         scaled = r.switch("scale_decoder_outputs", default=scaled) if self.scaled else scaled
-        _tied(r, "where outputs are not scaled, a word's own logit makes its loss larger still" if not scaled else "")
+        _tied(r, "" if scaled else "without scaled outputs, an input token's large logit makes its loss larger still")
         root = (width / heads if head_width * heads == in_file else head_width) ** 0.5
         return {
             "width": width,
@@ -117,7 +117,7 @@ class Bart:
             ValueError: there is no encoder, or the heads or MLP widths of encoder and decoder differ.
         """
         if not r.take("is_encoder_decoder", default=True):
-            raise ValueError("is_encoder_decoder must be true: the decoder alone is not read.")
+            raise ValueError("is_encoder_decoder must be true: the decoder without its encoder is not supported.")
         _both(r)
         in_file = r.count("d_model", "hidden_size")
         width = r.size("width", in_file)
@@ -128,13 +128,13 @@ class Bart:
         for name, here in (("decoder_attention_heads", heads), ("decoder_ffn_dim", hidden)):
             other = r.count(name)
             if other != here:
-                raise ValueError(f"{name} must be the encoder's, {here}, got {other}: both are alike here.")
+                raise ValueError(f"{name} must be the encoder's, {here}, got {other}: both must agree here.")
         without_dropout(r)
         vocab = r.count("vocab_size")
         words = r.count("decoder_vocab_size", default=vocab)
         if words != vocab:
             r.say("vocab_size", vocab, f"the encoder has the decoder's vocabulary, {words}, here")
-        r.neutral("one matrix of words has as large entries as two", "share_encoder_decoder_embeddings")
+        r.neutral("one shared embedding matrix has entries as large as two", "share_encoder_decoder_embeddings")
         fields: Fields = {
             "width": width,
             "depth": r.size("depth", depth),
@@ -174,14 +174,19 @@ def _both(r: Reading) -> None:
     for name in r.classes:
         if name.endswith(("EncoderModel", "ForCausalLM", "T5ForTokenClassification")):
             raise ValueError(
-                f"architectures must be a class of encoder and decoder, got {name!r}: one of them alone is not read."
+                f"architectures must be a class of encoder and decoder, got {name!r}: one without the other is not "
+                "supported."
             )
 
 
 def _tied(r: Reading, consequence: str = "") -> None:
     """Note that embeddings and output matrix are tied, which no rule covers in a network with an encoder."""
     if tied(r) == "tied":
-        r.say("both ends are one matrix", True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
+        r.say(
+            "input embeddings and output matrix are one matrix",
+            True,
+            f"{_OTHER}; {consequence}" if consequence else _OTHER,
+        )
 
 
 ENCODER_DECODERS: dict[str, T5 | Bart] = {

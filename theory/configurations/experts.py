@@ -32,9 +32,9 @@ def experts(r: Reading, fields: Fields, tokens: int) -> None:
     if r.knows("shared_intermediate_size"):  # Granite's, without a gate; 0 for none
         fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / r.in_file["width"]
     if r.left.get("output_router_logits"):
-        r.left_out("the loss that balances the router's loads is not added here", "output_router_logits")
+        r.left_out("here, the loss that balances the load of experts is not added", "output_router_logits")
     r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")
-    r.left_out("the router's inputs have no noise here, as in evaluation", "router_jitter_noise")
+    r.left_out("here, the router's inputs have no noise, as in evaluation", "router_jitter_noise")
 
 
 def _dense_layers(r: Reading, depth: int) -> int:
@@ -48,11 +48,11 @@ def _dense_layers(r: Reading, depth: int) -> int:
     if not isinstance(listed, list) or not all(
         isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < depth for layer in listed
     ):
-        raise ValueError(f"mlp_only_layers must be a list of numbers of layers, from 0 to {depth - 1}, got {listed!r}.")
+        raise ValueError(f"mlp_only_layers must be a list of layer indices from 0 to {depth - 1}, got {listed!r}.")
     dense = [layer for layer in range(depth) if layer in listed or (layer + 1) % every]
     if dense != list(range(len(dense))) or len(dense) == depth:
         raise ValueError(
-            f"mlp_only_layers and decoder_sparse_step must leave experts to all layers but the first ones, got "
+            f"mlp_only_layers and decoder_sparse_step must give experts to all layers except the first ones, got "
             f"{listed!r} and {every} of {depth} layers."
         )
     return len(dense)

@@ -18,7 +18,7 @@ from theory.configurations.reading import Fields, Reading
 from theory.configurations.rotations import older_names, stretched, unrotated
 from theory.stack.initializations import Law
 
-_CENTRED = "queries and keys are normalized here without being centred, which is 1/d_k off"
+_CENTRED = "here, queries and keys are normalized without centring, an error of relative order 1/d_k"
 
 
 def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
@@ -49,7 +49,7 @@ def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
     fields["activation"] = activations[names[0]]
     r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
     r.refused(
-        "tokens would then see later tokens; --ignore use_bidirectional_attention --mask none reads it so",
+        "tokens would then attend to later tokens; --ignore use_bidirectional_attention --mask none predicts that",
         "use_bidirectional_attention",
     )
     if r.knows("query_pre_attn_scalar"):
@@ -72,21 +72,21 @@ def _always(**what: Any) -> Rule:
             given = r.left.get(name)
             if given is not None and given != value:
                 raise ValueError(
-                    f"{name} must be {value!r}, as the class of this model_type always has it, got {given!r}; --ignore "
+                    f"{name} must be {value!r}, as in every model of this model_type, got {given!r}; --ignore "
                     f"{name} leaves it out."
                 )
-            r.neutral("it is what the class does", name)
+            r.neutral("the model's class always does this", name)
 
     return rule
 
 
 def _clipped(r: Reading, fields: Fields, tokens: int) -> None:
-    r.left_out("queries, keys and values are not clipped here", "clip_qkv")
+    r.left_out("here, queries, keys and values are not clipped", "clip_qkv")
 
 
 def _gpt2(r: Reading, fields: Fields, tokens: int) -> None:
     r.refused(
-        "logits of layer l are then divided by l as well, which a Stack cannot say; --ignore leaves it out",
+        "logits of layer l would also be divided by l, which no field describes; --ignore omits it",
         "scale_attn_by_inverse_layer_idx",
     )
     if not r.take("scale_attn_weights", default=True):
@@ -112,9 +112,9 @@ def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _old_code(r: Reading, fields: Fields, tokens: int) -> None:
-    r.neutral("its code divides logits by sqrt(d_k) whatever it says", "scale_attn_weights")
+    r.neutral("its code always divides logits by sqrt(d_k)", "scale_attn_weights")
     if r.left.get("rotary") is True:
-        r.neutral("it is what the class does", "rotary")
+        r.neutral("the model's class always does this", "rotary")
 
 
 def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
@@ -123,7 +123,7 @@ def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
     Raises:
         ValueError: positions are biases of attention logits (ALiBi).
     """
-    r.refused("biases of attention's logits (ALiBi) have no rule", "alibi")
+    r.refused("biases of attention logits (ALiBi) have no rule", "alibi")
     new, single = r.switch("new_decoder_architecture"), r.switch("multi_query")
     kv = r.count("num_kv_heads", "n_head_kv", default=fields["heads"])
     kv = kv if new else 1 if single else fields["heads"]
@@ -131,7 +131,7 @@ def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
         raise ValueError(f"num_kv_heads must divide num_attention_heads = {fields['heads']}, got {kv}.")
     fields["kv_heads"] = 0 if kv == fields["heads"] else kv
     fields["layout"] = "parallel" if r.switch("parallel_attn") or new else "sequential"
-    r.neutral("norms of the same tokens are one norm at initialization", "num_ln_in_parallel_attn")
+    r.neutral("at initialization, norms of the same tokens are equal", "num_ln_in_parallel_attn")
 
 
 def _opt(r: Reading, fields: Fields, tokens: int) -> None:
@@ -143,7 +143,7 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
     _narrow(r, fields, "word_embed_proj_dim")
     before = r.switch("do_layer_norm_before")
     fields["placement"] = "pre" if before else "post"
-    r.refused("the stream then ends without a norm", "_remove_final_layer_norm")
+    r.refused("the residual stream would then end without a norm", "_remove_final_layer_norm")
 
 
 def _narrow(r: Reading, fields: Fields, name: str) -> None:
@@ -160,9 +160,7 @@ def _narrow(r: Reading, fields: Fields, name: str) -> None:
     width = r.in_file["width"]
     narrow = r.count(name, default=width)
     if narrow != width:
-        raise ValueError(
-            f"{name} must be the width {width}, got {narrow}: a matrix between embeddings and stream has no rule."
-        )
+        raise ValueError(f"{name} must be the width {width}, got {narrow}: a matrix after the embeddings has no rule.")
 
 
 def _cohere(r: Reading, fields: Fields, tokens: int) -> None:
@@ -186,9 +184,9 @@ def _granite(r: Reading, fields: Fields, tokens: int) -> None:
 
 def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     """Set a norm of the embeddings, one token-type vector in all of them, and the output head's own layer."""
-    r.say("masked words", "some positions", "the loss is averaged over all positions here")
+    r.say("masked words", "some positions", "here, the loss is averaged over all positions")
     if r.take("position_embedding_type", default="absolute") != "absolute":
-        r.say("position_embedding_type", "relative", "positions are added to the inputs here")
+        r.say("position_embedding_type", "relative", "here, position embeddings are added to the inputs")
     if r.knows("type_vocab_size"):
         typed = r.number("type_vocab_size") > 0
         fields["positions"] = "learned_segment" if typed else "learned"
@@ -197,7 +195,7 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     if r.knows("embedding_size"):
         _narrow(r, fields, "embedding_size")
     r.refused("a vector of the task is added to the inputs", "use_task_id")
-    r.neutral("it is off, and there is no task", "task_type_vocab_size")
+    r.neutral("it is switched off, so there is no task vector", "task_type_vocab_size")
 
 
 def _modern(r: Reading, fields: Fields, tokens: int) -> None:
@@ -213,7 +211,7 @@ def _modern(r: Reading, fields: Fields, tokens: int) -> None:
     fields |= {"_inputs": left, "_logits": left * (fields["transform_gain"] if fields["embeddings"] == "untied" else 1)}
     window = r.count("local_attention", default=None)
     if window is not None and window // 2 < tokens:
-        r.say("local_attention", window, "no layer has the window here")
+        r.say("local_attention", window, "here, no layer has the window")
     r.neutral("norm_eps is what counts", "layer_norm_eps")
     r.neutral(LENGTH, "global_attn_every_n_layers", "local_attention")
 
@@ -222,11 +220,11 @@ def _gelu_head(r: Reading, fields: Fields, tokens: int) -> None:
     """Set the activation, and note that the output head's own layer has the exact GELU whatever the MLP has."""
     fields["activation"] = activation_of(r, *ACTIVATION)
     if fields["activation"] != "gelu":
-        r.say("the head's activation", "gelu", "the head's own layer has the units' activation here")
+        r.say("the head's activation", "gelu", "here, the layer of the head has the activation of the hidden units")
 
 
 def _distilbert(r: Reading, fields: Fields, tokens: int) -> None:
-    r.refused("positions of fixed waves are not read", "sinusoidal_pos_embds")
+    r.refused("sinusoidal positions cannot be read from a file", "sinusoidal_pos_embds")
     _bert(r, fields, tokens)
 
 
@@ -234,7 +232,7 @@ def _gpt_neo(r: Reading, fields: Fields, tokens: int) -> None:
     """Set attention logits without a divisor, and note that every other layer has a window."""
     logits_times(r, fields, 1.0)
     window = r.count("window_size")
-    r.neutral("it says which layers have the window", "attention_layers")
+    r.neutral("it states which layers have the window", "attention_layers")
     kinds = r.take("attention_types", default=None)
     if window < tokens:
         r.say("attention_types", kinds, f"no layer has the window of {window} here")

@@ -25,7 +25,7 @@ DEVIATION = ("initializer_range", "init_std")
 ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation")
 """The keys for the activation; the tuples above list the keys for sizes, a norm's epsilon and a standard deviation."""
 
-LENGTH = "it only matters for more tokens than there are here"
+LENGTH = "it only matters for longer sequences"
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def one_std(r: Reading, fields: Fields) -> None:
     if scale > 4:
         raise ValueError(
             f"{name} = {std!r} is too large: with the factor of the logits it makes query_key_scale {scale:.3g}, which "
-            "must be at most 4; above that each query attends to a single token."
+            "must be at most 4; above 4, each query attends to a single token."
         )
 
 
@@ -162,7 +162,7 @@ def tied(r: Reading) -> str:
 def without_dropout(r: Reading) -> None:
     """Note that all dropout probabilities of the file are ignored."""
     names = [name for name in r.left if "dropout" in name or name.endswith(("pdrop", "layerdrop"))]
-    r.left_out("gradients are those without dropout, as in evaluation", *names)
+    r.left_out("the prediction is without dropout, as in evaluation", *names)
 
 
 def shared_heads(r: Reading, fields: Fields) -> None:
@@ -186,7 +186,7 @@ def shared_heads(r: Reading, fields: Fields) -> None:
     if given is not None and given != usual:
         if not r.of.own_heads:
             raise ValueError(
-                f"head_dim must be the width over the heads, {usual:g}, got {given}: this class has no heads of "
+                f"head_dim must be width / heads, {usual:g}, got {given}: this class has no heads of "
                 "another width; --ignore head_dim leaves it out."
             )
         fields["head_width"] = given
@@ -225,6 +225,6 @@ def _window(r: Reading, fields: Fields, tokens: int) -> None:
     if window is not None and used and window < tokens and kinds != {"full_attention"}:
         fields["window"] = window
         if kinds != {"sliding_attention"} and ("layer_types" in r.of.defaults or kinds):
-            r.say("layer_types", sorted(kinds) or "of the class", "all layers have the window here")
+            r.say("layer_types", sorted(kinds) or "of the class", "here, all layers have the window")
     elif window is not None and "sliding_window" in r.given:
         r.notes.append(Note.neutral("sliding_window", window, LENGTH))

@@ -15,10 +15,10 @@ Fields = dict[str, Any]
 
 _REQUIRED: Any = object()
 
-_LIMITS = "only limits the length of a sequence"
+_LIMITS = "it only limits the length of a sequence"
 
 SAID_ELSEWHERE = {
-    "names and software, not numbers of the network": (
+    "it names software and does not describe the network": (
         "_name_or_path", "architectures", "auto_map", "model_type", "torch_dtype", "dtype", "transformers_version",
         "use_cache", "use_return_dict", "return_dict", "output_attentions", "output_hidden_states", "id2label",
         "label2id", "problem_type", "chunk_size_feed_forward", "gradient_checkpointing", "pretraining_tp",
@@ -35,14 +35,14 @@ SAID_ELSEWHERE = {
         "reference_compile", "inference_runner", "pad_key_length", "validate_runner_input", "max_batch_size",
         "pre_allocate_kv_cache", "use_parallel_embedding",
     ),
-    "sampling from a trained network": (
+    "it is about sampling from a trained network": (
         "do_sample", "temperature", "top_k", "top_p", "typical_p", "num_beams", "num_beam_groups", "max_length",
         "min_length", "max_new_tokens", "early_stopping", "repetition_penalty", "length_penalty", "bad_words_ids",
         "diversity_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "num_return_sequences",
         "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", "output_scores",
         "return_dict_in_generate", "remove_invalid_values", "renormalize_logits", "force_bos_token_to_be_generated",
     ),
-    "belongs to a head that language models do not have": (
+    "it belongs to a head that language models lack": (
         "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
         "summary_type", "summary_use_proj", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
         "pooler_size_per_head", "pooler_type", "pooler_act", "pooler_hidden_act", "pooler_hidden_size",
@@ -52,7 +52,7 @@ SAID_ELSEWHERE = {
         "original_max_position_embeddings", "max_sequence_length", "model_max_length", "max_seq_len", "seq_len",
         "model_max_positions",
     ),
-    "weights of norms are 1 at initialization": (
+    "the gains of norms are 1 at initialization": (
         "layer_norm_elementwise_affine", "elementwise_affine",
     ),
     "a bias is zero at initialization": (
@@ -61,7 +61,7 @@ SAID_ELSEWHERE = {
         "layer_norm_bias",
     ),
 }  # fmt: skip
-"""Fields that change nothing at initialization in any family, by the reason."""
+"""Fields that change nothing at initialization in any family, grouped by reason."""
 
 _KEYS_OF_CLASSES = frozenset[str]().union(*(each.keys for each in CLASSES.values()))
 
@@ -69,14 +69,14 @@ _KEYS_OF_CLASSES = frozenset[str]().union(*(each.keys for each in CLASSES.values
 _SWITCHES = frozenset(SAID_ELSEWHERE["a bias is zero at initialization"])
 
 MATTER_WHEN_OFF = {
-    "is_causal": "tokens would then see later tokens; --ignore is_causal --mask none reads it so",
-    "causal": "tokens would then see later tokens; --ignore causal --mask none reads it so",
+    "is_causal": "tokens would then attend to later tokens; --ignore is_causal --mask none predicts that network",
+    "causal": "tokens would then attend to later tokens; --ignore causal --mask none predicts that network",
     "rotary": "this model's class always uses rotary positions",
     "use_rope": "this model's class always uses rotary positions",
     "norm_topk_prob": "this model's class always divides the chosen experts' scores by their sum",
-    "is_gated_act": "feed_forward_proj says that hidden units are gated",
-    "pre_norm": "norms would then be at other places",
-    "normalize_before": "norms would then be at other places",
+    "is_gated_act": "feed_forward_proj states whether hidden units are gated",
+    "pre_norm": "the norms would then have other positions",
+    "normalize_before": "the norms would then have other positions",
 }
 """Fields of other people's code that change the network if they are false, with the reason."""
 
@@ -311,7 +311,7 @@ class Reading:
 
     def factor(self, what: str, factor: float) -> None:
         """Note that a matrix of the class is that of the Stack times a factor, which divides the matrix's gradient."""
-        self.say(what, factor, f"entries are {factor:.4g} times those here, and gradients {1 / factor:.4g} times")
+        self.say(what, factor, f"entries are {factor:.4g} and gradients {1 / factor:.4g} times as large as predicted")
 
     def _note(self, what: Literal["neutral", "left out"], reason: str, names: Sequence[str]) -> None:
         for name in list(names):
@@ -334,7 +334,7 @@ class Reading:
                 self.say("architectures", name, f"{why}; here a token id is predicted at every position")
             elif kind and stem.lower() != kind.lower():
                 self.left.pop("architectures", None)
-                self.say("architectures", name, f"the class that is read here is {self.of.name}")
+                self.say("architectures", name, f"the prediction is for the class {self.of.name}")
 
     def finish(self) -> None:
         """Note all fields that change nothing in any family, and reject fields that are not known.
@@ -351,11 +351,11 @@ class Reading:
         Raises:
             ValueError: cross-attention to an encoder is requested.
         """
-        self.refused("attention to an encoder is not read from a file", "is_encoder_decoder", "add_cross_attention")
+        self.refused("attention to an encoder cannot be read from a file", "is_encoder_decoder", "add_cross_attention")
         self.heads()
         for reason, names in SAID_ELSEWHERE.items():
             self.neutral(reason, *names)
-        self.neutral("the number of a word", *(name for name in self.left if name.endswith(_OF_TOKENS)))
+        self.neutral("it is a token id", *(name for name in self.left if name.endswith(_OF_TOKENS)))
         self.neutral("the class of this model_type does not read it", *filter(self._unread_by_class, self.left))
         for name, value in list(self.left.items()):
             if name in self.of.defaults and value == self.of.defaults[name]:
@@ -363,7 +363,7 @@ class Reading:
             elif not value and name not in MATTER_WHEN_OFF and not _is_zero(value) and not self.of.defaults.get(name):
                 self.neutral("it is switched off", name)
             elif value is True and name in MATTER_WHEN_OFF:
-                self.neutral("it is what the class does", name)
+                self.neutral("the model's class always does this", name)
         return sorted(self.left)
 
     def _unread_by_class(self, name: str) -> bool:
@@ -385,7 +385,7 @@ class Reading:
             return f"{name} must be true, got {self.left[name]!r}: {MATTER_WHEN_OFF[name]}."
         given = f"{name} = {_short(self.left[name])}"
         return (
-            f"config must have fields that its family has, got {given}, whose part at initialization is not known; "
+            f"config must have only fields of its family, got {given}, with an unknown effect at initialization; "
             f"--ignore {' '.join([name, *others])} leaves {'them' if others else 'it'} out."
             f"{nearest(name, sorted(self.of.keys - self.given))}"
         )

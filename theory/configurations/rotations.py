@@ -8,8 +8,8 @@ from theory.configurations.reading import Fields, Note, Reading
 
 KINDS = ("full_attention", "sliding_attention")
 """The kinds of layers in a configuration's `layer_types`: without and with a window."""
-_AS_WITH_A_WINDOW = "all layers rotate as those with a window here"
-_SLOW = "it changes only slow rotations, which do not matter for so few tokens"
+_AS_WITH_A_WINDOW = "here, all layers have the rotations of layers with a window"
+_SLOW = "it changes only slow rotations, which are negligible for so few tokens"
 
 
 def read_rotations(r: Reading, fields: Fields) -> None:
@@ -46,7 +46,7 @@ def read_rotations(r: Reading, fields: Fields) -> None:
     part = inner.number("partial_rotary_factor", default=None)
     base = None if layered else r.number("rope_theta", default=None)
     if theta is not None and base not in (None, theta):
-        r.notes.append(Note.neutral("rope_theta", base, f"that of {name}, {theta:g}, is what counts"))
+        r.notes.append(Note.neutral("rope_theta", base, f"{name} sets it to {theta:g}"))
     base = theta if theta is not None else base
     if base is None:
         base = defaults.get("rope_theta", 10_000.0)
@@ -69,7 +69,7 @@ def read_rotations(r: Reading, fields: Fields) -> None:
     if kind in ("llama3", "dynamic"):
         r.notes.append(Note.neutral(name, dict(given), _SLOW))
     elif kind != "default":
-        r.say(name, dict(given), f"rotations are not scaled as {kind!r} has it here")
+        r.say(name, dict(given), f"here, rotations are not scaled as in {kind!r}")
     elif given.keys() - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}:
         r.notes.append(Note.neutral(name, dict(given), "the class scales no rotations of this or of no rope_type"))
 
@@ -83,7 +83,7 @@ def _rotations(r: Reading) -> tuple[str, Mapping[str, Any]]:
     scaling, parameters = (_object(name, r.left.pop(name, None) or {}) for name in ("rope_scaling", "rope_parameters"))
     if scaling and parameters and scaling != parameters:
         raise ValueError(
-            f"rope_scaling and rope_parameters must be one object, got {dict(scaling)!r} and {dict(parameters)!r}; "
+            f"rope_scaling and rope_parameters must be equal, got {dict(scaling)!r} and {dict(parameters)!r}; "
             "--ignore either leaves it out."
         )
     return ("rope_scaling", scaling) if scaling else ("rope_parameters", parameters)

@@ -111,7 +111,7 @@ class TrainingCode:
         if values.get("output_transform", "none") != "none" or values.get("source_tokens", 0):
             raise ValueError(
                 "drawn_by must be 'hf' for encoders and decoders and for models of masked words, got a rule of "
-                f"{self.title}, which is about decoders."
+                f"{self.title}, which covers only decoders."
             )
         if values.get("experts", 0) and not self.routers:
             able = ", ".join(repr(name) for name, code in TRAINING_CODES.items() if code.routers)

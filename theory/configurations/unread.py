@@ -5,25 +5,25 @@ from typing import Any
 
 from theory.configurations.classes import MEASURED, OTHER_TYPES
 
-_NARROW = "queries, keys and values come from narrow matrices (MLA), which have no rule"
+_NARROW = "queries, keys and values come from low-rank matrices (MLA), which have no rule"
 _REASONS = {
     _NARROW: (
         "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm_moe_dsa axk1 minicpm3 youtu mistral4 glm4_moe_lite "
         "longcat_flash sarvam_mla"
     ),
-    "queries and the attention output go through narrow matrices, which has no rule": "deepseek_v4",
-    "a bias enters its router's choice of experts, which no field describes": (
+    "queries and the attention output pass through low-rank matrices, which have no rule": "deepseek_v4",
+    "a bias changes its router's choice of experts, which no field describes": (
         "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p5 step3p7 afmoe solar_open "
         "hy_v3 kolibri1 sarvam_moe"
     ),
     "a gate multiplies its attention output, which no field describes": "laguna muse_glimmer_text muse_spark_text",
     "convolutions mix the tokens' queries, keys and values, which has no rule": "zaya",
-    "its attention has sinks, and its experts clamped units, which no field describes": "gpt_oss",
+    "its attention has sinks, and its experts have clamped hidden units, which no field describes": "gpt_oss",
     "its attention has sinks, which no field describes": "granite_swa granitemoe_swa flint openai_privacy_filter",
     "its router masks scores before their softmax (sparse mixer), which no field describes": "phimoe",
-    "its attention is made of experts as well, which no field describes": "jetmoe",
+    "its attention also consists of experts, which no field describes": "jetmoe",
     "its router's weights multiply the experts' input, which no field describes": "llama4_text llama4",
-    "its experts take a limited number of tokens, which no field describes": "switch_transformers nllb-moe",
+    "its experts accept a limited number of tokens, which no field describes": "switch_transformers nllb-moe",
     "most of its attention is linear, without a softmax, which has no rule": (
         "minimax minimax_m1 minimax_text_01 kimi_linear"
     ),
@@ -32,20 +32,20 @@ _REASONS = {
         "qwen3_5_text olmo_hybrid"
     ),
     "some of its layers mix tokens by short convolutions instead of attention": "lfm2 lfm2_moe lfm3",
-    "its layers run several times, and their gradients then add up, which has no rule": "hrm_text",
+    "its layers run several times, so that their gradients add up, which has no rule": "hrm_text",
     "its values decide which tokens attention sees, and weights multiply its stream, which no field describes": "doge",
     "its residual stream consists of several mixed streams, which has no rule": "gemma3n gemma3n_text",
-    "heads of its full layers are wider than those with a window, which no field describes": (
+    "heads of its full layers are wider than heads of its layers with a window, which no field describes": (
         "gemma4 gemma4_text gemma4_unified gemma4_unified_text diffusion_gemma_text"
     ),
-    "its positions are biases of attention's logits (ALiBi), which have no rule": "bloom mpt refact",
-    "its layers share their matrices, whose gradients then add up, which has no rule": "albert",
-    "queries and keys of contents meet those of relative positions, which has no rule": "deberta deberta-v2 xlnet",
-    "relative positions are biases of its logits, drawn as large as its words": "mpnet",
+    "its positions are biases of attention logits (ALiBi), which have no rule": "bloom mpt refact",
+    "its layers share their matrices, so that their gradients add up, which has no rule": "albert",
+    "queries and keys meet keys and queries of relative positions, which has no rule": "deberta deberta-v2 xlnet",
+    "relative positions are biases of its logits, initialized as large as its token embeddings": "mpnet",
     "it has token type embeddings without position embeddings, which no field describes": "roformer nomic_bert",
     "a part of its values are embeddings of their own, and scalars add its inputs to every layer, which no field "
     "describes; --drawn-by nanochat draws another decoder by its rule": "nanochat.GPTConfig",
-    "attention is the difference of two, which has no rule": "diffllama",
+    "its attention is the difference of two softmax attentions, which has no rule": "diffllama",
     "its activation xIELU has parameters, which theory does not support": "apertus",
     "its matrices are rounded to three values in every step": "bitnet",
     "its inputs are parts of images and its loss is about classes, which no field describes": (
@@ -54,19 +54,19 @@ _REASONS = {
     "its loss compares images with texts, or it has none": (
         "clip clip_text_model siglip siglip_text_model clap blip altclip"
     ),
-    "its encoder reads sounds, which no field describes": "whisper speech_to_text wav2vec2 hubert wavlm seamless_m4t",
-    "boxes of a page are added to its inputs, which no field describes": "layoutlm layoutlmv2 layoutlmv3 bros",
-    "masked words are scaled by their share in its inputs, which no field describes": "esm",
+    "its encoder reads audio, which no field describes": "whisper speech_to_text wav2vec2 hubert wavlm seamless_m4t",
+    "bounding boxes of a page are added to its inputs, which no field describes": "layoutlm layoutlmv2 layoutlmv3 bros",
+    "its inputs are scaled by the share of masked tokens, which no field describes": "esm",
     "the language model's configuration is mixed with the image model's": (
         "qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text qwen3_vl_text phi3_v multi_modality mllama_text_model"
     ),
 }
 _SIGNS = {
     _NARROW: ("kv_lora_rank",),
-    "it has a recurrence's sizes, and layers that are no attention have no rule": (
+    "it has the sizes of a recurrence, and layers without attention have no rule": (
         "state_size", "ssm_cfg", "ssm_state_size", "linear_num_key_heads", "mb_per_layer",
     ),
-    "it is made of several models, each with a configuration of its own": (
+    "it consists of several models, each with its own configuration": (
         "encoder", "decoder", "question_encoder", "generator",
     ),
     "its inputs are parts of images": ("image_size", "mm_vision_tower"),
@@ -105,7 +105,7 @@ def reason(family: str, fields: Mapping[str, Any]) -> str:
         return why
     if family in OTHER_TYPES:
         return f"its class in transformers {MEASURED} has not been compared with theory"
-    return f"transformers {MEASURED} has no class of it, and code that comes with a file is not read"
+    return f"transformers {MEASURED} has no class of it, and code in the model's repository is not read"
 
 
 _NEAREST = {

@@ -140,7 +140,7 @@ GAPS = (
     ),
     Gap(
         ("prediction",),
-        "one matrix for queries and keys (query_key = 'tied') with an encoder, logits / √d_k or sinusoidal positions",
+        "a shared query/key matrix (query_key = 'tied') with an encoder, and logits / √d_k or sinusoidal positions",
         "query_key 'untied', or attention_scale 'linear' without sinusoidal positions, with source_tokens",
         "in a shared matrix, tokens and encoder output have overlaps of order one, which have no rule",
         sees_overlaps,
@@ -156,7 +156,7 @@ GAPS = (
     Gap(
         ("prediction", *_RESPONSE),
         "two residual streams with a norm before or after branches, or with scaled branch inputs",
-        "two streams whose branches read the normalized one and are added as they are",
+        "two residual streams whose branches read the normalized stream, without other norms or factors",
         "the rules of two residual streams are derived only for these",
         has_other_two_streams,
     ),

@@ -172,7 +172,7 @@ class RandomAttention(Branch):
         return self.uses[-1] if self.uses[-1].role == "WO" else None
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradients at the branch's input and its matrices, without overlaps with the stream.
+        """Return the gradients at the branch's input and its matrices, which do not overlap with the residual stream.
 
         Args:
             noise: kernel of the gradient at the output, (..., N, N).

@@ -180,7 +180,8 @@ def noise_scale(
         ValueError: as in `predict` for two sequences.
         NoRuleError: `predict` has no rule for the network.
 
-    Assumes d → ∞ at fixed L and n; corrections are O(L/d). Where a share of the positions counts, each does by itself.
+    Assumes d → ∞ at fixed L and n; corrections are O(L/d). If a share of the positions counts, each counts
+    independently.
 
     >>> scale = noise_scale(Stack(width=512, depth=6, tokens=8, vocab=16))
     >>> print(f"{scale.whole:.1f} sequences, of the last W2 {scale.matrices['W2'][-1]:.1f}")

@@ -72,7 +72,8 @@ class FirstStep:
         critical_rate_sem: standard error of the critical rate.
         critical_rate_median: the median over logits and labels of 2 g·u/u'Gu.
         gain_shares: share of each matrix in E g·u, by role: (L,), and for "Wemb" and "WH" ().
-        curvature_shares: u'GU_W / u'Gu for the part U_W of the step in each matrix, as V/d → 0; they sum to 1.
+        curvature_shares: u'GU_W / u'Gu for the part U_W of the step in each matrix, in the limit V/d → 0; their sum is
+            1.
         spread: share of u'Gu that is due to V/d, the logits' independent change ζ.
         relative_updates: |u_W|/|W| at η = 1, by role: (L,), and for "Wemb" and "WH" (): roots of means of squares.
     """
@@ -101,25 +102,26 @@ def first_step(
     """Predict the first optimizer step of training at large width, for all matrices or some.
 
     Args:
-        stack: the network, with one stream. With tied embeddings all words differ.
+        stack: the network, with one residual stream. With tied embeddings all token ids differ.
         optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "polar" the polar factor of
             each matrix's gradient and "muon" the Newton-Schulz steps of torch.optim.Muon instead of it, both times
             √max(1, d_out/d_in).
-        matrices: roles of the matrices that are stepped, including "Wemb". The embedding tables "inputs", "positions"
-            and "segments" are also allowed, with one row for a word or position. None for all matrices and no table.
+        matrices: roles of the matrices that the step updates, including "Wemb". The embedding tables "inputs",
+            "positions" and "segments" are also allowed, with one row per token id or position. None for all matrices
+            and no table.
         seed: random seed of the sampled logits and labels, and of attention samples.
         patterns: number of attention samples of every head if attention is random, at least 2; None for 4 to 16, more
             for few heads and layers. For a loss on a share of the positions, also the number of random choices of
             these.
-        windows: token ids of shape (windows, n + 1), as in `predict`: equal words share an input, and labels are the
-            next words. Means are over windows too, and errors are those of randomly drawn windows. Embeddings must be
-            untied. Without windows all words differ, and labels are independent.
+        windows: token ids of shape (windows, n + 1), as in `predict`: equal ids share an input, and labels are the next
+            ids. Means include the windows, and errors treat them as random samples. Embeddings must be untied. Without
+            windows all token ids differ, and labels are independent.
 
     Raises:
         ValueError: the optimizer or a role is not known, there are fewer than 2 attention samples, all gradients of
             the matrices are 0, or windows have another length, ids that are not a class, or tied embeddings.
-        NoRuleError: queries are the keys, something is dropped, there is an encoder or a second stream, tanh instead
-            of norms, more than 64 tokens, or V/d above 200; or embeddings are tied with one of a few more fields.
+        NoRuleError: shared query and key matrices, dropout, an encoder, a second stream, tanh instead of norms, more
+            than 64 tokens, V/d above 200, or tied embeddings with some further fields.
 
     Assumes d → ∞ at fixed L, n and V/d; corrections are O(L/d). Source: docs/first_step.md.
 

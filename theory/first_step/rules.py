@@ -313,7 +313,7 @@ class Branch:
         return gradients[role].gram
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """Return the contribution of every stepped matrix to the inner product of the step with gradients, by role.
+        """Return each updated matrix's term of the inner product of the step with gradients, by role.
 
         Args:
             steps: the step.

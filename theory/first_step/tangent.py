@@ -1,20 +1,20 @@
 """The backward pass and the motion of one optimizer step: gradients at every matrix, and the movement of all tokens.
 
-Let g_j (d,) be the gradients of the loss at the tokens x_j of some place of the stack, and ẋ_i the derivative of x_i
-when all matrices below move along the step. The upward pass tracks
+Let g_j (d,) be the gradients of the loss at the tokens x_j at one point of the stack, and ẋ_i the derivative of x_i
+when all matrices below move along the step. The upward pass computes
 
     ẋ_i = Σ_j c_ij g_j + ξ_i,      E_ij = ẋ_i·ẋ_j,
 
-with ξ in no known direction. A matrix W whose step is u, with H u = C Δ (`theory.first_step.rules`), takes c to gain
-c + C: the part of ẋ along gradients g = Δ Wᵀ returns as Δ Wᵀ W = gain Δ, and the rest leaves as a fresh Gaussian of
-kernel gain E d_out/d_in. An elementwise φ multiplies c_ij by E φ'_i φ'_j, and its fluctuations join ξ: their part of
-E is a mean of four slopes, which is sampled. A norm divides c and E by the same scales as kernels. Where gradients
-add up, those from above times α and those of the branch, the part of ẋ along the latter joins ξ. The effect of signs
-beyond C Δ is a function of each coordinate's gradients, which go down the stream together: its sum over branches is
-sampled with them.
+with ξ a random vector independent of these directions. A matrix W whose step is u, with H u = C Δ
+(`theory.first_step.rules`), takes c to gain c + C: the part of ẋ along gradients g = Δ Wᵀ returns as Δ Wᵀ W = gain Δ,
+and the rest leaves as a fresh Gaussian of kernel gain E d_out/d_in. An elementwise φ multiplies c_ij by E φ'_i φ'_j,
+and its fluctuations join ξ: their part of E is a mean of four slopes, which is sampled. A norm divides c and E by the
+same scales as kernels. Where gradients add up, those from above times α and those of the branch, the part of ẋ along
+the latter joins ξ. The effect of signs beyond C Δ is a function of each coordinate's gradients, which go down the
+stream together: its sum over branches is sampled with them.
 
-With tied embeddings gradients have overlaps of order one with the stream: g_i = Σ_p M_ip x_p/√d + Σ_p C_ip w_p/√d +
-n_i (`theory.mean_field.tied.gradient`), with w the words. In the upward pass ẋ_i is described by
+With tied embeddings gradients have overlaps of order one with the stream: g_i = Σ_p M_ip x_p/√d + Σ_p C_ip w_p/√d + n_i
+(`theory.mean_field.tied.gradient`), with w the token embeddings. In the upward pass ẋ_i is described by
 
     c_ij, its coefficients on the noise n_j,    X_ij = ẋ_i·x_j/√d,    W_ip = ẋ_i·w_p/√d,    E_ij = ẋ_i·ẋ_j.
 

@@ -174,7 +174,7 @@ class FeedForward(Branch):
         self.uses = [*self.units.uses, second]
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradients at the branch's input and its matrices, without overlaps with the stream.
+        """Return the gradients at the branch's input and its matrices, which do not overlap with the residual stream.
 
         Args:
             noise: kernel of the gradient at the output, (..., N, N).

@@ -20,12 +20,12 @@ from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Record
 from theory.mean_field.token_groups import GroupLayout
 
 MEMBERS = 4
-"""The largest number of tokens that are followed for each of the two representatives of a group."""
+"""The largest number of tokens that are computed for each of the two representatives of a group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MemberLayout(GroupLayout):
-    """The layout of several followed tokens for each representative of another layout, each standing for an equal part.
+    """The layout with several tokens for each representative of another layout; each token represents an equal part.
 
     Attributes:
         groups: the other layout, with r representatives.
@@ -37,7 +37,7 @@ class MemberLayout(GroupLayout):
 
     @classmethod
     def of(cls, groups: GroupLayout) -> MemberLayout:
-        """Return the layout of one sequence, with at most as many followed tokens as a representative stands for."""
+        """Return the layout of one sequence, with at most `MEMBERS` tokens for each representative of a group."""
         copies = np.clip(groups.sizes.astype(int), 1, MEMBERS)
         group = np.repeat(np.arange(len(copies)), copies)
         rows, sizes, starts = np.arange(len(group)), (groups.sizes / copies)[group], np.cumsum(copies) - copies

@@ -54,7 +54,7 @@ Number = float | Array
 
 
 class Entrywise(Protocol):
-    """The interface of a kernel in the rules: arithmetic with kernels of its kind and with numbers that broadcast."""
+    """The interface of a kernel in the rules: arithmetic with kernels of the same class and with numbers."""
 
     def __add__(self, other: Any, /) -> Self: ...
 

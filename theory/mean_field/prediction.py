@@ -109,17 +109,17 @@ def predict(
             with one token (docs/finite_width.md).
         patterns: minimum number of attention samples, or of samples of the logits with tied embeddings, with a fixed
             seed. Nothing is sampled without random queries and keys, dropped attention weights, experts or tied
-            embeddings. None for as many as take a few seconds, from 4 to 4096, or 4096 if there is a target.
+            embeddings. None for 4 to 4096, as many as a few seconds allow, or 4096 if there is a target.
         target: largest relative standard error of a gradient or squared activation if something is sampled; samples
             are added until it is met, or until there are 2^18.
-        grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
-            a few seconds at any n and includes the terms of order n/d (docs/attention.md). None to do so if the
-            attention samples of all tokens would take longer. With tied embeddings, this requires that a position's
+        grouped: whether a few tokens represent groups of neighbouring tokens (`theory.mean_field.token_groups`), which
+            takes a few seconds at any n and includes the terms of order n/d (docs/attention.md). None uses groups if
+            the attention samples of all tokens would take longer. With tied embeddings, this requires that a position's
             own token id has a mean probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         text: law of random text, over which the prediction is averaged: repeated token ids share an embedding, and
-            labels agree as often as the law says. This always uses groups of tokens.
-        max_time: longest time in seconds, as estimated by timing a smaller network beforehand. None for a minute,
-            unless patterns or a target are given, and then for no limit, with a warning.
+            labels agree with the law's probability. This always uses groups of tokens.
+        max_time: longest time in seconds, as estimated by timing a smaller network beforehand. None means a minute, or
+            no limit and a warning if patterns or a target are given.
         memory: largest memory in bytes, as estimated from the sizes; None for the machine's memory.
         coarse: whether there are about half as many groups of tokens, and few sampled heads between the first and the
             last layer.
@@ -127,7 +127,7 @@ def predict(
     Raises:
         ValueError: windows are not token ids in n + 1 columns, or are combined with `grouped`; `finite_width` without
             Post-LN or one token of Pre-LN; patterns, target, max_time or memory are not positive; or the prediction
-            would take more time or memory than it may.
+            would exceed the limit of time or memory.
         NoRuleError: there is no rule for the network (`theory.coverage`).
 
     Source: derived in docs/theory.md; the mean squared activations of the paper (Lemma 2) are its diagonal.
@@ -449,8 +449,8 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         )
     if has_experts(stack):
         raise ValueError(
-            f"experts must be 0 with text, because tokens are predicted in groups, got {stack.experts}; "
-            "windows=text.windows(...) predicts given texts."
+            f"experts must be 0 with text, got {stack.experts}: theory has no rule for equal tokens at one expert. "
+            "Without text (--text distinct) all tokens differ; windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
         raise ValueError(f"vocab must be at least the {words} token ids of the text, got {stack.vocab}.")

@@ -20,7 +20,7 @@ def rows(array: Array, sequences: int) -> Array:
 
 
 def joined(blocks: Array) -> Array:
-    """Return all sequences' rows in one axis, (..., S r, columns), from (..., S, r, columns)."""
+    """Return the rows of all sequences along one axis, (..., S r, columns), from (..., S, r, columns)."""
     return blocks.reshape(*blocks.shape[:-3], -1, blocks.shape[-1])
 
 

@@ -374,7 +374,7 @@ class TextLayout(GroupLayout):
         return keys, self.to_probes(beside_word)[:, None, None]
 
     def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        """Return samples with this kernel: eigenvectors with random signs, each drawn in proportion to its eigenvalue.
+        """Return random vectors with this kernel: eigenvectors, chosen with probabilities like their eigenvalues.
 
         Quadratic forms of them have the same mean as for Gaussian samples, and vary less.
         """
@@ -435,7 +435,7 @@ class TextLayout(GroupLayout):
         return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
 
     def attend(self, kernel: Array) -> Array:
-        """Return the attended products A K Aᵀ; rows with equal ids also get the excess from repeated words."""
+        """Return the attended products A K Aᵀ; for rows with equal ids, add the excess of repeated token ids."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
         return super().attend(kernel) + words @ repeated @ words.T * (self.coincidences - 1.0)
 

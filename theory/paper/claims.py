@@ -39,19 +39,20 @@ class Claim:
         statement: the claim in plain text.
         latex: the claim as a formula.
         form: the claim for sympy, as text; `expression` parses it.
-        setting: the networks for which it is claimed.
+        setting: the networks that the claim is about.
         assumptions: its assumptions about these networks.
         kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
             With a quantity: a value, an exponent, a growth per layer or per step of `against`, a ratio of two
             networks, or a comparison of several, which falls from the first to the last.
-        tight: where it is attained, or by how much it is not, in words.
+        tight: the cases where the claim is attained, or the factor by which it is not, in words.
         in_words: the claim in one sentence without symbols of the paper; "" if none was written.
         explains: the observation of the paper that theory explains, with its numbers; "" for none.
         numbers: its numbers by name, which verdicts and figures read.
-        measures: a noun for a row's number, by words in the row's part, "" for all other rows; empty if the part says
-            it.
-        untested: the part of it that no verdict is about, worded to follow "T1"; "" if that is nothing, or all of it.
-        paper: title of the source, and where it is found.
+        measures: nouns for the number of a row, by words in the row's part; the key "" is for all other rows. Empty if
+            the part names the number.
+        untested: the part of the claim that no verdict tests, worded to follow "T1"; "" if no part or the whole claim
+            is untested.
+        paper: title of the source, and its place of publication.
         quantity: the quantity of the claim, as powers of means by their names: {"grad_sq_W2[1]": 0.5} is the norm in
             the first layer; a layer below 0 counts from the last.
         claimed: the claimed number, unless a limit is given.

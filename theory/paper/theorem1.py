@@ -205,9 +205,9 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
     Raises:
         ValueError: the placement is not one of the paper's, or another field leaves the paper's setting.
 
-    Assumes what the theorem does: the squared norm before the last LayerNorm is (ε, δ)-bounded, and then it holds with
-    probability 0.99 − δ − ε/(0.9 + ε), for one position (`probability_value`).
-    Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E; for B, `loss_gradient_bound`.
+    Assumes, like the theorem, that the squared norm before the last LayerNorm is (ε, δ)-bounded. The bound then holds
+    for one position with probability 0.99 − δ − ε/(0.9 + ε) (`probability_value`). Source: Xiong et al. (2020),
+    arXiv:2002.04745v2, Theorem 1 and appendix E; for B, `loss_gradient_bound`.
 
     >>> round(float(bound_value(Stack(placement="pre", width=512, depth=12)).value))
     8723

@@ -51,13 +51,14 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
     matrix W_emb of shape (V, d) with N(0, σ_e²/d) entries under a softmax cross-entropy averaged over the
     n positions. Engine, device, draws, seed and text belong to sampling, not here.
 
-    Fields are flat, and declared in the groups of `theory.stack.groups`; `of` takes whole groups, `part` gives one.
-    A field added later must default to the paper's value: cell keys hold only what differs from a default.
+    Fields are flat, and declared in the groups of `theory.stack.groups`; `of` takes whole groups, `part` gives one. A
+    field added later must default to the paper's value, because cell keys contain only fields that differ from a
+    default.
 
     Source: Xiong et al. (2020), arXiv:2002.04745v2, section 3.3 and Table 1; docs/setting.md for the other fields.
 
     Raises:
-        ValueError: a field is outside its range; the message names the field, what is allowed and what came.
+        ValueError: a field is outside its range; the message names the field, the allowed values and the given value.
 
     >>> Stack(placement="pre", width=128).non_default()
     {'placement': 'pre', 'width': 128}

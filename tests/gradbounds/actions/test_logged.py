@@ -39,10 +39,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget, pace=None):
-        key = stack, law and law.key, patterns
+    def once(stack, law, patterns, budget, pace=None, *, coarse=False):
+        key = stack, law and law.key, patterns, coarse
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, pace, coarse=coarse)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -182,7 +182,9 @@ def test_a_fine_tuning_run_gets_the_check_of_units_alone(tmp_path, healthy):
     tuned = judged(tmp_path, 0.3 * uniform, 40 * healthy.norm, None)
     assert (tuned.values["as_it_should_be"], tuned.alarm) == (None, False)
     assert not tuned.to_frame()["cause"].str.contains("a text|drawn by|tied").any()
-    assert re.search(r"None of \d+ tested units and sums turns it into the loss of untrained weights\.", str(tuned))
+    assert re.search(
+        r"Tested \d+ other units and sums: in none would it be the loss of untrained weights\.", str(tuned)
+    )
     divided = judged(tmp_path, healthy.loss / 4, healthy.norm / 4)
     assert divided.alarm
     assert "  loss and gradient are divided once too often, by 4: loss " in str(divided)
@@ -303,6 +305,9 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
     assert "Parameters not compared: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
+    figure = result.plot()
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[2].lines}
+    assert lines["W2"] == pytest.approx([1.0, 1.0, 4.0, 1.0]) and "not as predicted" in figure.get_suptitle()
     fused, _ = compare_with_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
 

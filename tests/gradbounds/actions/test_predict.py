@@ -323,7 +323,7 @@ def test_a_configuration_file(capsys, tmp_path):
     ratios = np.sqrt(predict(replace(stack, activation="tanh"), patterns=8)["grad_sq_W1"])
     compared = said[said.index("Theory with placement=post, at") :].splitlines()
     assert next(row for row in compared if "dL/dW1" in row).split()[1] == f"{ratios[0] / ratios[-1]:.3g}"
-    assert "- dropout = 0.2 is left out: gradients are those without dropout, as in evaluation" in said
+    assert "- dropout = 0.2 is left out: the prediction is without dropout, as in evaluation" in said
     assert re.search(
         "(?s)Theory averages over random logits and attention weights here.*change nothing at init.*: bias, "
         "block_size[.]",

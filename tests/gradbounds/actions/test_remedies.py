@@ -71,7 +71,7 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     found, line = remedies.remedy(pre, table, limits)
     assert found is None
     assert re.fullmatch(
-        r"- No change that evens out the layers was found: none of the \d tested changes .* the ratio\.", line
+        r"- No change that evens out the layers' gradients was found: tested changes .* the ratio: 0 of \d\.", line
     )
     # Twice what the prediction takes, up to 20 s and the time that there is.
     seen = []
@@ -85,7 +85,8 @@ def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
     assert seen == [2.0, 8.0, 20.0, 5.0]
     monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
     said = (
-        "- No change that evens out the layers was found: not tested at 4 tokens, which would take longer than 1e-09 s."
+        "- No change that evens out the layers' gradients was found: not tested at 4 tokens, which would take longer "
+        "than 1e-09 s."
     )
     assert remedies.remedy(pre, table, limits) == (None, said)
 

@@ -21,10 +21,10 @@ UNITS = {"relu_squared": "relu2", "gelu_tanh": "gelu"}
 NORMS = {"none": None, "head": "heads", "all": "all heads together"}
 # What a message says where the table's reason has the words.
 SAID = {
-    "MLA": "narrow matrices",
+    "MLA": "low-rank matrices",
     "recurrence": "recurrence|attention is linear|of kind (indexed_attention or )?(mamba|linear_attention)",
     "convolutions": "convolutions|of kind conv",
-    "bias in the choice": "a bias enters its router's choice",
+    "bias in the choice": "a bias changes its router's choice",
     "gate on attention": "a gate multiplies its attention output",
     "no class in transformers": "has no class of it",
     "without a class in transformers": "has no class of it",
@@ -42,7 +42,7 @@ SAID = {
     "sinks": "its attention has sinks",
     "indexed_attention": "of kind (linear_attention or )?indexed_attention",
     "of kind hybrid": "of kind hybrid",
-    "of their own each": "several models, each with a configuration of its own",
+    "of their own each": "several models, each with its own configuration",
 }
 
 

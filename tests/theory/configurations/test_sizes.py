@@ -70,7 +70,7 @@ def test_a_rule_is_applied_to_the_sizes_that_are_asked_for(drawn_by):
 
 def test_a_rule_s_deviations_are_not_given_beside_it():
     with pytest.raises(
-        ValueError, match="^init_std cannot be combined with drawn_by, which sets the standard deviations"
+        ValueError, match="^init_std cannot be combined with drawn_by, which sets all standard deviations"
     ):
         stack_from_config(NANOGPT, drawn_by="mup:256", init_std=0.01)
     plain, moved = (stack_from_config(NANOGPT, **given)[0] for given in ({}, {"init_std": 0.01}))

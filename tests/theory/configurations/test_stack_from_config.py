@@ -65,7 +65,7 @@ def test_modernbert_cuts_its_normals_and_its_head_is_smaller():
     assert stack_from_config(MODERN | {"initializer_cutoff_factor": None})[0].truncation == 3.0
     far, notes = stack_from_config(MODERN, tokens=11)
     assert far.window == 0
-    assert "local_attention = 20 is left out: no layer has the window here" in map(str, notes)
+    assert "local_attention = 20 is left out: here, no layer has the window" in map(str, notes)
     causal = stack_from_config(MODERN | {"model_type": "modernbert-decoder"}, tokens=5)[0]
     assert close(astuple(causal), astuple(replace(expected, mask="causal")))
 
@@ -79,7 +79,7 @@ def test_windows_and_caps():
     off = config | {"use_sliding_window": False}
     assert [stack_from_config(off | {"model_type": one})[0].window for one in ("mistral", "qwen2")] == [8, 0]
     both = ["full_attention", "sliding_attention"] * 16
-    assert "all layers have the window here" in str(stack_from_config(config | {"layer_types": both})[1])
+    assert "here, all layers have the window" in str(stack_from_config(config | {"layer_types": both})[1])
 
 
 def test_every_field_is_used_or_named():
@@ -106,7 +106,7 @@ def test_rotary_positions_in_all_spellings():
         said = {note.field: note.what for note in notes}
         assert (said["rope_theta"], said[name]) == ("neutral", "left out")
     assert noted(LLAMA | {"rope_scaling": {"factor": 8.0}})[1]["rope_scaling"] == "neutral"
-    with pytest.raises(ValueError, match="rope_scaling and rope_parameters must be one object"):
+    with pytest.raises(ValueError, match="rope_scaling and rope_parameters must be equal"):
         stack_from_config(LLAMA | {"rope_scaling": {"factor": 2.0}, "rope_parameters": {"rope_theta": 5e5}})
     half = stack_from_config(LLAMA | {"partial_rotary_factor": 0.5})[0]
     assert (half.rotary, half.rotary_width) == (0.5, 8)
@@ -126,7 +126,7 @@ def test_rotations_of_the_class_itself_are_named():
     sizes = {name: value for name, value in LLAMA.items() if name != "model_type"} | {"num_key_value_heads": 4}
     stack, notes = stack_from_config({"model_type": "ministral3", "head_dim": 16, "rope_theta": 7e3, **sizes})
     assert stack.rotary_base == CLASSES["ministral3"].rope["rope_theta"] == 1e6
-    assert "not scaled as 'yarn'" in {note.field: str(note) for note in notes}["rope_parameters of the class"]
+    assert "not scaled as in 'yarn'" in {note.field: str(note) for note in notes}["rope_parameters of the class"]
 
 
 def test_layers_that_rotate_otherwise_than_those_with_a_window_are_named():
@@ -151,7 +151,7 @@ def test_sizes_may_be_written_as_floats():
 def test_a_class_without_a_field_of_units_has_four_times_the_width():
     """GPT-1's, whatever another family calls it."""
     gpt = GPT2 | {"model_type": "openai-gpt"}
-    with pytest.raises(ValueError, match="intermediate_size = 128, whose part"):
+    with pytest.raises(ValueError, match="intermediate_size = 128, with an unknown effect"):
         stack_from_config(gpt | {"intermediate_size": 128})
     assert stack_from_config(gpt)[0].ffn_ratio == 4.0
 
@@ -249,7 +249,7 @@ def test_sisters_have_rules_of_their_own():
         assert stack.output_scale == scale, family
         said = {note.field: str(note) for note in notes}
         assert ("the class ties both ends" in said.get("tie_word_embeddings", "")) == (not tied)
-        assert ("makes its loss larger" in said["both ends are one matrix"]) == (scale != 1.0)
+        assert ("makes its loss larger" in said["input embeddings and output matrix are one matrix"]) == (scale != 1.0)
 
 
 def test_harmless_fields_are_no_reason_to_refuse():
@@ -298,7 +298,7 @@ def test_other_heads_are_named():
     for name, said in {
         "LlamaForTokenClassification": "its loss is about labels of single tokens",
         "LlamaModel": "it has no head and no loss",
-        "Qwen2ForCausalLM": "the class that is read here is LlamaForCausalLM",
+        "Qwen2ForCausalLM": "the prediction is for the class LlamaForCausalLM",
         "LlamaForNothing": "its loss is not known",
         "GPT2DoubleHeadsModel": "its loss has a second part, about multiple choices",
         "BertForPreTraining": "its loss has a second part, about whether a sentence follows another",

@@ -32,7 +32,7 @@ _LARGEST = 300.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedPatterns:
-    """Sampled attention weights of S sequences of r representatives, by batch entry, head, and sample of the tokens.
+    """Sampled attention weights for S sequences with r representative tokens, for each batch entry, head and sample.
 
     Attributes:
         mean: weights of all of a group's tokens that a row sees, (batch, heads, samples, S, r, r), with sum 1.
