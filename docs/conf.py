@@ -120,7 +120,7 @@ def _visit_math(writer, node):
     formula = page_layout.mathml(convert(node.astext(), display=display))
     if "\\" in formula:
         logger.warning("a formula has a command that the page would show as it is: %s", formula, location=node)
-    writer.body.append(formula if display == "inline" else f'<div class="formula">{formula}</div>')
+    writer.body.append(formula if display == "inline" else f'<div class="formula" tabindex="0">{formula}</div>')
     raise SkipNode
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import PAPER, SYMBOLS, of_placement, style, value_ticks
+from figures.style import MEASURED, PAPER, SYMBOLS, of_placement, pale_line, style, value_ticks
 from theory.stack import TITLES
 from theory.stack.optimizers import NAMES
 
@@ -47,22 +47,15 @@ def first_step_rates(table: pd.DataFrame) -> Figure:
         has_marks = bool(table["sampled_rate"].notna().any())
         marks = "; marks: networks ± 2 s.e." if has_marks else ""
         published = "; dotted: published rates" if "adam" in optimizers else ""
-        figure.supxlabel(f"lines: large-width theory{marks}{published}", fontsize=8)
+        figure.supxlabel(f"pale lines: large-width theory{marks}{published}", fontsize=8)
     return figure
 
 
 def _panel(axis: Axes, optimizer: str, against: str, rows: pd.DataFrame) -> None:
     for placement, series in rows.groupby("placement", sort=False):
-        look = of_placement(placement)
-        x = series.sort_values(against)
-        line = {"color": look["color"], "linestyle": look["linestyle"], "linewidth": 1.4}
-        axis.plot(x[against], x["critical_rate"], **line, label=TITLES[placement])
-        seen = x[x["sampled_rate"].notna()]
-        mark = {name: value for name, value in look.items() if name != "linestyle"}
-        axis.errorbar(
-            seen[against], seen["sampled_rate"], yerr=2 * seen["sampled_sem"], linestyle="none", capsize=2.5,
-            **({"markersize": 4.5} | mark),
-        )  # fmt: skip
+        color, x = of_placement(placement)["color"], series.sort_values(against)
+        pale_line(axis, x[against], x["critical_rate"], color, TITLES[placement])
+        axis.errorbar(x[against], x["sampled_rate"], yerr=2 * x["sampled_sem"], color=color, **MEASURED)
     if optimizer == "adam":
         for name, rate in PUBLISHED.items():
             axis.axhline(rate, **PAPER)

@@ -384,10 +384,11 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ends = {name: sizes[-1] for name, sizes in by_role.items()}
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
+    smallest = role(min(ends, key=lambda name: ends[name]))
     times = max(ends.values()) / min(ends.values())
     adamw = f", but initial entries do: layers move up to {over_layers:.2g} times apart"
     if over_layers < 1 + _FLAT:
-        within = f" (AdamW moves {', '.join(largest)} {times:.2g}x the others)" * (times > 1 + _FLAT)
+        within = f" (AdamW moves {', '.join(largest)} {times:.2g}x as far as {smallest})" * (times > 1 + _FLAT)
         adamw = f": every layer moves equally{', except experts without a token' * bool(stack.experts)}{within}"
     return [
         card_row("AdamW, Muon", f"the ratios do not matter{adamw}"),

@@ -10,6 +10,7 @@ from tests.conftest import (  # noqa: F401  (fixtures, and the seed of every tes
     own_names,
     parallel_files,
     png_alone,
+    pytest_ignore_collect,
     pytest_runtest_setup,
     pytest_runtestloop,
     small_grid,

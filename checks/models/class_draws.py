@@ -7,9 +7,6 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
 from checks.models.alarm import WHOLE_MODEL, Alarm
 from simulate.modules.factories import seeded
 
@@ -24,14 +21,13 @@ _LAYERS = re.compile(r" \[(all layers|layers [\d, ]+)\]")
 _NUMBER = re.compile(r"[\d.]+(?:e[+-]?\d+)?(?: to [\d.]+(?:e[+-]?\d+)?)?")
 _NAME = re.compile(r"[\w*]*[A-Za-z*][\w*]*[._][\w.*]+")
 
-Ends = Mapping[str, tuple[float, float]]
 Place = tuple[str, str, str]
 """List, kind, and the words of an alarm without its numbers, names and layers."""
 
 
 def drawn_alike(
     module: Any, wrong: Sequence[Alarm], depths: Mapping[str, int],
-    judged: Callable[[Any, int], tuple[Iterable[Alarm], Ends]], ends: Ends, seed: int,
+    judged: Callable[[Any, int], Iterable[Alarm]], seed: int,
 ) -> list[Alarm]:  # fmt: skip
     """Return the alarms that new modules of the same installed class and configuration also raise.
 
@@ -40,8 +36,7 @@ def drawn_alike(
             configuration sets the size of initial weights to another number than the class's default.
         wrong: the module's alarms.
         depths: the number of layers of each list.
-        judged: function of a new module and its number that returns its alarms, and its growths as `ends`.
-        ends: growths of the judged module's lists, as `whole_model.ends_of` returns them.
+        judged: function of a new module and its number that returns its alarms.
         seed: the seed of the module; the new modules have the next ones.
     """
     asked = [alarm for alarm in wrong if alarm.kind in KINDS]
@@ -50,7 +45,7 @@ def drawn_alike(
         return []
     if config is None:
         return [alarm for alarm in asked if _is_code(alarm, module)]
-    names, layers, growths = dict[Place, set[str]](), dict[Place, set[int]](), list[Ends]()
+    names, layers = dict[Place, set[str]](), dict[Place, set[int]]()
     with suppress(Exception):
         # Somebody else's class may take other arguments, or fail in any way.
         if _draws_of_the_user(config):
@@ -59,28 +54,13 @@ def drawn_alike(
             with seeded(seed + draw):
                 new = type(module)(deepcopy(config))
             new.to(next(module.parameters())).train(module.training)
-            raised, growth = judged(new, draw)
-            growths.append(growth)
-            for alarm in raised:
+            for alarm in judged(new, draw):
                 place, named, numbers = _parts(alarm, depths)
                 names.setdefault(place, set()).update(named)
                 layers.setdefault(place, set()).update(numbers)
             if all(_among(alarm, depths, names, layers) for alarm in asked):
                 break
-    return [alarm for alarm in asked if _among(alarm, depths, names, layers) or _by_chance(alarm, ends, growths)]
-
-
-def _by_chance(alarm: Alarm, ends: Ends, others: Sequence[Ends]) -> bool:
-    """Return whether the scatter of new modules explains a growth alarm, by their 99% prediction interval.
-
-    The interval is Student's t for the logarithm of the growth. A growth near its limit raises an alarm in some draws
-    only, and four new modules need not include one of these.
-    """
-    if alarm.kind != "growth" or len(others) < DRAWS or not all(alarm.part in of for of in others):
-        return False
-    growth, *redrawn = (np.log(of[alarm.part][alarm.what.startswith("gradient")]) for of in (ends, *others))
-    half = stats.t.ppf(0.995, DRAWS - 1) * np.std(redrawn, ddof=1) * (1 + 1 / DRAWS) ** 0.5
-    return bool(abs(growth - np.mean(redrawn)) <= half)
+    return [alarm for alarm in asked if _among(alarm, depths, names, layers)]
 
 
 def _among(

@@ -82,12 +82,15 @@ def _garbage(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
 
 
 def _without_input(here: pd.DataFrame) -> Iterator[tuple[str, Finding]]:
-    """Find lists of layers whose input is 0 at all positions, if matrices of zeros without a gradient come before."""
-    outside = here[(here["layer"] == 0) & (here["value"] == 0)]
+    """Find models without a list of layers whose input differs from 0, if matrices of zeros without a gradient are why.
+
+    A decoder's layers alone may begin with zeros, as those of detectors of objects do.
+    """
+    outside, energies = here[(here["layer"] == 0) & (here["value"] == 0)], here[here["quantity"] == "input_energy"]
     still = set(outside.loc[outside["quantity"] == "gradient", "parameter"])
     zeros = [name for name in outside.loc[outside["quantity"] == "weight", "parameter"].unique() if name in still]
     names = escaped(", ".join([name for name in zeros if not name.endswith("bias")][:_NAMED]))
-    for part in here.loc[(here["quantity"] == "input_energy") & (here["value"] == 0), "part"].unique() if names else []:
+    for part in energies["part"].unique() if names and (energies["value"] == 0).all() else []:
         yield str(part), Finding(WHOLE_MODEL, "weight", f"the input of its layers is 0 everywhere: {names} are 0")
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import Alarm, alarms_by_cause, of_weights
-from checks.models.class_draws import DRAWS, Ends, drawn_alike
+from checks.models.class_draws import DRAWS, drawn_alike
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import Against, Exponent, exponents, probe_grid
 from checks.models.exact_alarms import exact_alarms, said
@@ -146,8 +146,9 @@ def judged_module(
         learning_rate: learning rate of an optimizer given by name.
         stack: the expected network; read from layers of `torch.nn.TransformerEncoder` or from a model's configuration
             if left out.
-        on_part: progress callback, called as on_part(done, total); an alarm in an installed class makes the total
-            five times as large, because up to four new modules are then probed.
+        on_part: progress callback, called as on_part(done, total). An alarm in an installed class makes the total five
+            times as large, because up to four new modules are then built and probed. Building takes up to a quarter of
+            a probe's time.
 
     Raises:
         ValueError: as in `one_module` and `one_step`; or the Stack is not a Stack, or has another depth.
@@ -178,15 +179,14 @@ def judged_module(
     notes += measured.notes
     wrong = exact + others
 
-    def judged(new: Any, draw: int) -> tuple[list[Alarm], Ends]:
+    def judged(new: Any, draw: int) -> list[Alarm]:
         if on_part is not None:
             on_part(draw * PARTS, (1 + DRAWS) * PARTS)
         again = one_module(new, batch, loss, seed=seed, layers=layers)
-        raised = [*exact_alarms(again.tests)[0], *layer_alarms(again.frame, again.config), *whole_model_alarms(again)]
-        return raised, ends_of(again.frame)
+        return [*exact_alarms(again.tests)[0], *layer_alarms(again.frame, again.config), *whole_model_alarms(again)]
 
     depth_of = frame.groupby("part")["layer"].max().to_dict()
-    if drawn := drawn_alike(module, wrong, depth_of, judged, ends_of(frame), seed):
+    if drawn := drawn_alike(module, wrong, depth_of, judged, seed):
         wrong = [alarm for alarm in wrong if alarm not in drawn]
         notes[:0] = [f"{said(alarm)} ({_why(module)})" for alarm in drawn]
     alarms, step, moves = alarms_by_cause(wrong), None, pd.DataFrame()

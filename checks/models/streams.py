@@ -18,8 +18,10 @@ The response is 0 after a norm, and without one it is the input's share of the o
 # So often is a layer named by mistake, if what it adds has a random direction.
 _MISTAKE = 1e-6
 _SURE = float(stats.norm.isf(_MISTAKE))
-# The part of its neighbours' coefficient that a residual connection has at least.
-_KEPT = 0.5
+# The part of its neighbours' coefficient that a residual connection has at least, and a coefficient that is none: after
+# a norm c = 1/scale, and branches of a hundred times the stream's energy give 0.1. Convolutions give some thousandths,
+# more than their error says, because neighbouring positions are alike.
+_KEPT, _NONE = 0.5, 0.1
 _NEAR = 4
 # Tokens behind a norm have the same energy but for its epsilon, and so have layers.
 _SAME = 1e-3
@@ -58,7 +60,7 @@ def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]
         usual = sorted(near, key=lambda j: float(values[j]))[(len(near) - 1) // 2]
         kept, error = _KEPT * values[usual], np.hypot(errors[k], _KEPT * errors[usual])
         # What holds more of its input than they do, if with a minus, does not lack their residual connection.
-        if _KEPT * abs(value) > values[usual]:
+        if _KEPT * abs(value) > values[usual] or values[usual] < _NONE:
             continue
         if kept > _SURE * _KEPT * errors[usual] and kept - value > _SURE * error:
             what = "its output contains {} of its input, the nearest layers' {}: is its residual connection missing?"

@@ -55,6 +55,8 @@ _BATCH_SECONDS, _MOST_SECONDS, _RATE_SECONDS = 2.5, 15.0, 1.5
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
 _FEWEST_TOKENS = 128
 
+_PARTS = dict.fromkeys(("WQ", "WK", "WV", "WO"), "attention ") | dict.fromkeys(("WG", "W1", "W2"), "MLP ")
+
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
 
@@ -215,11 +217,11 @@ def _first_step_of_run(
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
         rule = (
-            "how often tokens of a text choose the same experts"
+            f"no rule if tokens repeat at one expert; if none repeats: --batch {BATCH} --text distinct"
             if stack.experts
-            else "repeated tokens in such a network"
+            else "theory has no rule for repeated tokens in such a network"
         )
-        return replace(known, why_not=f"unknown: theory has no rule for {rule}")
+        return replace(known, why_not=f"unknown: {rule}")
     patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:
@@ -375,9 +377,8 @@ def _carried(squares: Mapping[str, float], of: str = "") -> str:
     """List the matrices with the largest shares of the squared norm."""
     whole = sum(squares.values())
     largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:4] if item[1] > _SMALL * whole]
-    return card_row(
-        "carried by", f"{', '.join(f'{name} {part / whole:.0%}' for name, part in largest)} of the squared norm{of}"
-    )
+    shares = ", ".join(f"{_PARTS.get(name, '')}{name} {part / whole:.0%}" for name, part in largest)
+    return card_row("carried by", f"{shares} of the squared norm{of}")
 
 
 def _run_lines(

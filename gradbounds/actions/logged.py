@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ Twelve English texts by seven tokenizers, and letters of a text, which a small t
 _MOST_TEXTS = 6
 # The logarithm of a ratio of norms below which the search for a text ends.
 _CLOSE = 0.02
+
+_SOON = 2.0
+"""The estimated seconds of a prediction above which causes are predicted with coarse groups of tokens."""
 
 _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -116,6 +120,8 @@ class _Theory:
     squares: dict[str, Array] = field(default_factory=dict)
     _spent: float = 0.0
     _pace: float | None = None  # measured seconds for an estimated one
+    _coarse: bool = False  # whether groups of tokens are coarse
+    _correction: float = 1.0  # the network's own norm over its norm with coarse groups
 
     def line(self, stack: Stack, notes: tuple[Note, ...], law: TextLaw | None) -> FirstLine:
         """Predict loss and norm of a network under a token law.
@@ -128,15 +134,17 @@ class _Theory:
             require(stack, subject)
         vectors = learned_vectors(stack, family_of(notes, self.of), notes)
         left = replace(self.budget, seconds=max(self.budget.seconds - self._spent, 1e-9))  # of all causes together
-        scale = scale_of_batch(stack, law, self.patterns, left, self._pace)
+        scale = scale_of_batch(stack, law, self.patterns, left, self._pace, coarse=self._coarse)
         self.squares.update(scale.grad_sq(self.batch) if stack == self.stack else {})
-        self._spent += cost_of_batch(stack, law, self.patterns)[0].seconds
-        return first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
+        self._spent += cost_of_batch(stack, law, self.patterns, coarse=self._coarse)[0].seconds
+        line = first_line(scale, self.batch, vectors, law, self.spread if law is self.law else 0.0)
+        norm, deviation = (self._correction * value for value in (line.norm, line.norm_deviation))
+        return replace(line, norm=norm, norm_deviation=deviation)
 
     def seconds(self, stack: Stack) -> float:
         """Estimate the seconds of a prediction; 0 if it has no rule or exceeds the budget."""
         try:
-            cost, _ = cost_of_batch(stack, self.law, self.patterns)
+            cost, _ = cost_of_batch(stack, self.law, self.patterns, coarse=self._coarse)
         except (NoRuleError, ValueError):  # which `line` says
             return 0.0
         return cost.seconds if self.budget.holds(cost) else 0.0
@@ -148,6 +156,15 @@ class _Theory:
         # Causes are chosen and left out by estimates, alike on every machine.
         self.budget, self._spent = replace(self.budget, is_clocked=False), 0.0
         return Cause("nothing", line)
+
+    def coarsen(self, healthy: Cause, notes: tuple[Note, ...]) -> None:
+        """Predict causes with coarse groups of tokens if the network itself takes longer than `_SOON`.
+
+        Their norms are multiplied by the network's own norm over its norm with coarse groups.
+        """
+        if self.seconds(self.stack) > _SOON:
+            self._coarse = True
+            self._correction = healthy.line.norm / self.line(self.stack, notes, self.law).norm
 
     def others(self, given: Mapping[str, Any], missing: list[str]) -> Iterator[Cause]:
         """Predict networks with other initializations; add those without a prediction to `missing`."""
@@ -206,19 +223,27 @@ def predict_logged(
         *layer_lines(layers, unmatched),
         *note_lines(notes),
     ]
+    values = {
+        "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
+        "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
+        "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
+        "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
+        "read_as": read.lines,
+    }  # fmt: skip
     return Result(
         about=f"step 1 of {logged}",
         tables={"causes": verdict.table(read.line)} | ({"layers": layers} if read.line.parameters else {}),
-        values={
-            "stack": stack, "batch": batch, "as_it_should_be": verdict.is_fine,
-            "logged_loss": read.line.loss, "logged_norm": read.line.norm, "loss": healthy.line.loss,
-            "loss_deviation": healthy.line.loss_deviation, "gradient_norm": healthy.line.norm,
-            "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
-            "read_as": read.lines,
-        },
+        values=values,
+        figures={"logged": partial(_drawn, values, layers)},
         lines=lines,
         alarm=verdict.is_fine is False,
-    )  # fmt: skip
+    )
+
+
+def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
+    from figures.logged_step import logged_step  # late: it loads matplotlib
+
+    return logged_step(values, layers)
 
 
 @dataclass(frozen=True)
@@ -279,6 +304,7 @@ def _judged(
         )
         units = f"Tested {len(causes)} other units and sums: in none would it be the loss of untrained weights."
         return _Verdict(None, [trained, units], causes)
+    theory.coarsen(healthy, notes)
     texts, far = [], list[str]()
     if known is not None:
         try:

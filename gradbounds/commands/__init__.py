@@ -52,7 +52,7 @@ _TARGET = "continue the run with more --draws until `gradbounds check RUN` print
 _SHORTEST = "use `--seeds 2 --steps 1` for the shortest run; a bar shows its progress"
 REMOVED_FLAGS = {
     "probe --first-step": "`gradbounds predict --first-step` predicts a Stack's rates, and `gradbounds probe "
-    "MODULE:FACTORY --optimizer adamw` judges the first step of one module",
+    "MODULE:FACTORY --optimizer adamw` judges the first step of one module, whose FACTORY takes no arguments",
     "probe --dry-run": _SHORTEST,
     "probe --max-time": _SHORTEST,
     "sweep --cluster": "--dask slurm --workers 20 starts jobs of a queue",

@@ -5,6 +5,7 @@ Numbers of tables have five digits, which is within 0.1%; what has no answer has
 
 import io
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
@@ -44,6 +45,9 @@ _FIRST: Mapping[str, Sequence[str]] = {
     "width": ("2048", "8192"),
 }
 
+# The command's own words for what evens the layers out.
+_CHANGE = re.compile(r"\((\w+)=([^,)]+)\)")
+
 # Models in words that are named, and not counted.
 _NAMED = 3
 
@@ -77,7 +81,11 @@ def answers(
         for k, (kind, question) in enumerate(asked):
             # Where no bar is drawn, the lines of single answers would hide those that count.
             with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
-                given[name_of(kind, question)] = _answer(kind, question)
+                given[name_of(kind, question)] = content = _answer(kind, question)
+                # The network that the button Apply makes of a published model.
+                if set(question) == {"like"} and (found := _CHANGE.search(content.get("evened", ""))):
+                    evened = question | {"fields": {found[1]: found[2]}}
+                    given[name_of(kind, evened)] = _answer(kind, evened)
             done(k + 1, len(asked), spent[k] / spent[-1])
     sizes = f"at depths {', '.join(map(str, depths))} and widths {', '.join(map(str, widths))}"
     parts = [

@@ -38,9 +38,9 @@ class ExactTests:
             of `prediction_facts`. Further quantities are kind (equal for layers with attention that have the same
             modules), block_begins and window (`blocks`), document_begins (if an input marks documents), and logit_scale
             and key_size of each attention in a layer: softmax's input is logit_scale times q·k, a sum of key_size
-            products. If it is not, logits_unseen is 1. bias_over_matrix is a bias's root mean square entry divided by
-            its matrix's and by the root of the row length, for entries that are drawn; bias_constant is the same
-            ratio for entries that the code chose. repeated_rows is the share of repeated rows.
+            products. If it is not, logits_unseen is 1. For the drawn entries of a bias, bias_over_matrix is their root
+            mean square divided by the matrix's and by the root of the row length. For entries that the code chose,
+            bias_constant is the same ratio. repeated_rows is the share of repeated rows.
         copies: groups of matrices with equal entries, each a tuple of places (part, layer, name).
         by_torch: for each of `copies`, whether an encoder of `torch.nn` made them.
         batch_norm: whether there is a batch norm in training mode, which makes samples depend on one another.

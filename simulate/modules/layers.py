@@ -109,7 +109,8 @@ def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, t
 
     Members are modules of one class in a list within a layer. A member has no tokens if it did not run while another
     did, or if its gradient is 0 while another's is not. A member whose output is detached from gradients does not
-    count. The yielded dictionary has list, layer and name by parameter, and is filled at the end.
+    count. In training mode a whole layer counts too if none of its modules ran while other layers' did, because random
+    depth left it out. The yielded dictionary has list, layer and name by parameter, and is filled at the end.
     """
     ran: set[nn.Module] = set()
     asked: set[nn.Module] = set()
@@ -128,7 +129,9 @@ def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, t
         if name and isinstance(siblings, nn.ModuleList) and len(set(map(type, siblings))) == 1
         for place, member in siblings.named_children()
     }
-    handles = [member.register_forward_hook(runs) for member, _ in members.values()]
+    layers = [(part, layer) for part in lists for layer in part.layers if layer.training]
+    watched = {member for member, _ in members.values()} | {inner for _, layer in layers for inner in layer.modules()}
+    handles = [member.register_forward_hook(runs) for member in watched]
     idle: dict[nn.Parameter, tuple[str, int, str]] = {}
     try:
         yield idle
@@ -141,6 +144,9 @@ def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, t
             nowhere = member in asked - counts and not counts.isdisjoint(siblings)
             if silent or nowhere:
                 idle |= dict.fromkeys(member.parameters(), where)
+        for part, layer in layers:
+            if ran.isdisjoint(layer.modules()) and any(not ran.isdisjoint(other.modules()) for other in part.layers):
+                idle |= dict.fromkeys(layer.parameters(), (part.name, part.layers.index(layer) + 1, ""))
 
 
 def _has_gradient(parameter: nn.Parameter) -> bool:

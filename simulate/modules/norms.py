@@ -45,8 +45,8 @@ def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
     Returns:
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 for a norm, 1 for the identity. "norm_epsilon": the
-        same number for x/sqrt(v + ε), where v is the variance over the last axis, or the mean square if the norm
-        divides by it, and rows count separately. "norm_share": the factor by which epsilon reduces the output's mean
+        same number for x/sqrt(v + ε), where v is each row's variance, or its mean square if the norm divides by it.
+        "norm_share": the factor by which epsilon reduces the output's mean
         square, minus 1: ε/v if all rows have the same v. "norm_divided": the v with this share. Batch and instance
         norms of `torch.nn` are not run again, because they may use stored statistics; their "norm_response" equals
         "norm_epsilon". "norm_far": the response at 10^4 x, where epsilon is negligible. "norm_backward": root mean
@@ -156,10 +156,13 @@ def _epsilon_alone(divided: Tensor, epsilon: float) -> dict[str, float]:
 
 
 def _variance_of(part: nn.modules.batchnorm._NormBase, x: Tensor) -> Tensor:
-    """Return the variances by which a batch or instance norm divides."""
+    """Return the variance by which a batch or instance norm divides.
+
+    It is averaged over channels, because the variances of few values scatter.
+    """
     kept = part.running_var
     batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
     if kept is not None and not part.training:
-        return kept
+        return kept.double().mean().reshape(1)
     axes = [axis for axis in range(x.ndim) if axis != 1] if batch else list(range(min(2, x.ndim - 1), x.ndim))
-    return x.double().var(axes, correction=0)
+    return x.double().var(axes, correction=0).mean().reshape(1)

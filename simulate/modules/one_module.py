@@ -24,6 +24,7 @@ from simulate.modules.probe import ALONE, COLUMNS, Probed, found_layers, measure
 from simulate.modules.redrawn import independent_draw_rows
 
 _HALF = (torch.float16, torch.bfloat16)
+_UNTESTED = ExactTests((), (), (), False, False, (), ())
 PARTS = 4
 """The number of parts of the work, for progress reports.
 
@@ -58,6 +59,7 @@ def one_module(
     inputs, own_loss = batch_and_loss(module, batch, loss)
     built = Made(name, module, inputs, own_loss)
     done = (lambda number: None) if on_part is None else (lambda number: on_part(number, PARTS))
+    dtype, why = next(module.parameters()).dtype, f"{name} has no list of layers: --layers 'blocks.*' names them"
     try:
         lists = with_boundaries(built, lists, seed)
         # Each begins with the module as it was given.
@@ -69,16 +71,15 @@ def one_module(
         done(2)
         tests = replace(tests, rows=(*tests.rows, *independent_draw_rows(built, lists, seed)))
         done(3)
-        dtype = next(module.parameters()).dtype
         with kept_state(module, seed):
             change = _dtype_change(built, dtype)
             smaller = [(part, smaller_ends(built, part)) for part in lists[:1]]
         done(PARTS)
-    except ProbeError as error:
-        raise ProbeError(f"{str(error).rstrip('.')}.") from error.__cause__
-    unseen = (
-        unseen_layers(lists, rows) if lists else {"": f"{name} has no list of layers: --layers 'blocks.*' names them"}
-    )
+    except Exception as error:
+        rows, notes = _of_unwatched(built, seed)
+        why = f"{name} cannot be watched: {error.__cause__ or error}"
+        lists, tests, not_tested, change, smaller = [], _UNTESTED, [], float("nan"), []
+    unseen = unseen_layers(lists, rows) if lists else {"": why}
     for key, parameter in _matrices(module, lists):
         rows.append((*key, "shortest", float(min(parameter.shape))))
         if torch.equal(parameter, parameter[:1].expand_as(parameter)):
@@ -91,6 +92,19 @@ def one_module(
         {(part.name, number): layer for part in lists for number, layer in enumerate(part.names, 1)},
         _config(module), _words(inputs), nearest_stack(lists, {row[3]: row[4] for row in rows if row[1] == 1}),
     )  # fmt: skip
+
+
+def _of_unwatched(built: Made, seed: int) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """Measure loss and parameters of a module that fails under hooks but not without them.
+
+    Raises:
+        ProbeError: it also fails without them.
+    """
+    try:
+        with kept_state(built.module, seed):
+            return measured(built.fresh(), [], asked=False)
+    except ProbeError as error:
+        raise ProbeError(f"{str(error).rstrip('.')}.") from error.__cause__
 
 
 def _checked(module: Any, batch: Any, loss: Any, seed: int) -> str:

@@ -144,11 +144,15 @@ class ScalarWatcher(TorchFunctionMode):
                 self._attended(operands, scale, size)
 
     def _attended(self, operands: Iterable[Tensor], scale: float, size: int) -> None:
+        """Keep the factor of q·k; not for vectors of length 1, whose factor is a temperature and no 1/sqrt(d_k)."""
+        cosines = True
         for operand in operands:
             factor, keys = self.factor_of(operand)
             scale *= factor
             self.release(keys)
-        self._put(scale, size)
+            cosines = cosines and _has_length(operand.detach(), size, factor)
+        if not cosines:
+            self._put(scale, size)
 
 
 def _multiple(product: Tensor, logits: Tensor, visible: Tensor) -> float | None:
@@ -159,6 +163,12 @@ def _multiple(product: Tensor, logits: Tensor, visible: Tensor) -> float | None:
         return None
     scale = (logits * product).sum() / square
     return float(scale) if (logits - scale * product).abs().max() <= _ROUNDING * logits.abs().max() else None
+
+
+def _has_length(x: Tensor, size: int, length: float) -> bool:
+    """Return whether all vectors of a size in a tensor, along one of the last two axes, have a length."""
+    lengths = [x.norm(dim=axis) / length for axis in (-1, -2) if x.shape[axis] == size]
+    return any(bool(((of - 1).abs() < _ROUNDING).all()) for of in lengths)
 
 
 def _is_scalar(value: Any) -> bool:

@@ -150,11 +150,18 @@ def frame_of(values):
     return pd.DataFrame(rows, columns=["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"])
 
 
-def test_a_layer_that_changes_the_stream_s_shape_is_compared_with_no_other():
-    energies = {"hidden_energy": [3.2, 4.3, 5.4, 1.9, 2.9], "weight": [1] * 5, "gradient": [1] * 5}
-    kept = energies | {"coefficient_error": [0.01] * 5, "stream_coefficient": [1] * 5}
-    assert [alarm.layer for alarm in alarms(frame_of(kept))] == [4]
-    assert alarms(frame_of(kept | {"stream_coefficient": [1, 1, 1, None, 1]})) == []
+@pytest.mark.parametrize(("energies", "coefficients", "apart"), [
+    ([3.2, 4.3, 5.4, 1.9, 2.9], [1] * 5, [4]), ([3.2, 4.3, 5.4, 1.9, 2.9], [1, 1, 1, None, 1], []),
+    (np.exp([0.0, -1.06, -1.40, -0.78, 0.16, 1.65]), [1] * 6, []),
+    (np.exp([0.0, -1.06, -0.12, 0.50, 1.20, 2.00]), [1] * 6, [2]),
+])  # fmt: skip
+def test_a_layer_with_another_shape_or_in_a_trend_is_not_apart(energies, coefficients, apart):
+    """A stream that settles has steps in order, the first 1/6 of the median; in another order the first is apart."""
+    same = {
+        name: [size] * len(energies) for name, size in (("weight", 1), ("gradient", 1), ("coefficient_error", 0.01))
+    }
+    found = alarms(frame_of(same | {"hidden_energy": energies, "stream_coefficient": coefficients}))
+    assert [alarm.layer for alarm in found] == apart
 
 
 @pytest.mark.parametrize("learns", [False, True])

@@ -60,11 +60,13 @@ READ = {
     "sam_vision_model": "initializer_range is 1e-10",
     "attn_orthog_projected_values": "orthog_project flattens positions with the width and projects on all of them",
 }  # fmt: skip
-# What the first run on each list of modules kept aside found; rules were changed after the first list. In the second
-# three alarms that softmax selects one key count as true.
+# What the first run on the last list of modules kept aside found, with the rules of the commit before that list; rules
+# were changed after each. One alarm, on a layer that random depth left out, is true by its number and false as read.
 FIRST_RUN = {
-    "list of commit": "1de0fb00", "modules": 187, "with an alarm": 24, "of the list before": "14 false of 155",
-    "with a false alarm": ["gmixer_12_224", "FNet", "RetNet", "pre_and_post_norm+use_derf", "qwen3_5_text"],
+    "list of commit": "e1f59613", "modules": 197, "with an alarm": 17,
+    "of the lists before": "14 false of 155, 5 of 187", "with a false alarm": [
+        "regnet layer_type=x", "cosines, pre", "highway", "nGPT", "SIREN", "num_residual_streams=2,ff_glu=1",
+        "num_residual_streams=4", "scale_residual=1,scale_residual_constant=0.5", "layer_dropout=0.1"],
 }  # fmt: skip
 # Layers that are compared, and a matrix's shorter side.
 _FEWEST, _SHORTEST = 3, 8
@@ -470,7 +472,6 @@ def test_classes(kept_folder):
     assert not any("fails" in one for one in healthy.values())
 
 
-@pytest.mark.xfail(reason="5 of 187 in the first run: FIRST_RUN", strict=True)
 def test_modules_kept_aside(kept_folder):
     found = summary({key[1:3]: one for key, one in kept_cases(kept_folder, held_out_cases(None)).items()}, {})
     assert len(found["with a false alarm"]) <= FALSE * found["modules"]

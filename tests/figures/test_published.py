@@ -1,4 +1,4 @@
-"""Published points over theory: every panel is drawn, and the misses are the ones that the title states."""
+"""Published points over theory: every panel is drawn, and the command says first what it costs."""
 
 import pytest
 
@@ -8,11 +8,11 @@ from gradbounds.cli import main
 
 @pytest.mark.parametrize("source", ["completep", "transformers_get_stable"])
 def test_points_are_drawn_over_theory(source):
-    figure = published(source)
-    assert len(figure.axes) == len(published_panels(source))
-    assert "nothing fitted" in figure.get_suptitle()
+    assert len(published(source).axes) == len(published_panels(source))
 
 
-def test_a_claim_without_points_has_one_line(tmp_path, capsys):
+def test_a_figure_says_its_seconds_and_a_claim_without_points_has_one_line(tmp_path, capsys):
+    assert main(["claims", "TS1", "--figure", str(tmp_path / "a.png"), "--json"]) == 0
+    assert "published points, about 1." in capsys.readouterr().err
     assert main(["claims", "KE2", "--figure", str(tmp_path / "a.png")]) == 2
     assert "figure requires" in capsys.readouterr().err

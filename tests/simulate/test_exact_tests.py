@@ -100,11 +100,11 @@ def test_epsilon_of_batch_and_instance_norms_beside_what_they_divide(norm, shape
         norm.running_var.fill_(7.0)
     before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
     answers = norm_response(norm, (x,), {})
-    once, twice = (float((k * variance(x) / (k * variance(x) + 2)).mean()) for k in (1, 4))
-    assert answers["norm_divided"] == pytest.approx(2 / answers["norm_share"], rel=1e-5)
-    assert answers["norm_share"] == pytest.approx(1 / once - 1, rel=1e-5)
+    v = float(variance(x).mean())
+    assert answers["norm_divided"] == pytest.approx(v, rel=1e-5)
+    assert answers["norm_share"] == pytest.approx(2.0 / v, rel=1e-5)
     assert answers["norm_response"] == answers["norm_epsilon"]
-    assert answers["norm_epsilon"] == pytest.approx(math.log(twice / once) / math.log(4), rel=1e-5)
+    assert answers["norm_epsilon"] == pytest.approx(math.log(4 * (v + 2) / (4 * v + 2)) / math.log(4), rel=1e-5)
     assert all(torch.equal(buffer, before[name]) for name, buffer in norm.named_buffers())
 
 

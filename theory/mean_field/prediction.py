@@ -449,8 +449,8 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         )
     if has_experts(stack):
         raise ValueError(
-            f"experts must be 0 with text, because tokens are predicted in groups, got {stack.experts}; "
-            "windows=text.windows(...) predicts given texts."
+            f"experts must be 0 with text, got {stack.experts}: theory has no rule for equal tokens at one expert. "
+            "Without text (--text distinct) all tokens differ; windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
         raise ValueError(f"vocab must be at least the {words} token ids of the text, got {stack.vocab}.")

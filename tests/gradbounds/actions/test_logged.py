@@ -39,10 +39,10 @@ def _predicted_once():
     """Networks that many cases ask for are predicted once."""
     kept = {}
 
-    def once(stack, law, patterns, budget, pace=None):
-        key = stack, law and law.key, patterns
+    def once(stack, law, patterns, budget, pace=None, *, coarse=False):
+        key = stack, law and law.key, patterns, coarse
         if key not in kept:
-            kept[key] = scale_of_batch(stack, law, patterns, budget, pace)
+            kept[key] = scale_of_batch(stack, law, patterns, budget, pace, coarse=coarse)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -305,6 +305,9 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert "Furthest from the median: dL/dW2 of layer 3" in str(result)
     assert "Parameters not compared: layers.1.rotary.weight." in str(result)
     assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
+    figure = result.plot()
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[2].lines}
+    assert lines["W2"] == pytest.approx([1.0, 1.0, 4.0, 1.0]) and "not as predicted" in figure.get_suptitle()
     fused, _ = compare_with_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
 
