@@ -134,7 +134,7 @@ def check_together(
 class WithJson:
     """The flag `--json` of commands that print tables."""
 
-    json: Annotated[bool, optional("print one JSON object instead of text; docs/runs.md", None)] = False
+    json: Annotated[bool, optional("print JSON instead of text (keys: docs/runs.md)", None)] = False
 
 
 @dataclass(frozen=True, kw_only=True)

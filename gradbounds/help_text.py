@@ -47,12 +47,13 @@ def some_boxes(text: str, fields: bool) -> str:
 
     In the list of commands, only the first paragraph of each command is kept.
     """
-    kept, hidden, in_box, is_detail = list[str](), False, False, False
+    kept, hidden, in_box, is_detail, lists_commands = list[str](), False, False, False, "•" in text
     for line in text.splitlines():
         if (plain := _COLOUR.sub("", line)).startswith(_BOX):
             in_box = plain.removeprefix(_BOX).lstrip("─- ").startswith("network-")
             hidden |= in_box
-        is_detail = not (plain.strip("│ ") if plain else "•") or (is_detail and not {*"•╰"} & {*plain})
+        begins = lists_commands and plain != "" and not plain.strip("│ ")
+        is_detail = begins or (is_detail and not {*"•╰"} & {*plain})
         if in_box == fields and not is_detail:
             kept.append(line)
         in_box &= not plain.startswith(_END)

@@ -53,7 +53,7 @@ class Predict(ModelFlags):
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
-    all: Annotated[bool, optional("print every layer; with --first-step, the growth with every size", None)] = False
+    all: Annotated[bool, optional("print every layer; --first-step: growth by size", None)] = False
     compare: Annotated[
         tuple[str, ...],
         optional("also predict the network with changed fields; + begins another network", "FIELD=VALUE [...]"),
@@ -75,7 +75,7 @@ class Predict(ModelFlags):
         tuple[Optimizer, ...],
         Flag(help="optimizers; requires --first-step or --learning-rate", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
-    batch: Annotated[int | None, optional("predict loss and gradient norm of step 1 for S sequences", "S")] = None
+    batch: Annotated[int | None, optional("loss and gradient norm of step 1 for S sequences", "S")] = None
     text: Annotated[
         str | None,
         optional(

@@ -23,6 +23,7 @@ def test_help_is_a_screen_and_has_the_network_s_fields_in_groups(monkeypatch, ca
     assert main(["predict", "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 60 and not any("network-" in line for line in lines)
+    assert any("--warmup-steps" in line for line in lines)
     assert main(["predict", "--help-fields"]) == 0
     lines = capsys.readouterr().out.splitlines()
     boxes = [line.split()[1] for line in lines if line.startswith("╭─ network-")]
