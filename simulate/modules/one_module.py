@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -20,7 +19,7 @@ from simulate.modules.kept_state import kept_state
 from simulate.modules.layers import LayerList, layer_lists
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.modules.predictions import logits_of
-from simulate.modules.probe import ALONE, COLUMNS, Probed, found_layers, measured
+from simulate.modules.probe import ALONE, Probed, found_layers, frame_of, measured
 from simulate.modules.redrawn import independent_draw_rows
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -86,7 +85,7 @@ def one_module(
             rows.append((*key, "one_row", 1.0))
     rows += [(part.name, k, "", "energy_smaller_ends", value) for part, by in smaller for k, value in by.items()]
     return Probed(
-        pd.DataFrame([(*ALONE, 0, *row) for row in rows], columns=COLUMNS),
+        frame_of([(*ALONE, 0, *row) for row in rows]),
         (*_eval_note(module), *not_tested, *notes), tests, unseen,
         change, str(dtype).removeprefix("torch."), branch_ends(lists[0]) if lists else (),
         {(part.name, number): layer for part in lists for number, layer in enumerate(part.names, 1)},

@@ -147,7 +147,12 @@ def probe(
     for (width, depth, number), (module_rows, module_notes) in every:
         rows += [(width, depth, number, *row) for row in module_rows]
         notes |= dict.fromkeys(module_notes)
-    return Probed(pd.DataFrame(rows, columns=COLUMNS), tuple(notes), tests[0], unseen)
+    return Probed(frame_of(rows), tuple(notes), tests[0], unseen)
+
+
+def frame_of(rows: Sequence[tuple[object, ...]]) -> pd.DataFrame:
+    """Return rows with `COLUMNS` as a table, with words as Python's own, which pandas selects by much faster."""
+    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(("part", "parameter", "quantity"), object))
 
 
 def _one(

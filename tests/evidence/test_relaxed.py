@@ -4,7 +4,6 @@ Relaxations have d = 1024, L = 2 and 6, n = 4 and 16, and both paper placements.
 """
 
 import json
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,7 +20,6 @@ from theory.coverage import gaps
 pytestmark = pytest.mark.evidence
 
 DRAWS = 128
-HEAD_DRAWS = {"conditioned": 1024, "dense": 192}
 PLACEMENTS = ("post", "pre", "peri", "deepnorm")
 
 
@@ -87,21 +85,3 @@ def test_the_grid(kept_folder):
             beyond += [{"case": label} | row for row in table if row["of what is allowed"] > 1]
     record("queries", {"draws": DRAWS, "numbers": numbers, "beyond": beyond, "widest of each case": found})
     assert len(beyond) <= 0.001 * numbers, beyond
-
-
-def head_width_case(stack: Stack, engine: str) -> dict[str, Any]:
-    """Every number of one case, and the first layer's W^Q over the prediction, and over that of wide heads."""
-    samples = sample(stack, engine=engine, draws=HEAD_DRAWS[engine], seed=6)
-    patterns = max(64, 16384 // stack.heads)
-    prediction, wide = (predict(one, patterns=patterns) for one in (stack, replace(stack, width=2**30)))
-    values = samples["grad_sq_WQ"][:, 0].astype(float) / stack.width
-    mean, error = values.mean(), values.std(ddof=1) / len(values) ** 0.5
-    own, limit = (float(one["grad_sq_WQ"][0]) / one.stack.width for one in (prediction, wide))
-    return {
-        "deviations": deviations(samples, prediction),
-        "first queries": {
-            "over the prediction": round(mean / own - 1, 4),
-            "over that of wide heads": round(mean / limit - 1, 4),
-            "standard error": round(error / own, 4),
-        },
-    }
