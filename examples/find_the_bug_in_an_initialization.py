@@ -55,8 +55,6 @@ both = (("as intended", gb.probe(intended, **sizes)), ("as written", report))
 for (label, probed), look in zip(both, looks(), strict=False):
     rows = probed.to_frame().query("quantity == 'hidden_energy' and depth == 8 and width == 64")
     ax.plot(rows.groupby("layer")["value"].mean(), **look, label=label)
-ax.set(
-    xlabel="layer", ylabel="mean squared entry of the stream", title="Unscaled branches double the stream in 8 layers"
-)
+ax.set(xlabel="layer", ylabel="mean squared entry", title="Unscaled branches double the stream in 8 layers")
 ax.legend()
 plt.show()

@@ -23,8 +23,8 @@ from theory.stack.initializations import INITIALIZATIONS
 
 pytestmark = pytest.mark.evidence
 
+# Stacks in each part.
 PARTS, STACKS = 3, 100
-"""Stacks in each part."""
 DRAWS = {"conditioned": 512, "dense": 192}
 OF_EACH_CLASS = ("loss", "grad_sq_WQ", "grad_sq_XQ")
 

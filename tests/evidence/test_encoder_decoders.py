@@ -20,8 +20,8 @@ RELAXED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Gradients of these feel the width most, quadratic forms in differences of nearly equal tokens: by themselves.
 QUERIES = ("WQ", "WK", "XQ", "XK")
-"""Gradients of these feel the width most, quadratic forms in differences of nearly equal tokens: by themselves."""
 
 
 def queries() -> dict[str, Any]:

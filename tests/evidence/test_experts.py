@@ -22,12 +22,12 @@ _NETWORK: dict[str, Any] = {
     "placement": "pre", "width": 1024, "tokens": 8, "vocab": 512, "experts": 8, "mask": "causal", "heads": 8,
     "query_key_scale": 1.0, "output_projection": "random", "activation": "silu", "ffn": "gated",
 }  # fmt: skip
+# With one chosen its score is its weight, since over its sum it would be 1.
 CASES: dict[str, dict[str, Any]] = {
     f"{depth} layers, {chosen} of 8": {"depth": depth, "experts_per_token": chosen, "router_norm": norm}
     for depth in (2, 4)
     for chosen, norm in ((1, "none"), (2, "sum"))
 }
-"""With one chosen its score is its weight, since over its sum it would be 1."""
 
 QUANTITIES = ("grad_sq_WR", "grad_sq_W1", "grad_sq_W2", "grad_sq_WG", "hidden_energy", "expert_load_max")
 
@@ -48,11 +48,11 @@ def beside(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 BATCH = 48
+# Sequences with positions in common.
 _BATCH: dict[str, Any] = {
     "placement": "pre", "width": 256, "depth": 2, "tokens": 2, "vocab": 16, "mask": "causal", "positions": "learned",
     "experts": 4, "experts_per_token": 2, "shared_ratio": 1.0, "shared_gate": "sigmoid",
 }  # fmt: skip
-"""Sequences with positions in common."""
 
 
 def of_batches() -> dict[str, Any]:
@@ -70,6 +70,7 @@ def of_batches() -> dict[str, Any]:
 
 
 TIED_DRAWS = 600
+# Pre-LN of 1024 coordinates, 64 words, 4 tokens and 2 layers, with one matrix for both ends.
 TIED: dict[str, dict[str, Any]] = {
     "two of six": {"experts": 6, "experts_per_token": 2, "routed_scale": 3.0, "layout": "parallel"},
     "gated, with a shared one, random queries": {
@@ -77,7 +78,6 @@ TIED: dict[str, dict[str, Any]] = {
         "shared_gate": "sigmoid", "query_key_scale": 1.0, "heads": 4, "mask": "causal",
     },
 }  # fmt: skip
-"""Pre-LN of 1024 coordinates, 64 words, 4 tokens and 2 layers, with one matrix for both ends."""
 
 
 def with_tied_ends(fields: dict[str, Any]) -> dict[str, Any]:

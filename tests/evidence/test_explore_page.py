@@ -33,6 +33,7 @@ from theory.stack.placements import COMPOSITIONS
 
 pytestmark = pytest.mark.evidence
 
+# Of the script, each in a browser of its own; what a stopped run has is kept.
 PARTS = (
     "live",
     "samples",
@@ -47,7 +48,6 @@ PARTS = (
     "current",
     "first",
 )
-"""Of the script, each in a browser of its own; what a stopped run has is kept."""
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "explore_page.js"
 

@@ -20,8 +20,8 @@ transformers = pytest.importorskip("transformers")
 model_classes = pytest.importorskip("tests.helpers.model_classes")
 pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
 SEED, BAR = 71_000, 0.95
+# Families whose class draws what its configuration does not describe, and why.
 TRUE = {"nemotron": "its norms multiply by weight + 1, and its class draws weights of 1, so that they multiply by 2"}
-"""Families whose class draws what its configuration does not describe, and why."""
 
 
 def doubled_norms(model: Any) -> bool:

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.evidence
 RUNS, FIRST_SEED, DEPTH, WIDTHS, BAR = 20, 62_000, 4, (32, 64), 0.9
 EPSILON = "epsilon of 1, one layer"
 ANSWERS = ("alarm", "note", "fact")
+# Kinds that miss the bar, and why.
 SHORT = {
     "key biases of 1000": "BERT's stands by itself and all its entries are equal, which is a note, as it may be meant",
 }
-"""Kinds that miss the bar, and why."""
 
 
 def place(kind: str, number: int) -> tuple[str, int, int]:

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.evidence, pytest.mark.filterwarnings("ignore")]
 SEQUENCES, TOKENS, SEED, MASKED = 1, 512, 20261128, 0.15
 _BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 _LLAMA = {**_BASE, "intermediate_size": 2048, "num_key_value_heads": 4, "vocab_size": 32000}
+# Class, with the class of its configuration and what that is given; published OLMo 2 has an epsilon of 1e-6.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT2LMHeadModel": ("GPT2Config", {}),
     "LlamaForCausalLM": ("LlamaConfig", _LLAMA),
@@ -41,7 +42,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "DebertaV2ForMaskedLM": ("DebertaV2Config", {**_BASE, "intermediate_size": 3072, "vocab_size": 32000}),
     "ModernBertForMaskedLM": ("ModernBertConfig", {}),
 }
-"""Class, with the class of its configuration and what that is given; published OLMo 2 has an epsilon of 1e-6."""
 
 
 def size_case(name: str) -> dict[str, Any]:

@@ -28,13 +28,13 @@ SEEDS, STEPS = 4, 2
 SET, SET_RUNS = 1000, 3
 JUDGED, RUNS = 20261126, 20
 PLANTED, FAULTY = 52000, 20
+# A run's seeds at the check's widths, the default of `probe --seeds`, and the same at widths four times as large.
 DENSE = {
     "first seed": 4000, "runs": 16, "seeds of a run": 8, "widths": [64, 128, 256], "dense widths": [256, 512, 1024],
     "of depths": {"depths": [2, 4, 8], "widths": [64], "dense widths": [256]},
 }  # fmt: skip
-"""A run's seeds at the check's widths, the default of `probe --seeds`, and the same at widths four times as large."""
+# How far an exponent may be from the dense sample's, and how long its interval.
 NEAR, SHORT = 0.1, 0.1
-"""How far an exponent may be from the dense sample's, and how long its interval."""
 
 
 NARROW_SEEDS = 8

@@ -21,22 +21,22 @@ from tests.helpers.single_modules import HEALTHY, Single, next_word, of_a_family
 
 pytestmark = pytest.mark.evidence
 
+# Builders by family; of two every other seed has one.
 FAMILIES = {
     "nanoGPT-like": ("nanoGPT-like",), "Llama": ("Llama",), "BERT": ("BERT",), "ViT-like": ("ViT-like",),
     "torch.nn": ("torch.nn, Pre-LN", "torch.nn, Post-LN"), "without attention": ("without attention",),
     "GPT-2": ("GPT-2",),
 }  # fmt: skip
-"""Builders by family; of two every other seed has one."""
+# Of fresh modules alone; without a factor before its softmax, it was what thresholds had not been held against.
 LATER = {"T5": ("T5",)}
-"""Of fresh modules alone; without a factor before its softmax, it was what thresholds had not been held against."""
 BUILDERS = HEALTHY | {"T5": of_a_family(EVERY["T5"])}
 FRESH = {"widths": [32, 64], "depths": [3, 6], "seeds": 25, "first seed": 710_000}
 TRAINED = {"widths": [32, 48, 64], "depths": [3, 4, 5, 6], "seeds": 15, "first seed": 720_000, "steps": 200,
            "sequences": 16, "learning rate": 1e-3}  # fmt: skip
 TEXT = Path(__file__).parents[2] / "LICENSE"
 MASK, MASKED = 0, 0.15
+# Reports with an alarm that are allowed in all, and among those on trained modules.
 MOST, MOST_TRAINED = 8, 1
-"""Reports with an alarm that are allowed in all, and among those on trained modules."""
 
 
 def made(family: str, width: int, depth: int, seed: int) -> Single:

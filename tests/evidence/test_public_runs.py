@@ -12,6 +12,7 @@ from tests.helpers.public_runs import RUNS, beside, predicted_lines, setting_of
 
 pytestmark = pytest.mark.evidence
 
+# Runs with a number outside of its interval, which docs/report.md names.
 KNOWN = {
     "BigScience 52B, ZeRO off",
     "Megatron, GPT, tied",
@@ -20,7 +21,6 @@ KNOWN = {
     "BigScience 52B, old",  # outside since its text is English alone, and no range of exponents
     "AuroraGPT 2B, torchtitan",
 }
-"""Runs with a number outside of its interval, which docs/report.md names."""
 
 
 def found_runs(folder: Path) -> dict[str, dict[str, Any]]:

@@ -34,11 +34,11 @@ SETTINGS = {
     + [f"{width}-4-64-{net}-bigrams" for width in (256, 512) for net in CLASSES],
 }
 DRAWS = {256: 192, 512: 96, 1024: 64}
+# Of tied gated networks, whose W^Q and W^K vary most.
 GATED_DRAWS = {256: 256, 512: 160}
-"""Of tied gated networks, whose W^Q and W^K vary most."""
 
+# Of theory.
 PATTERNS = 64
-"""Of theory."""
 
 
 def draws_of(name: str) -> int:

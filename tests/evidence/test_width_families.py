@@ -20,8 +20,8 @@ pytestmark = pytest.mark.evidence
 
 WIDTHS = (128, 256)
 DRAWS = {"uniform": 4096, "queries": 1024}
+# Standard errors that the size of a coefficient is taken less, so that the largest of many is not one of noise.
 SHOWN = 2.0
-"""Standard errors that the size of a coefficient is taken less, so that the largest of many is not one of noise."""
 
 
 def deviations(stack: Stack) -> dict[str, list[tuple[float, float]]]:

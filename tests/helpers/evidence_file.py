@@ -12,8 +12,8 @@ from simulate.runs.files import write_whole
 
 FOLDER = Path(__file__).parent.parent / "evidence"
 
+# Of runs that any device can make: `make evidence PART=... DEVICE=cuda`.
 DEVICE = os.environ.get("DEVICE", "cpu")
-"""Of runs that any device can make: `make evidence PART=... DEVICE=cuda`."""
 
 
 def part(name: str) -> str:
@@ -37,8 +37,8 @@ def kept_case(folder: Path, name: str, make: Callable[[], Any]) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+# What a test makes, case by case; each by itself, so that processes may share them.
 Cases = dict[tuple[Any, ...], Callable[[], Any]]
-"""What a test makes, case by case; each by itself, so that processes may share them."""
 
 
 def kept_cases(folder: Path, cases: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:

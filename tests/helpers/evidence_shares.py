@@ -19,8 +19,8 @@ import torch
 from simulate.runs.files import write_whole
 from tests.helpers.evidence_file import Cases, case_name, kept_case
 
+# A folder of shares that were made elsewhere.
 SHARES = os.environ.get("SHARES", "")
-"""A folder of shares that were made elsewhere."""
 _EVERY = 20.0
 
 

@@ -139,8 +139,8 @@ def t5(width: int, depth: int) -> tuple[nn.Module, Any]:
     )
 
 
+# torch.nn as BUILTINS has it, Pre-LN; dropout is what every configuration has by default.
 FAMILIES: dict[str, Callable[[int, int], tuple[nn.Module, Any]]] = {
     "Llama": llama, "GPT-2": gpt2, "BERT": bert, "T5": t5, "nanoGPT-like": nano_gpt, "ViT-like": vit,
     "torch.nn": BUILTINS["encoder-pre"].factory,
 }  # fmt: skip
-"""torch.nn as BUILTINS has it, Pre-LN; dropout is what every configuration has by default."""

@@ -155,6 +155,7 @@ def _one_recurrence(width: int, depth: int, batch_first: bool) -> nn.Module:
     return Mixed(width, nn.GRU(width, width, depth, batch_first=batch_first), pooled=False)
 
 
+# By name: of a width, a depth and batch_first; the loss tells which axis of the batch is that of samples.
 AXIS_TOLD: dict[str, Callable[..., Single]] = {
     # As many samples as positions: or its mask has no shape that is taken.
     "encoder, Pre-LN, next word": _language(_encoder(first=True, sees="earlier", pooled=False), TOKENS),
@@ -166,7 +167,7 @@ AXIS_TOLD: dict[str, Callable[..., Single]] = {
     "GRU in layers, classes": _classifier(_of_layers(recurrent=True, pooled=True)),
     "one GRU, next word": _language(_one_recurrence),
 }
-"""By name: of a width, a depth and batch_first; the loss tells which axis of the batch is that of samples."""
+# Likewise, and it does not: every label might belong to either.
 AXIS_NOT_TOLD: dict[str, Callable[..., Single]] = {
     "encoder, Pre-LN, masked words": _masked(_encoder(first=True, sees="all", pooled=False)),
     "encoder, Post-LN, masked words": _masked(_encoder(first=False, sees="all", pooled=False)),
@@ -174,7 +175,6 @@ AXIS_NOT_TOLD: dict[str, Callable[..., Single]] = {
     "GRU in layers, masked words": _masked(_of_layers(recurrent=True, pooled=False)),
     "one GRU, masked words": _masked(_one_recurrence),
 }
-"""Likewise, and it does not: every label might belong to either."""
 
 
 def of_torch(width: int, depth: int, **kinds: Any) -> Single:

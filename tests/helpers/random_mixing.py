@@ -5,8 +5,8 @@ import numpy as np
 from theory import Stack
 from theory.stack.depth_mixing import SCHEMES
 
+# Root seed of the stacks that are compared.
 MIXED = 77_04
-"""Root seed of the stacks that are compared."""
 
 _CHOICES = {
     "activation": ("gelu", "silu", "tanh"),

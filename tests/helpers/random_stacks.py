@@ -9,11 +9,11 @@ from theory import Stack
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS
 
+# Root seeds: of stacks that the domain was looked at with, and of those that then tell how often it is wrong.
 EXPLORED, CALIBRATED = (20_261, 20_262, 20_263), 20_264
-"""Root seeds: of stacks that the domain was looked at with, and of those that then tell how often it is wrong."""
 
+# Probability that a field which relaxes the paper's setting is not at its default.
 _RELAXED = 0.25
-"""Probability that a field which relaxes the paper's setting is not at its default."""
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "activation": ("gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "relu_squared", "identity"),

@@ -10,8 +10,8 @@ from simulate.text import TextWindows
 from theory import Stack
 
 Array = NDArray[np.float64]
+# Per comparison of two sets of draws, split over all the numbers it compares.
 FALSE_ALARM = 1e-5
-"""Per comparison of two sets of draws, split over all the numbers it compares."""
 
 
 _BATCH = 16

@@ -102,6 +102,7 @@ def _encoder(placement: str) -> Callable[[int, int], Single]:
     return single
 
 
+# The last three are of transformers.
 HEALTHY: dict[str, Callable[[int, int], Single]] = {
     "decoder": _language(lambda width, depth: Decoder(width, depth, attends=True)),
     "nanoGPT-like": _language(lambda width, depth: FAMILIES["nanoGPT-like"](width, depth)[0]),
@@ -113,7 +114,6 @@ HEALTHY: dict[str, Callable[[int, int], Single]] = {
     "GPT-2": _language(lambda width, depth: FAMILIES["GPT-2"](width, depth)[0]),
     "BERT": of_a_family(FAMILIES["BERT"]),
 }
-"""The last three are of transformers."""
 OF_TRANSFORMERS = ("Llama", "GPT-2", "BERT")
 CAUSAL = ("decoder", "nanoGPT-like", "Llama", "GPT-2")
 
@@ -165,6 +165,7 @@ def _dead(layer: nn.Module, _: int) -> None:
 
 DEAD = ("up.bias", "linear1.bias", "intermediate.dense.bias", "mlp.c_fc.bias")
 
+# Kind of the alarm, families in which it makes sense, and what does it to a layer of a width.
 LOCAL: dict[str, tuple[str, tuple[str, ...], Callable[[nn.Module, int], None]]] = {
     "sees later positions": ("leak", CAUSAL, lambda layer, _: _wrapped(layer, lambda y: y + 0.1 * y.flip(1))),
     "sees other samples": ("leak", tuple(HEALTHY), lambda layer, _: _wrapped(layer, lambda y: y + 0.1 * y.roll(1, 0))),
@@ -183,7 +184,6 @@ LOCAL: dict[str, tuple[str, tuple[str, ...], Callable[[nn.Module, int], None]]] 
         "units", ("decoder", "nanoGPT-like", "ViT-like", "torch.nn, Pre-LN", "torch.nn, Post-LN", "BERT"), _dead,
     ),
 }  # fmt: skip
-"""Kind of the alarm, families in which it makes sense, and what does it to a layer of a width."""
 
 
 def _no_mask(module: nn.Module, layers: list[nn.Module]) -> None:
@@ -208,13 +208,13 @@ def _forgotten(module: nn.Module, layers: list[nn.Module]) -> None:
         layer.spare = nn.Parameter(torch.ones(3, 3))
 
 
+# Likewise of the whole.
 GLOBAL: dict[str, tuple[str, tuple[str, ...], Callable[[nn.Module, list[nn.Module]], None]]] = {
     "no causal mask": ("leak", ("decoder", "nanoGPT-like"), _no_mask),
     "layers with the same numbers": ("copies", tuple(k for k in HEALTHY if "torch.nn" not in k), _copied),
     "logits of the output too large": ("loss", ("decoder", "nanoGPT-like", "ViT-like", "Llama"), _loud_head),
     "a parameter that nothing uses": ("no gradient", tuple(HEALTHY), _forgotten),
 }
-"""Likewise of the whole."""
 
 
 def made(family: str, width: int = 32, depth: int = 4, seed: int = 11) -> Single:

@@ -12,10 +12,11 @@ from torch.utils._pytree import tree_leaves
 transformers = pytest.importorskip("transformers")
 modeling_auto = pytest.importorskip("transformers.models.auto.modeling_auto")
 
+# Heads that are looked for, the first that a family has; a family without any is taken without a head.
 TASKS = ("MASKED_LM", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_CLASSIFICATION", "AUDIO_CLASSIFICATION", "CTC",
          "SPEECH_SEQ_2_SEQ", "VIDEO_CLASSIFICATION")  # fmt: skip
-"""Heads that are looked for, the first that a family has; a family without any is taken without a head."""
 WIDTH, DEPTH, HEADS, TOKENS, SEQUENCES, VOCAB, IMAGE, SOUND, MOST = 64, 4, 4, 16, 2, 200, 32, 4000, 40_000_000
+# The small sizes, and the names that configurations have for them.
 SIZES: tuple[tuple[int, str], ...] = (
     (WIDTH, """
         hidden_size n_embd d_model dim embedding_size embed_dim projection_dim output_hidden_size
@@ -68,7 +69,6 @@ SIZES: tuple[tuple[int, str], ...] = (
         context_length num_position_embeddings
     """),
 )  # fmt: skip
-"""The small sizes, and the names that configurations have for them."""
 TABLE = {name: size for size, names in SIZES for name in names.split()}
 WIDTHS = ("hidden_sizes", "conv_dim", "tdnn_dim", "layer_channels", "out_channels", "encoder_hidden_sizes")
 MELS = ("num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel", "num_mel_channels")

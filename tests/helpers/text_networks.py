@@ -35,8 +35,8 @@ from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.text_law import TextLaw
 
 VOCAB, SEQUENCES = 2048, 64
+# Between two files, so that little is lost where a run is cut off.
 SECONDS = 30.0
-"""Between two files, so that little is lost where a run is cut off."""
 
 UNITS: dict[str, dict[str, Any]] = {
     "gelu": {"activation": "gelu", "ffn_ratio": 4.0},

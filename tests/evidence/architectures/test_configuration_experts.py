@@ -30,6 +30,7 @@ _GRANITE: dict[str, Any] = {
     "attention_multiplier": 1 / 16, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0,
 }  # fmt: skip
 
+# What is built: a family, and its fields beside the sizes.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 8}),
     "olmoe": ("olmoe", {"num_experts": 8}),
@@ -40,7 +41,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "granitemoe": ("granitemoe", {"num_local_experts": 8} | _GRANITE),
     "granitemoeshared": ("granitemoeshared", {"num_local_experts": 8, "shared_intermediate_size": 512} | _GRANITE),
 }  # fmt: skip
-"""What is built: a family, and its fields beside the sizes."""
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -26,15 +26,16 @@ from tests.helpers import model_classes  # noqa: E402  # it needs transformers
 
 WIDTH, VOCAB, TOKENS, SEQUENCES = 512, 512, 16, 2
 DRAWS, MOST, ERROR = 48, 384, 0.015
+# Families that the older part has.
 BEFORE = {
     "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2", "phi", "phi3", "gpt2",
     "gptj", "gpt_neox", "bert", "roberta", "t5",
 }  # fmt: skip
-"""Families that the older part has."""
 
+# Networks of the Stack itself that stand beside a class where a matrix is off by more than 5%: what its width does.
 OUR_DRAWS = 1000
-"""Networks of the Stack itself that stand beside a class where a matrix is off by more than 5%: what its width does."""
 
+# Fields that published models of a family have, where its class has others by default.
 OWN: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 32},
     "granite": {
@@ -43,7 +44,6 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "vaultgemma": {"query_pre_attn_scalar": 64},
 }  # fmt: skip
-"""Fields that published models of a family have, where its class has others by default."""
 
 
 def fields_of(family: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ _LLAMA = {
 }  # fmt: skip
 _GPT = {"n_embd": WIDTH, "n_layer": DEPTH, "n_head": 8}
 _BERT = {name: value for name, value in _LLAMA.items() if name != "num_key_value_heads"}
+# The class that is built, by the name of its configuration's, and whether embeddings are tied.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("LlamaForCausalLM", _LLAMA | {"num_key_value_heads": 2}),
     "Mistral": ("MistralForCausalLM", _LLAMA | {"num_key_value_heads": 4}),
@@ -48,7 +49,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Bert": ("BertForMaskedLM", _BERT),
     "Roberta": ("RobertaForMaskedLM", _BERT),
 }
-"""The class that is built, by the name of its configuration's, and whether embeddings are tied."""
 
 _ROLES = {
     "q_proj": "WQ", "k_proj": "WK", "v_proj": "WV", "o_proj": "WO", "gate_proj": "WG", "up_proj": "W1",

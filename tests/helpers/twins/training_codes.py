@@ -23,8 +23,8 @@ class Sizes:
     vocab: int
 
 
+# By role, one of each layer; `words` and `head` alone.
 Weights = dict[str, list[Tensor]]
-"""By role, one of each layer; `words` and `head` alone."""
 
 
 def _empty(sizes: Sizes, *, gated: bool) -> Weights:
@@ -149,11 +149,11 @@ def nanochat(sizes: Sizes) -> Weights:
     return weights
 
 
+# By the name that `drawn_by` takes.
 DRAWN: dict[str, Callable[[Sizes], Weights]] = {
     "neox": neox, "torchtitan": torchtitan, "olmo2": olmo2, "olmo": olmo, "megatron": megatron, "nanogpt": nanogpt,
     "nanochat": nanochat, "mup:64": mup, "completep:64:2": completep,
 }  # fmt: skip
-"""By the name that `drawn_by` takes."""
 
 
 def _rotated(x: Tensor, share: float, base: float) -> Tensor:
