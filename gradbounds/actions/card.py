@@ -32,6 +32,7 @@ from gradbounds.result import Result
 from gradbounds.units import duration
 from theory import NoRuleError, Stack
 from theory.configurations import Note, context, model_type
+from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import gaps, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_step
@@ -330,7 +331,7 @@ def _drawn(
 
 def _is_untied_here(notes: Sequence[Note]) -> bool:
     """Return whether the model's class ties both ends and the Stack does not, which makes the model's loss larger."""
-    return any(note.field == "both ends are one matrix" for note in notes)
+    return any(note.field == SHARED_ENDS for note in notes)
 
 
 def _loss_of_head(stack: Stack) -> float:

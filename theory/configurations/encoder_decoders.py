@@ -16,6 +16,9 @@ from theory.configurations.reading import Fields, Reading
 _VANISHING = "biases of logits are N(0, 1/d) at initialization, which is negligible in wide networks"
 _OTHER = "here, the output matrix is not tied to the input embeddings"
 
+SHARED_ENDS = "input embeddings and output matrix are one matrix"
+"""The field of the note on a class that ties both ends, where theory does not."""
+
 
 @dataclass(frozen=True)
 class T5:
@@ -182,11 +185,7 @@ def _both(r: Reading) -> None:
 def _tied(r: Reading, consequence: str = "") -> None:
     """Note that embeddings and output matrix are tied, which no rule covers in a network with an encoder."""
     if tied(r) == "tied":
-        r.say(
-            "input embeddings and output matrix are one matrix",
-            True,
-            f"{_OTHER}; {consequence}" if consequence else _OTHER,
-        )
+        r.say(SHARED_ENDS, True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
 
 
 ENCODER_DECODERS: dict[str, T5 | Bart] = {
