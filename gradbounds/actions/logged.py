@@ -150,7 +150,7 @@ class _Theory:
         return cost.seconds if self.budget.holds(cost) else 0.0
 
     def healthy(self, notes: tuple[Note, ...]) -> Cause:
-        """Predict the network of the question, with nothing wrong."""
+        """Predict the network that the user described, without any of the tested mistakes."""
         line = self.line(self.stack, notes, self.law)
         self._pace = measured_batch(self.stack, self.law, self.patterns).seconds / self._spent
         # Causes are chosen and left out by estimates, alike on every machine.

@@ -130,7 +130,7 @@ class AttendingMembers(GroupLayout):
 
 @lru_cache(maxsize=8)
 def attending_members(tokens: MemberLayout) -> AttendingMembers:
-    """Return the layout of the groups with the followed tokens as rows that attend to them."""
+    """Return the layout for attention in which each followed token is a row that attends to the groups."""
     given = {part.name: getattr(tokens.groups, part.name) for part in fields(GroupLayout)}
     return AttendingMembers(**given | {"seen": tokens.groups.seen[tokens.group]}, attending=tokens.places)
 

@@ -32,7 +32,7 @@ def as_two_streams(stream: TokenMoments[Array]) -> TokenMoments[Array]:
 def two_streams(
     step: Step, tokens: KernelLayout[Array], stream: TokenMoments[Array], branch: Branch[Array]
 ) -> Passed[Array]:
-    """Apply one sub-layer to two residual streams: y = τ f(p) is added to α p, which is normalized, and to u.
+    """Apply one sub-layer to two residual streams: p becomes norm(α p + y) and u becomes u + y, with y = τ f(p).
 
     The rules of one stream apply to both, and to their products p_i·u_j.
 

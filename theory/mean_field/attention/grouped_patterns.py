@@ -61,7 +61,7 @@ class GroupedPatterns:
 
     @property
     def whole(self) -> GroupedPatterns:
-        """The samples with weights of all rows and columns in one matrix, (batch, heads, samples, S r, S r)."""
+        """The same samples, with weights of all rows and columns in one matrix, (batch, heads, samples, S r, S r)."""
         return replace(
             self, mean=whole(self.mean), changed=whole(self.changed), own=whole(self.own),
             own_changed=whole(self.own_changed),

@@ -118,7 +118,7 @@ def pre_coefficients(depth: int) -> dict[str, Array]:
 
 
 def pre_log_law(depth: int, layer: int) -> tuple[float, float]:
-    """Return d times mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), relative to large width.
+    """Return d times mean, minus its large-width value, and variance of ln(a layer's grad_sq_W2 / the last layer's).
 
     ‖h‖² of both layers adds 2 ω/b², less twice the covariance of layer l's with the ‖x‖² above, and twice that of
     layer L's with the gradient that layer L returns.

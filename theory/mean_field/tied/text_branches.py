@@ -1,4 +1,4 @@
-"""The backward pass through a branch of a gradient with overlaps, for representatives of a text (tied embeddings).
+"""The backward pass of a gradient through one branch, for representative tokens of a text and tied embeddings.
 
 The coefficients a on the branch's output are for a unit of a token's error. The known part of the gradient is also
 noise for the layers below. From a token itself, hidden units leave a multiple of its pre-activation.
