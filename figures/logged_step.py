@@ -1,29 +1,37 @@
 """A figure of step 1 of a training log next to theory: loss, gradient norm, and norms of single matrices."""
 
+import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.style import WEIGHTS, decimal_ticks, legend_below, message, style
 
 
-def logged_step(values: dict[str, Any], layers: pd.DataFrame) -> Figure:
-    """Draw the logged loss and norm over theory's range of two standard deviations, and matrices' norms / theory.
+def logged_step(values: dict[str, Any], layers: pd.DataFrame, limit: float) -> Figure:
+    """Draw the logged loss and norm over the range that counts as predicted, and matrices' norms / theory.
 
     Args:
         values: the values of the result of `predict --logged`.
         layers: its table of single matrices, with columns role, layer and ratio; it may be empty.
+        limit: standard deviations of the loss, and of the norm's logarithm, that still count as predicted.
     """
     with style():
         figure = Figure(figsize=(8.4 if len(layers) else 5.6, 3.4), layout="constrained", dpi=160)
-        axes = figure.subplots(1, 2 + (len(layers) > 0))
-        for axis, name, logged in zip(axes, ("loss", "gradient_norm"), ("logged_loss", "logged_norm"), strict=False):
-            low, high = (values[name] + sign * 2 * values[f"{name}_deviation"] for sign in (-1, 1))
-            axis.axhspan(low, high, color="#332288", alpha=0.35, label="theory ± 2 standard deviations")
-            axis.plot([0], [values[logged] or float("nan")], "o", color="#d55e00", label="your log")
-            axis.set(title=name.replace("_", " "), xticks=[], ymargin=0.4)
-        for axis in axes[2:]:
+        known = [
+            pair for pair in (("loss", "logged_loss"), ("gradient_norm", "logged_norm")) if values[pair[1]] is not None
+        ]
+        axes = np.atleast_1d(figure.subplots(1, len(known) + (len(layers) > 0)))
+        for axis, (name, logged) in zip(axes, known, strict=False):
+            mean, off = values[name], limit * values[f"{name}_deviation"]
+            is_norm = name == "gradient_norm"
+            low, high = (mean * math.exp(sign * off / mean) if is_norm else mean + sign * off for sign in (-1, 1))
+            axis.axhspan(low, high, color="#332288", alpha=0.35, label="as predicted")
+            axis.plot([0], [values[logged]], "o", color="#d55e00", label="your log")
+            axis.set(title=name.replace("_", " "), xticks=[], ymargin=0.4, yscale="log" if is_norm else "linear")
+        for axis in axes[len(known) :]:
             for role, rows in layers.groupby("role"):
                 axis.plot(
                     rows["layer"], rows["ratio"], markersize=4, **WEIGHTS.get(f"grad_sq_{role}", {}) | {"label": role}

@@ -1,5 +1,6 @@
 """Alarms and notes from a module's exact tests (leaks, norms, copies, attention), each with its layers."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -343,7 +344,13 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         return
     sizes, peaks, kinds = (values(tests, what) for what in ("logit_std", "attention_peak", "kind"))
     yield from _scales(tests, sizes)
+    scales: dict[str, dict[int, float]] = defaultdict(dict)
+    for (part, layer, _), scale in values(tests, "logit_scale").items():
+        scales[part][layer] = scale
     for at, size in sizes.items():
+        # In a small copy of a model logits are small, and a factor of one layer's q·k still is a mistake.
+        own, usual_scale = scales[at[0]].get(at[1], 1.0), float(np.median([*scales[at[0]].values()] or [1.0]))
+        is_felt = abs(own / usual_scale - 1) > _SAME_SCALE
         # Attention in windows has other logits than global attention: a layer is compared with layers of its kind.
         alike = [other for other in sizes if other != at and (other[0], kinds.get(other)) == (at[0], kinds.get(at))]
         others = [sizes[other] for other in alike]
@@ -354,7 +361,7 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
             yield Fact(at[0], at[1], "attention", what, (size, peaks.get(at, 1.0)))
         elif (
             usual > 0
-            and max(size, usual) > _FELT
+            and (is_felt or max(size, usual) > _FELT)
             and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE
         ):
             what = "{} times" if size > usual else "1/{} of"

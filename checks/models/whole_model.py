@@ -43,7 +43,8 @@ _MATRIX = 0.01
 
 NEIGHBOURS = 3
 """The number of measured layers that a comparison needs."""
-_AGREED = 0.99
+# The quantile of Student's t by which steps from layer to layer must agree, and the least layers of which it says much.
+_AGREED, _STEPS_OF = 0.99, 4
 
 
 def whole_model_alarms(measured: Probed) -> list[Alarm]:
@@ -57,7 +58,7 @@ def whole_model_alarms(measured: Probed) -> list[Alarm]:
             ("gradient norm", "last to the first", gradient, squares**0.5, GRADIENT * depth**0.5),
         )
         for what, way, growth, values, limit in limits:
-            if least_growth(values) > limit:
+            if least_growth(values) > limit or max(growth, 1 / growth) > limit**2:
                 text = f"{what} {times(growth)} from the {way} layer (limit: {limit:.3g} times)"
                 alarms.append(Alarm(part, WHOLE_MODEL, "growth", text))
     if measured.dtype_change > DTYPE:
@@ -68,19 +69,20 @@ def whole_model_alarms(measured: Probed) -> list[Alarm]:
 
 
 def least_growth(values: np.ndarray) -> float:
-    """Return the growth or decay that all layers of a list share, at least with a probability of 99%.
+    """Return a heuristic lower bound on the growth or decay that all layers of a list share.
 
-    The bound is Student's t for the mean step of the logarithm from layer to layer. Exponential growth has equal steps,
-    and doubling the depth squares it. Growth by a power of the depth, as of branches that point the same way, has steps
-    that shrink, and doubling the depth multiplies it by a constant. A jump at one layer is a difference of this layer,
-    and a few tokens with large gradients make steps that scatter. Fewer than three layers show no common step.
+    The bound is the 99% quantile of Student's t for the mean step of the logarithm from layer to layer, as if steps
+    were independent. Exponential growth has equal steps, and doubling the depth squares it. Growth by a power of the
+    depth, as of branches that point the same way, has steps that shrink. A jump at one layer is a difference of this
+    layer. Branches of equal size that all point the same way multiply the stream's mean square by at most L². Growth
+    above the square of the limit, 100 L², is thus an alarm without this bound. Up to three layers return their growth.
 
     >>> [round(least_growth(np.array(of))) for of in ([1, 9, 80, 730], [1, 20, 200, 730], [1, 1, 730, 730], [1, 730])]
-    [623, 1, 1, 1]
+    [623, 1, 1, 730]
     """
     steps = np.diff(np.log(np.maximum(values, np.finfo(float).tiny)))
-    if len(values) < NEIGHBOURS:
-        return 1.0
+    if len(values) < _STEPS_OF:
+        return float(np.exp(abs(steps.sum())))
     chance = stats.t.ppf(_AGREED, len(steps) - 1) * len(steps) ** 0.5 * steps.std(ddof=1)
     return float(np.exp(max(abs(steps.sum()) - chance, 0.0)))
 

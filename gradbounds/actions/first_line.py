@@ -21,9 +21,9 @@ from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 ZIPF = "zipf:1"
 """The default text law of a model if no English law is known for its vocabulary."""
 
-# Relative deviations of a norm from theory, as sampled networks have them (docs/report.md): times sqrt(L/d), the same
-# for Post-LN without depth scaling, and over the root of the number of tokens.
-_OF_DEPTH, _OF_POST, _OF_TOKENS = 0.15, 0.34, 0.25
+# Relative deviations of a norm from theory, as sampled networks have them (docs/report.md): times sqrt(L/d); times
+# L/sqrt(d) for Post-LN without depth scaling, whose layers share what a layer adds; over the root of the tokens.
+_OF_DEPTH, _OF_POST, _OF_TOKENS = 0.15, 0.17, 0.25
 # Of what sequences share, over sqrt(d): the gradient of frequent labels is one Gaussian vector of d coordinates, whose
 # length varies by 1/sqrt(2 d). With tied embeddings more was sampled, with plain units and with gated ones.
 _OF_LABELS, _OF_TIED, _OF_TIED_GATED = 0.5**0.5, 1.15, 1.5
@@ -68,7 +68,8 @@ def first_line(
     bound = scale.loss_moments is None
     deviation = largest_loss_deviation(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
     is_post = scale.stack.placement == "post" and scale.stack.depth_scaling == "none"
-    of_depth = (_OF_POST if is_post else _OF_DEPTH) * (scale.stack.depth / scale.stack.width) ** 0.5
+    depth, width = scale.stack.depth, scale.stack.width
+    of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
     shares = [of_depth, _OF_TOKENS * _tokens(scale, batch) ** -0.5]
     shares += [error / norm if norm else 0.0]
     of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
@@ -219,7 +220,7 @@ def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:
     _, pairs, clumps = law.clumping or (0.0, 0.0, 0.0)
     variance = (three - agree**2 + (tokens - 1) * clumps) / (tokens * sequences)
     # Two sequences share more or fewer ids than the mean, and so do two positions.
-    variance += (agree / tokens**2 + (1.0 - 1.0 / sequences) * pairs) / (2.0 * sequences**2)
+    variance += (agree * (1.0 - agree) / tokens**2 + (1.0 - 1.0 / sequences) * pairs) / (2.0 * sequences**2)
     return max(variance, 0.0) ** 0.5 / agree
 
 

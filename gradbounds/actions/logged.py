@@ -243,7 +243,7 @@ def predict_logged(
 def _drawn(values: dict[str, Any], layers: pd.DataFrame) -> Any:
     from figures.logged_step import logged_step  # late: it loads matplotlib
 
-    return logged_step(values, layers)
+    return logged_step(values, layers, _BEYOND)
 
 
 @dataclass(frozen=True)
