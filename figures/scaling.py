@@ -1,5 +1,6 @@
 """Figures of Theorem 1: bound, prediction and samples of the last gradient against d or L, and their exponents."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -139,20 +140,26 @@ def _beside_theory(
             pale_line(axis, at, rows["predicted"], color)
             axis.errorbar(at, rows[y], yerr=2 * rows["sem"], zorder=3, color=color, **MEASURED)
             for column, name in (("bound", "Theorem 1"), ("predicted", "gradient")):
-                ends.append((float(at[-1]), float(rows[column].iloc[-1]), f"{TITLES[str(placement)]}, {name}", color))
+                if math.isfinite(last := float(rows[column].iloc[-1])):
+                    ends.append((float(at[-1]), last, f"{TITLES[str(placement)]}, {name}", color))
             values.update(at.tolist())
         axis.set(**settings)
         value_ticks(axis, sorted(values))
         axis.set_ylabel(ylabel)
         if y == "norm":
             decimal_ticks(axis)
-            _name_gaps(axis, chosen, x)
+            _name_gaps(axis, _bounded(chosen), x)
         name_ends(axis, ends)
         message(figure, _finding(chosen, against, y), axes=axes)
         if axes is None:
             about = setting(chosen[0][1], against)
             figure.supxlabel(f"{about}; marks: random networks (± 2 s.e.); pale: theory; dashed: Theorem 1", fontsize=8)
     return figure
+
+
+def _bounded(chosen: list[tuple[Any, pd.DataFrame]]) -> list[tuple[Any, pd.DataFrame]]:
+    """Return the placements that Theorem 1 bounds, which are Post-LN and Pre-LN."""
+    return [(placement, rows) for placement, rows in chosen if rows["bound"].notna().all()]
 
 
 def _gaps(rows: pd.DataFrame) -> list[float]:
@@ -162,6 +169,8 @@ def _gaps(rows: pd.DataFrame) -> list[float]:
 
 def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> None:
     """Write the factor between theory and bound for the first placement, at both ends of the curves."""
+    if not chosen:
+        return
     _, rows = chosen[0]
     for k in (0, -1):
         at, low, high = (float(rows[name].iloc[k]) for name in (x, "predicted", "bound"))
@@ -179,7 +188,9 @@ def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> st
         ends = [rows.iloc[-1] for _, rows in chosen]
         exponents = [f"{TITLES[end['placement']]} ${letter}^{{{end['predicted']:.2f}}}$" for end in ends]
         return f"Gradient at the largest {against}: {', '.join(exponents)}"
-    _, rows = chosen[0]  # whose gaps the panel names
+    if not (bounded := _bounded(chosen)):
+        return f"The last layer's gradient against the {against}; Theorem 1 has no bound here"
+    _, rows = bounded[0]  # whose gaps the panel names
     gaps = _gaps(rows)
     of = f" in {TITLES[rows.iloc[0]['placement']]}" if len(chosen) > 1 else ""
     whole = f"Theorem 1 is {min(gaps):,.0f} to {max(gaps):,.0f} times too large{of}"

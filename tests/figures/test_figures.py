@@ -76,6 +76,17 @@ def test_scaling(small_grid, against, values, vocab):
     assert f"\u00d7{gaps[0]:,.0f}" in names
 
 
+@pytest.mark.parametrize("lost", [PAPER[:1], PAPER])
+def test_placements_without_a_bound_are_drawn(small_grid, tmp_path, lost):
+    """Theorem 1 has no bound of Peri-LN or DeepNorm, and the factor of the next placement is named."""
+    series = longest_series(last_layer_table(small_grid), "width")
+    series.loc[series["placement"].isin(lost), "bound"] = np.nan
+    figure = scaling(series, "width")
+    save(figure, tmp_path, "lost", drawn_from="three networks", suffixes=("svg",))
+    assert ("no bound here" in figure.get_suptitle()) == (len(lost) == 2)
+    assert sum("Theorem 1" in text.get_text() for text in figure.axes[0].texts) == 2 - len(lost)
+
+
 def test_equal_figures_are_equal_files(small_grid, tmp_path):
     for name in ("one", "other"):
         figure = scaling(longest_series(last_layer_table(small_grid), "width"), "width")
