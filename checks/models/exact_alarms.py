@@ -349,8 +349,8 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         scales[part][layer] = scale
     for at, size in sizes.items():
         # In a small copy of a model logits are small, and a factor of one layer's q·k still is a mistake.
-        own, usual_scale = scales[at[0]].get(at[1], 1.0), float(np.median([*scales[at[0]].values()] or [1.0]))
-        is_felt = abs(own / usual_scale - 1) > _SAME_SCALE
+        scale_here, usual_scale = scales[at[0]].get(at[1], 1.0), float(np.median([*scales[at[0]].values()] or [1.0]))
+        is_felt = abs(scale_here / usual_scale - 1) > _SAME_SCALE
         # Attention in windows has other logits than global attention: a layer is compared with layers of its kind.
         alike = [other for other in sizes if other != at and (other[0], kinds.get(other)) == (at[0], kinds.get(at))]
         others = [sizes[other] for other in alike]
