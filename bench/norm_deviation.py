@@ -2,8 +2,8 @@
 
     python -m bench.norm_deviation OUT.json
 
-The settings were committed before anything was measured. The first 24 networks chose the constant of Post-LN without
-depth scaling; the others are held out. Networks without a rule are left out.
+The settings were committed before anything was measured. Neither part chose the present constant of Post-LN without
+depth scaling (docs/report.md); the first 24 chose an earlier one. Networks without a rule are left out.
 """
 
 import hashlib

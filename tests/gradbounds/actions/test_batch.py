@@ -176,7 +176,8 @@ def test_how_far_one_run_s_norm_is_from_theory():
             ** 2
         )  # two sequences share all
     # Post-LN without depth scaling; a standard error of the sampled length's variance is 1%.
-    assert deviations["plain"] - 0.17**2 * 2**2 / 64 == pytest.approx(lengths.var() / np.square(lengths).mean(), rel=0.04)
+    of_lengths = lengths.var() / np.square(lengths).mean()
+    assert deviations["plain"] - 0.17**2 * 2**2 / 64 == pytest.approx(of_lengths, rel=0.04)
     assert deviations["gated"] - deviations["plain"] == pytest.approx(0.02**2, rel=1e-6)
 
 
