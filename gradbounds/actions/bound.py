@@ -53,7 +53,7 @@ def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: flo
         f"({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125), if the squared norm "
         "before the last LayerNorm is (epsilon, delta)-bounded;",
         f"             the proof's steps give this probability for one position; for all {stack.tokens} they give "
-        f"{1 - stack.tokens * (1 - probability_value(0.1, 0.125)):.3f} (docs/theorem_1.md)",
+        f"{1 - stack.tokens * (1 - probability_value(0.1, 0.125)):.3f} (below 0: no guarantee; docs/theorem_1.md)",
         f"Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}",
         f"Ratio        {ratio:,.0f}",
     ]
