@@ -39,9 +39,8 @@ UNITS = 0.75
 # What is called a norm by its name alone may be something else with that name; none multiplies its input, though.
 _MORE_THAN_LINEAR = 1.1
 _LIKE_EPSILON = 0.1
-# An epsilon's part in what a norm divides by that is said; and a change of attention weights that is said. Logits of a
-# small standard deviation s change weights by the share s, since softmax(s z) is (1 + s z)/n: below this, no ratio of
-# two layers' logits matters.
+# The least share of an epsilon in the number by which a norm divides, and the least change of attention weights, that
+# are reported. Logits of a small standard deviation s change weights by the share s, since softmax(s z) is (1 + s z)/n.
 _FELT = 0.1
 _SAME_SCALE = 0.01
 _NAMED = 3
@@ -348,7 +347,7 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
     for (part, layer, _), scale in values(tests, "logit_scale").items():
         scales[part][layer] = scale
     for at, size in sizes.items():
-        # In a small copy of a model logits are small, and a factor of one layer's q·k still is a mistake.
+        # In a small copy of a model logits are small, and a wrong factor of one layer's q·k is a mistake all the same.
         scale_here, usual_scale = scales[at[0]].get(at[1], 1.0), float(np.median([*scales[at[0]].values()] or [1.0]))
         is_felt = abs(scale_here / usual_scale - 1) > _SAME_SCALE
         # Attention in windows has other logits than global attention: a layer is compared with layers of its kind.

@@ -43,8 +43,10 @@ _MATRIX = 0.01
 
 NEIGHBOURS = 3
 """The number of measured layers that a comparison needs."""
-# The quantile of Student's t by which steps from layer to layer must agree, and the least layers of which it says much.
-_AGREED, _STEPS_OF = 0.99, 4
+_AGREED = 0.99
+"""The quantile of Student's t by which the steps from layer to layer must agree."""
+_FEWEST_LAYERS = 4
+"""The fewest layers whose steps this quantile can tell from scatter: with two steps it is 31.8."""
 
 
 def whole_model_alarms(measured: Probed) -> list[Alarm]:
@@ -81,7 +83,7 @@ def least_growth(values: np.ndarray) -> float:
     [623, 1, 1, 730]
     """
     steps = np.diff(np.log(np.maximum(values, np.finfo(float).tiny)))
-    if len(values) < _STEPS_OF:
+    if len(values) < _FEWEST_LAYERS:
         return float(np.exp(abs(steps.sum())))
     chance = stats.t.ppf(_AGREED, len(steps) - 1) * len(steps) ** 0.5 * steps.std(ddof=1)
     return float(np.exp(max(abs(steps.sum()) - chance, 0.0)))

@@ -315,7 +315,7 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
     known = dict(module.named_parameters(remove_duplicate=False))
     for name, bias in known.items():
         matrix = known.get(name.removesuffix("bias") + "weight") if name.endswith("bias") else None
-        if matrix is None or matrix.ndim < 2 or bias.ndim != 1 or bias.shape[0] not in matrix.shape:
+        if matrix is None or matrix.ndim < 2 or bias.ndim != 1 or not bias.numel() or bias.shape[0] not in matrix.shape:
             continue
         # Of a convolution a row is all that is added up for one output.
         fan_in = matrix.numel() // bias.shape[0]

@@ -337,3 +337,56 @@ def test_labels_guessed_by_chance_raise_no_alarm(insight, count):
     facts = {"cross_entropy": 0.4, "classes": 2.0, "label_entropy": 0.69, "label_insight": insight}
     rows = tuple(("", 0, "", name, value) for name, value in facts.items())
     assert len(loss_alarms(ExactTests(rows, (), (), False, False, (), ()))) == count
+
+
+class Scaled(nn.Module):
+    """Linear layers with ReLU and He's initialization times a factor of each layer."""
+
+    def __init__(self, factors):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(128, 128, bias=False), nn.ReLU()) for _ in factors)
+        for (linear, _), factor in zip(self.layers, factors, strict=True):
+            nn.init.normal_(linear.weight, std=factor * (2 / 128) ** 0.5)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("factors", "grows"), [
+    ([2.0] * 8, True), ([2 ** (k / 2) for k in range(6)], True), ([2.8] * 6 + [1.0] * 6, True), ([30.0] * 2, True),
+    ([6.0] * 3, True), ([1.0] * 8, False), ([1.0] * 3, False),
+])  # fmt: skip
+def test_growth_is_an_alarm_whatever_its_shape(factors, grows):
+    """Steps that are equal, that grow, or that stop half-way, and lists too short to show a common step."""
+    torch.manual_seed(0)
+    report = judged_module(Scaled(factors), torch.randn(64, 128), lambda output: output.square().mean())
+    assert any(alarm.kind == "growth" for alarm in report.alarms) == grows
+
+
+class SmallAttention(nn.Module):
+    """A Pre-LN layer with attention alone, whose logits are small because its entries are."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.norm, self.scale = nn.LayerNorm(48), scale
+        self.q, self.k, self.v, self.o = (nn.Linear(48, 48, bias=False) for _ in range(4))
+        for linear in (self.q, self.k, self.v, self.o):
+            nn.init.normal_(linear.weight, std=0.02)
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        q, k, v = (f(self.norm(x)).view(batch, tokens, 4, 12).transpose(1, 2) for f in (self.q, self.k, self.v))
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        return x + self.o(attended.transpose(1, 2).reshape(batch, tokens, 48))
+
+
+@pytest.mark.parametrize("scale", [12**-0.5, 1.0])
+def test_a_factor_of_one_layer_s_logits_is_an_alarm_where_all_are_small(scale):
+    """Logits of 0.06 change no weight here, and 1/sqrt(d_k) that is left out does at the full width."""
+    torch.manual_seed(1)
+    module = nn.Sequential(*(SmallAttention(scale if layer == 2 else 12**-0.5) for layer in range(5)))
+    report = judged_module(module, torch.randn(4, 16, 48), lambda output: output.square().mean())
+    assert any("attention logits are" in alarm.what for alarm in report.alarms) == (scale == 1.0)
