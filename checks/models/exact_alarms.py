@@ -349,7 +349,7 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
     for at, size in sizes.items():
         # In a small copy of a model logits are small, and a wrong factor of one layer's q·k is a mistake all the same.
         scale_here, usual_scale = scales[at[0]].get(at[1], 1.0), float(np.median([*scales[at[0]].values()] or [1.0]))
-        is_felt = abs(scale_here / usual_scale - 1) > _SAME_SCALE
+        is_felt = abs(scale_here - usual_scale) > _SAME_SCALE * abs(usual_scale)
         # Attention in windows has other logits than global attention: a layer is compared with layers of its kind.
         alike = [other for other in sizes if other != at and (other[0], kinds.get(other)) == (at[0], kinds.get(at))]
         others = [sizes[other] for other in alike]
