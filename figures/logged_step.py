@@ -31,6 +31,8 @@ def logged_step(values: dict[str, Any], layers: pd.DataFrame, limit: float) -> F
             axis.axhspan(low, high, color="#332288", alpha=0.35, label="as predicted")
             axis.plot([0], [values[logged]], "o", color="#d55e00", label="your log")
             axis.set(title=name.replace("_", " "), xticks=[], ymargin=0.4, yscale="log" if is_norm else "linear")
+            if is_norm:
+                decimal_ticks(axis)
         for axis in axes[len(known) :]:
             for role, rows in layers.groupby("role"):
                 axis.plot(
