@@ -36,10 +36,10 @@ class Activation(Protocol):
     """The interface of an activation function φ: its values, its slopes, and their Gaussian expectations."""
 
     def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        """Return E[φ(u_i) φ(u_j)] for all pairs of tokens, for Gaussian pre-activations u ~ N(0, K)."""
+        """Return E[φ(u_i) φ(u_j)] for all pairs of tokens, for Gaussian pre-activations u with covariance K."""
 
     def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        """Return E[φ'(u_i) φ'(u_j)] for all pairs of tokens, for Gaussian pre-activations u ~ N(0, K)."""
+        """Return E[φ'(u_i) φ'(u_j)] for all pairs of tokens, for Gaussian pre-activations u with covariance K."""
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the activation φ(u) for every entry u of an array."""

@@ -41,7 +41,7 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
 
 
 def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
-    """Return the forward and backward pass of the MLP for groups of tokens, averaged over random token products.
+    """Return the forward and backward pass of the MLP for token groups, averaged over random products of two tokens.
 
     Each average is the mean of the kernels at one standard deviation above and below.
 

@@ -45,12 +45,12 @@ class PostEnergy:
 
     @property
     def mean(self) -> float:
-        """The mean of a token's squared norm, E‖x5‖² = 3d/2 at width d (Lemma 2 of Xiong et al., 2020)."""
+        """The mean of a token's squared norm, 3d/2 at width d (Lemma 2 of Xiong et al., 2020)."""
         return 1.5 * self.width
 
     @property
     def variance(self) -> float:
-        """The variance of a token's squared norm, Var ‖x5‖² = 15 d/4 + 5/2 at width d.
+        """The variance of a token's squared norm, 15 d/4 + 5/2 at width d.
 
         It is E[4 d S + 2 d S²] for the variance given S, plus d² Var S, with Var S = 5/(4 d).
         """
@@ -68,7 +68,10 @@ class PostEnergy:
         return self._mixture(energy, "sf", np.less)
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
-        """Return the probability δ(ε) = P[‖x5‖² > (1 + ε) E‖x5‖²] for every entry ε of an array."""
+        """Return the probability that a token's squared norm exceeds 1 + ε times its mean, for every entry ε.
+
+        It is δ(ε) of Definition 1, P[‖x5‖² > (1 + ε) E‖x5‖²].
+        """
         return self.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean)
 
     def _mixture(self, energy: ArrayLike, tail: Literal["cdf", "sf"], nothing: np.ufunc) -> Array:
@@ -89,7 +92,7 @@ class PostEnergy:
 
 @lru_cache(maxsize=16)
 def hidden_energy_law(width: int) -> tuple[Array, Array]:
-    """Return quadrature nodes and weights for the distribution of ‖h‖²/d of d hidden ReLU units h, without h = 0.
+    """Return quadrature nodes and weights for the mean square ‖h‖²/d of d hidden ReLU units h, if it is not 0.
 
     The law is a binomial mixture of chi-squares.
 
@@ -109,7 +112,7 @@ def hidden_energy_law(width: int) -> tuple[Array, Array]:
 
 
 def gaussian_tail_bound(width: int, epsilon: ArrayLike) -> Array:
-    """Return exp(−d ε²/8), the paper's upper bound on P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d) and 0 < ε < 1.
+    """Return Xiong et al.'s bound exp(−d ε²/8) on P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d) and 0 < ε < 1.
 
     Source: Xiong et al. (2020), appendix G.
     """
@@ -155,7 +158,10 @@ class PreEnergy:
         return float(predict(self.stack)["hidden_energy"][-1]) * self.stack.width
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
-        """Return the approximate probability δ(ε) = P[‖x‖² > (1 + ε) E‖x‖²] for every entry ε of an array."""
+        """Return the approximate probability that a token's squared norm exceeds 1 + ε times its mean, for every ε.
+
+        It is δ(ε) of Definition 1, P[‖x‖² > (1 + ε) E‖x‖²].
+        """
         variance = float(pre_energy_variance(self.stack)[-1]) * self.stack.width
         shape = self.mean**2 / variance
         return np.asarray(

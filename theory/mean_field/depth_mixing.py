@@ -1,4 +1,4 @@
-"""Networks in which each sub-layer reads a weighted sum of all earlier outputs: the forward and backward pass.
+"""The forward and backward pass of networks in which each sub-layer reads a weighted sum of all earlier outputs.
 
 With the matrix M of `theory.stack.depth_mixing`, x_{k+1} = Σ_j M_kj y_j. Here y_0 is the embedding and y_k the output
 of sub-layer k. Two facts close the recursion, as for a plain residual stream:
@@ -52,7 +52,7 @@ from theory.stack.depth_mixing import Matrix
 
 @dataclass(slots=True, eq=False)
 class MixedStream(Generic[Kernel]):
-    """The sub-layer outputs so far, in a network where each sub-layer reads a weighted sum of them.
+    """The outputs of all sub-layers so far, in a network where each sub-layer reads a weighted sum of them.
 
     Attributes:
         matrix: M.
@@ -73,7 +73,7 @@ class MixedStream(Generic[Kernel]):
         return TokenMoments(weighted_sum(kernels, weights**2), None if means is None else means * weights[0])
 
     def passed(self, passed: Passed[Kernel]) -> Passed[Kernel]:
-        """Add the output of a sub-layer, and return its record with the next sub-layer's input."""
+        """Store the output of a sub-layer, and return the sub-layer's record with the input of the next one."""
         self.outputs.append(TokenMoments(passed.total.kernel))
         stream = self.read()
         return replace(
@@ -81,7 +81,7 @@ class MixedStream(Generic[Kernel]):
         )
 
     def joined(self, pullback: Pullback[Kernel], below: int) -> Pullback[Kernel]:
-        """Return the backward rule of a sub-layer, which also adds up the gradients from all sub-layers above.
+        """Return the backward pass of a sub-layer, which also adds up the gradients from all sub-layers above.
 
         The result is the gradient at y_below, the last output that the sub-layer reads. The rule also passes down the
         gradients of all sub-layers above, the lowest first, because earlier outputs receive them.

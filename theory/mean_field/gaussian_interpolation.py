@@ -27,7 +27,7 @@ class Tabled(Protocol):
     """A function of two variances and a covariance that is computed faster for many arguments at once."""
 
     def table(self, variances: Array, correlations: Array) -> Array | None:
-        """Return the function at all pairs of n variances and all c correlations, as an array (n, n, c).
+        """Return the function's values at all pairs of n variances and all c correlations, as an array (n, n, c).
 
         The result is None if computing the values one by one is faster.
         """

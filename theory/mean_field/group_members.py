@@ -25,7 +25,9 @@ MEMBERS = 4
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MemberLayout(GroupLayout):
-    """The operations on kernels if several tokens are computed for each representative, with equal parts of its group.
+    """The operations on kernels if several tokens are computed for each representative of a group.
+
+    Each token represents an equal part of the representative's tokens.
 
     Attributes:
         groups: the other layout, with r representatives.
@@ -60,7 +62,7 @@ class MemberLayout(GroupLayout):
 
     @property
     def first(self) -> NDArray[np.intp]:
-        """The index of the first computed token of every representative, (r,)."""
+        """The index of the first computed token of every representative of a group, (r,)."""
         return np.searchsorted(self.group, np.arange(len(self.groups.sizes)))
 
     def pooled(self, kernel: Array) -> Array:
@@ -114,7 +116,7 @@ class MemberLayout(GroupLayout):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AttendingMembers(GroupLayout):
-    """The layout for attention in which several computed tokens of each group attend to the groups.
+    """The operations on kernels for attention from several tokens of each group to the groups.
 
     The rows of `seen` are these tokens, (members, r).
 
@@ -132,7 +134,7 @@ class AttendingMembers(GroupLayout):
 
 @lru_cache(maxsize=8)
 def attending_members(tokens: MemberLayout) -> AttendingMembers:
-    """Return the layout for attention in which each computed token attends to the groups of tokens."""
+    """Prepare the attention from several computed tokens of each group to the groups of tokens."""
     given = {part.name: getattr(tokens.groups, part.name) for part in fields(GroupLayout)}
     return AttendingMembers(**given | {"seen": tokens.groups.seen[tokens.group]}, attending=tokens.places)
 
@@ -148,7 +150,7 @@ def _alike(tokens: MemberLayout, count: int) -> Array:
 
 
 def of_groups(branch: Branch[Any]) -> Branch[Any]:
-    """Return a rule for several computed tokens per group that gives all of them the output of their group.
+    """Return a branch that acts on groups of tokens and gives its output to all computed tokens of each group.
 
     Args:
         branch: the branch of the groups.

@@ -1,4 +1,4 @@
-"""Finite-width corrections from inside branches, where hidden units or values are few or heavy-tailed.
+"""Finite-width corrections from hidden units and attention values that are few or heavy-tailed.
 
 A branch's mean squared activation |f|²/d is a mean over its inner coordinates: the r d hidden units of the MLP or the
 k d_k values of attention. If these have E y⁴/(E y²)² = κ, the mean over m of them has the relative variance (κ −
@@ -128,7 +128,7 @@ class InnerWidths:
 
     @property
     def correction(self) -> float:
-        """The relative correction of a sub-layer, times d, that comes from its hidden units or attention values.
+        """The relative finite-width correction of a sub-layer, times d, from its hidden units or attention values.
 
         It is of first order.
 
@@ -142,7 +142,7 @@ class InnerWidths:
 
     @property
     def dropout_correction(self) -> float:
-        """The relative finite-width correction of a sub-layer, times d, that comes from dropout.
+        """The relative finite-width correction of a sub-layer, times d, from dropout.
 
         A norm inside the branch does not change it.
         """
@@ -161,7 +161,7 @@ _NONE = InnerWidths(share=0.0, inside=0.0, dropped=0.0, normalized=False)
 
 
 def attention_widths(stack: Stack) -> InnerWidths:
-    """Return the finite-width corrections from the values of attention.
+    """Return the finite-width corrections from the finite number of attention values.
 
     There are k d_k different values, for k key heads of width d_k. They are compared with d Gaussian inner coordinates.
 
@@ -178,7 +178,7 @@ def attention_widths(stack: Stack) -> InnerWidths:
 
 
 def feed_forward_widths(stack: Stack) -> InnerWidths:
-    """Return the finite-width corrections from the hidden units of the MLP.
+    """Return the finite-width corrections from the finite number of hidden units of the MLP.
 
     The r d hidden units are compared with d Gaussian inner coordinates.
     """

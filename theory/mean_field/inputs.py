@@ -67,7 +67,7 @@ class Inputs(Generic[Kernel]):
         return self._each(lambda array: array[entries])
 
     def sampled(self, samples: int) -> "Inputs[Kernel]":
-        """Return a batch in which every entry has several samples of its logits, along a new axis.
+        """Add an axis to the batch, for several samples of the logits of every entry.
 
         Args:
             samples: number of samples.

@@ -1,4 +1,4 @@
-"""Kernels: the mean products of two tokens, as an n x n matrix or as two numbers if all tokens are alike.
+"""Kernels, the products of all pairs of tokens: n x n matrices, or two numbers if all tokens are alike.
 
 The rules of the recursion are written once, with +, * and / on kernels and the few operations of `KernelLayout`.
 Matrices may have leading axes, which batch over windows of text. A pair consists of plain floats, so that a thousand
@@ -92,7 +92,7 @@ class KernelLayout(Protocol[Kernel]):
         """Return whether sums over token pairs are reported separately within a sequence and between two sequences."""
 
     def same_word(self, words: Any) -> Kernel:
-        """Return a kernel that is 1 where two positions have equal token ids, and 0 elsewhere.
+        """Return a kernel matrix that is 1 where two positions have equal token ids, and 0 elsewhere.
 
         Args:
             words: token ids, (..., n); None if all differ.
@@ -105,10 +105,10 @@ class KernelLayout(Protocol[Kernel]):
         """Return the correlations K_ij / √(K_ii K_jj) of a kernel K, clipped to [−1, 1] against rounding."""
 
     def entrywise(self, function: Callable[..., Any], kernel: Kernel) -> Kernel:
-        """Apply a function of one entry (float or array) to every entry of a kernel."""
+        """Apply a function of one number (float or array) to every entry of a kernel matrix."""
 
     def gaussian(self, function: PairFunction, kernel: Kernel) -> Kernel:
-        """Apply a function of two variances and a covariance to (K_ii, K_jj, K_ij) for all i and j."""
+        """Apply a function of two variances and a covariance to (K_ii, K_jj, K_ij) of a kernel, for all i and j."""
 
     def plus(self, kernel: Kernel, added: Kernel, coordinates: int, means: Array | None = None) -> Kernel:
         """Return the kernel of the sum x + y with an independent Gaussian y; at large width, both kernels add up.
@@ -142,7 +142,7 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
-        """Return a kernel with its diagonal entries K_ii multiplied by a factor."""
+        """Multiply the diagonal entries K_ii of a kernel matrix by a factor."""
 
     def attend(self, kernel: Kernel) -> Kernel:
         """Return A K Aᵀ, the kernel after attention with weights A, from the kernel K before it."""
@@ -161,13 +161,13 @@ class KernelLayout(Protocol[Kernel]):
         """Return Aᵀ K A, the kernel of gradients before attention with weights A, from the kernel K after it."""
 
     def total(self, kernel: Kernel) -> Number:
-        """Return the sum Σ_ij K_ij of a kernel over all pairs of tokens.
+        """Return the sum Σ_ij K_ij of a kernel matrix over all pairs of tokens.
 
         If the layout is `apart`, the result is (2, ...): sums over pairs in one sequence and over all others.
         """
 
     def positive_total(self, kernel: Kernel) -> Number:
-        """Return the sum of a kernel over all pairs of tokens as a squared norm, at least 0 despite rounding.
+        """Return the sum of a kernel matrix over all pairs of tokens, raised to 0 if rounding made it negative.
 
         Sums over pairs of two sequences may be negative.
         """
@@ -184,7 +184,7 @@ class KernelLayout(Protocol[Kernel]):
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """The operations on kernels of tokens that are all alike, which consist of two numbers each.
+    """The operations on kernels that consist of two numbers, for tokens that are all alike.
 
     Attributes:
         count: the number of tokens n.
@@ -250,7 +250,7 @@ class PairLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixLayout:
-    """The operations on kernels of tokens that differ, which are matrices of shape (..., n, n).
+    """The operations on kernels that are matrices, (..., n, n), for tokens that differ from one another.
 
     Tokens differ if words repeat, or under a mask.
 
@@ -351,13 +351,13 @@ class MatrixLayout:
 
 
 def cholesky(kernel: Array) -> Array:
-    """Return the Cholesky factor of a kernel, with a small jitter, since nearly parallel tokens make it singular."""
+    """Return the Cholesky factor of a kernel matrix, with a small jitter, which nearly parallel tokens require."""
     size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
     return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))
 
 
 def eigen_root(kernel: Array) -> Array:
-    """Return a square root of a kernel from its eigenvectors, with negative eigenvalues set to 0.
+    """Return a square root of a kernel matrix from its eigenvectors, with negative eigenvalues set to 0.
 
     Groups of tokens may cause negative eigenvalues.
     """

@@ -24,7 +24,7 @@ It also returns E‖∂L/∂W^H‖²/d by role.
 
 
 def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> tuple[Kernel, OutputPullback[Kernel]]:
-    """Return the kernel of the output matrix's input, and the backward rule from there to the layers' output.
+    """Return the kernel of the output matrix's input, and the backward pass from there to the layers' output.
 
     For the layers' output x, the input is x, or N(φ(x W^H)) with an output transform.
 
@@ -71,7 +71,7 @@ def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, ker
 
 
 def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gradient: Any) -> Number:
-    """Return the input embeddings' part of the squared gradient of tied embeddings, after an output transform.
+    """Return the part of the squared gradient of tied embeddings that comes from their use as input embeddings.
 
     It is a part of E‖∂L/∂W_emb‖²/d. After a transform, the output has no overlap of order √d with the embeddings, and
     the gradients of the two uses of W_emb have none with each other.
@@ -136,7 +136,7 @@ def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) ->
 
 
 def loss_variance(stack: Stack, tokens: KernelLayout[Array], output: Array, same_label: Array) -> Number:
-    """Return the variance over random networks, labels and texts of the cross-entropy averaged over positions.
+    """Return the variance of the mean cross-entropy of a batch, over random networks, labels and texts.
 
     The result holds for many classes. The logits of two labels have the covariance σ_e² Q_ik if the labels agree. A
     label's logit and ln Σ_v e^z_v have 1/V of this covariance. Two such logarithms have the covariance (e^(σ_e² Q_ik) −

@@ -26,7 +26,7 @@ _DENSITY = 8.0
 
 
 def propagate_overlap_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
-    """Return the factor ρ on the variance of token products after a sub-layer, from its value before, (batch,).
+    """Return the factor ρ on the variance of token products after a sub-layer, given the factor before it, (batch,).
 
     Products of the stream pass with their slope ∂K_jl/∂Q_jl. Each random matrix adds the variance of independent
     vectors. The m hidden units of an MLP add d/m times the variance of single units' variances over tokens, given the

@@ -195,7 +195,7 @@ def predict_sequences(
     grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
     memory: float | None = None, coarse: bool = False,
 ) -> Prediction:  # fmt: skip
-    """Predict squared gradient norms for a batch of two sequences, as a part within sequences and a shared part.
+    """Predict squared gradient norms for two sequences, as sums within each sequence and between the two.
 
     Arguments are those of `predict`, and `coarse` as in `noise_scale`.
 

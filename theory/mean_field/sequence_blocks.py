@@ -58,7 +58,7 @@ def whole(blocks: Array, shift: int = 0) -> Array:
 
 
 def before(blocks: Array, matrix: Array) -> Array:
-    """Multiply a matrix M over all sequences from the left by a block-diagonal matrix A, A M.
+    """Return the product A M of a block-diagonal matrix A and a matrix M over the tokens of all sequences.
 
     The blocks of A have the shape (..., S, r, r).
     """
@@ -66,7 +66,7 @@ def before(blocks: Array, matrix: Array) -> Array:
 
 
 def after(matrix: Array, blocks: Array) -> Array:
-    """Multiply a matrix M over all sequences from the right by a block-diagonal matrix A, M A.
+    """Return the product M A of a matrix M over the tokens of all sequences and a block-diagonal matrix A.
 
     The blocks of A have the shape (..., S, r, r).
     """

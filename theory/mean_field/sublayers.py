@@ -228,7 +228,7 @@ class TokenMoments(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed(Generic[Kernel]):
-    """The record of one sub-layer's forward pass.
+    """The results of one sub-layer's forward pass, with the function for its backward pass.
 
     Attributes:
         stream: residual stream after it.
@@ -411,7 +411,10 @@ def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -
 
 
 def scaled_overlaps(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
-    """Multiply the gradient component that norms removed by a factor; the result is None if there is none."""
+    """Multiply the gradient component that norms removed by a factor.
+
+    The result is None if no component is given.
+    """
     return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
 

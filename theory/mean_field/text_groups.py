@@ -186,7 +186,7 @@ class TextLayout(GroupLayout):
 
     @property
     def entries_together(self) -> int:
-        """The number of batch entries for one text: 1 for two sequences, else 2.
+        """The number of batch entries that represent one text: 1 for two sequences, else 2.
 
         Two entries have more and fewer repeated ids than the mean.
         """
@@ -264,7 +264,7 @@ class TextLayout(GroupLayout):
         return np.asarray(np.kron(np.eye(self.sequences), np.ones((each, each))) > 0)
 
     def sampled_shares(self, generator: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Sample how large a share of a sequence has the token id of one position, and the id of a pair of positions.
+        """Sample the share of a sequence's tokens that have the id of one position, or the common id of two positions.
 
         Both are (*shape, 2 R, 1), and do not count the position itself. The id of a position is drawn by its
         frequency, that of a pair by its squared frequency, and then the count of this id in each sequence.
@@ -364,7 +364,7 @@ class TextLayout(GroupLayout):
         return (np.resize([1.0, -1.0], entries) * (entries % 2 == 0))[:, None, None]
 
     def over_ends(self, kernels: Array) -> Array:
-        """Replace the kernels for texts with more and with fewer shared token ids by their mean, in both places.
+        """Replace the kernels for texts with more and with fewer shared token ids by their mean.
 
         The shape is (entries, 2 R, 2 R).
         """
@@ -383,7 +383,7 @@ class TextLayout(GroupLayout):
 
     @property
     def varying(self) -> Array:
-        """The standard deviation of an attention row's sum over texts, divided by the sum for equal ids, (2 R, 1)."""
+        """The standard deviation over texts of an attention row's sum, divided by the sum for equal ids, (2 R, 1)."""
         return np.sqrt(self.repeats[0, 0] * (1.0 - 1.0 / np.maximum(self.seen_all, 1.0)))
 
     def to_probes(self, numbers: Array) -> Array:
@@ -393,7 +393,7 @@ class TextLayout(GroupLayout):
         return out
 
     def root(self, kernel: Array) -> Array:
-        """Return a square root of a kernel from its eigenvectors, with negative eigenvalues set to 0.
+        """Return a square root of a kernel matrix from its eigenvectors, with negative eigenvalues set to 0.
 
         The mixture over ids makes the kernel slightly indefinite.
         """
@@ -413,7 +413,7 @@ class TextLayout(GroupLayout):
         return keys, self.to_probes(beside_word)[:, None, None]
 
     def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        """Sample eigenvectors of a kernel such that their outer products have this kernel as their mean.
+        """Sample eigenvectors of a kernel matrix such that the mean of their outer products is the matrix.
 
         Their probabilities are proportional to the eigenvalues. Quadratic forms of them have the same mean as for
         Gaussian samples, and vary less.
@@ -434,7 +434,7 @@ class TextLayout(GroupLayout):
         return shares
 
     def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
-        """Split a kernel into the products of tokens with different ids, and the excess of a token's square K_ii."""
+        """Split a kernel matrix into products of tokens with different ids and the excess of each token's square."""
         generic, common = self.beside, self.across_tokens(kernel, self.neighbours)
         smooth = common[..., self.generic[:, None], self.generic]
         smooth[..., generic[:, None], generic] = self.across_tokens(kernel, self.twins)[..., generic[:, None], generic]
@@ -452,7 +452,7 @@ class TextLayout(GroupLayout):
         return of_word - common[..., generic[:, None], generic], np.maximum(alone, 0.0)
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """Split a kernel into the mean product of two tokens, over equal and different ids, and the excess of K_ii.
+        """Split a kernel matrix into mean products over equal and different ids and the excess of each token's square.
 
         The excess may be negative.
         """
@@ -527,7 +527,7 @@ class TextLayout(GroupLayout):
         return gradient
 
     def centred(self, kernel: Array) -> Array:
-        """Subtract from a kernel its means over the tokens of each sequence.
+        """Subtract the means over the tokens of each sequence from a kernel matrix.
 
         The means run over pairs with equal and with different ids.
         """

@@ -60,7 +60,7 @@ class GroupLayout(MatrixLayout):
     coarse: bool = False
 
     def repeated(self, sequences: int, *, apart: bool = False) -> GroupLayout:
-        """Return the layout of several sequences, one after another, which do not attend to each other.
+        """Repeat the representatives of one sequence for several sequences that do not attend to each other.
 
         A representative and the same one of another sequence are two tokens of one position.
 
@@ -135,7 +135,7 @@ class GroupLayout(MatrixLayout):
         return self.places
 
     def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
-        """Split a kernel into the products of two different tokens, and the excess of a token's square K_ii.
+        """Split a kernel matrix into products of two different tokens and the excess of each token's square.
 
         The shapes are (..., r, r) and (..., r).
         """
@@ -151,7 +151,10 @@ class GroupLayout(MatrixLayout):
         return smooth
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """Split a kernel as `smooth_and_own` does, for sums over tokens of which some may have equal ids."""
+        """Split a kernel matrix into products of tokens that may have equal ids and the excess of each token's square.
+
+        The result is that of `smooth_and_own`, because all token ids differ here.
+        """
         return self.smooth_and_own(kernel)
 
     def differing(self, kernel: Array) -> Array:
@@ -163,7 +166,7 @@ class GroupLayout(MatrixLayout):
         return np.asarray(np.linalg.diagonal(kernel) - kernel[..., rows, neighbours])
 
     def same_places(self) -> list[tuple[Any, Any]]:
-        """Return index pairs of representatives at the same position of two sequences, for every shift of sequences."""
+        """Return index pairs of representatives that have the same position in two different sequences."""
         rows, each = np.arange(len(self.sizes)), len(self.sizes) // self.sequences
         return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
 
@@ -248,7 +251,9 @@ class GroupLayout(MatrixLayout):
     def coincident_terms(
         self, kernel: Array, common: Array, own: Array, first: Array, other: Array, *, mean: tuple[int, ...] = ()
     ) -> Array:
-        """Return the terms of A K Bᵀ in which a token meets itself, or the same position of another sequence.
+        """Return the terms of an attention-weighted kernel A K Bᵀ in which a token meets itself.
+
+        They include the terms in which a token meets its position in another sequence.
 
         The result is a mean over some axes.
 
@@ -265,7 +270,7 @@ class GroupLayout(MatrixLayout):
         return np.asarray(sum(whole(part, shift) for shift, part in enumerate(blocks)))
 
     def centred(self, kernel: Array) -> Array:
-        """Subtract from a kernel its means over the tokens of each sequence.
+        """Subtract the means over the tokens of each sequence from a kernel matrix.
 
         Without this, a part of order 1/n would remain.
         """

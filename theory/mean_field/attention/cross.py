@@ -44,7 +44,7 @@ class Memory(Generic[Kernel]):
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def seen(self) -> Kernel:
-        """Return the inner products of the mean encoder tokens that uniform attention adds to two tokens.
+        """Return the inner products of the vectors that uniform cross-attention passes to two tokens.
 
         They are A K Aᵀ for uniform attention weights A and the kernel K of the encoder's tokens.
         """

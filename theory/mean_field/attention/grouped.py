@@ -55,7 +55,7 @@ class Attended:
     of_words: Array
 
     def at_rows(self, chosen: NDArray[np.intp]) -> Attended:
-        """Return the inner products for some of the tokens that attend."""
+        """Return the inner products of the attention outputs of some of the tokens only."""
         pairs = (..., chosen[:, None], chosen)
         return Attended(self.out[pairs], self.leaning_term[pairs], self.varying[pairs], np.zeros(()))
 

@@ -71,7 +71,7 @@ class GroupedPatterns:
         )  # fmt: skip
 
     def at_rows(self, chosen: NDArray[np.intp]) -> GroupedPatterns:
-        """Return the attention samples for some of the tokens that attend.
+        """Return the sampled attention weights of some of the attending tokens only.
 
         Args:
             chosen: indices of the rows, (S r,), with equally many of each sequence in its order.
@@ -228,7 +228,7 @@ def _turned_words(stack: Stack, layout: GroupLayout) -> Array:
 
 
 def columns(array: Array, sequences: int) -> Array:
-    """Add axes to one number per token, (batch, S r), so that it broadcasts against sampled attention weights."""
+    """Add axes to numbers per token, (batch, S r), so that they broadcast against sampled attention weights."""
     return numbers(array, sequences)[:, None, None, :, None, :]
 
 

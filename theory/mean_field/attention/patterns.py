@@ -140,7 +140,7 @@ def _sampled_queries_and_keys(
 
 
 def logit_scale(stack: Stack) -> float:
-    """Return the factor from the product of a query and a key with unit variances to their attention logit.
+    """Return the factor that turns the product of a query and a key of unit variance into their attention logit.
 
     It is √(gain of W^Q · gain of W^K) times the factor of q·k. Norms of queries and keys and caps on logits are not
     included.

@@ -170,7 +170,7 @@ def query_path(
     stack: Stack, kind: str, layouts: tuple[KernelLayout[Array], KernelLayout[Array]], kernels: tuple[Array, Array],
     patterns: Patterns, kept: Array, head: Array, removed: Overlaps[Array],
 ) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
-    """Return the squared norms of ∂L/∂W^Q and ∂L/∂W^K, and the tokens' gradients through the attention logits.
+    """Return the squared norms of ∂L/∂W^Q and ∂L/∂W^K, and the token gradients that come through attention logits.
 
     A gradient at the queries is a sum of keys. Their products are those sampled for the head, not their mean, the
     kernel.
@@ -267,7 +267,7 @@ def _controlled(
 
 
 def head_gain(stack: Stack, kind: str) -> float:
-    """Return the gain of W^O, the matrix after the heads, or 1 for a network without this matrix."""
+    """Return the factor of W^O on the mean squared activation, or 1 for a network without W^O."""
     return 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
 
 
@@ -327,7 +327,7 @@ class Inner:
         return cls(a, b, values, head, overlaps, u, w, a1)
 
     def at_queries(self, keys: Array) -> Array:
-        """Return the inner products of the gradients with respect to two queries, divided by s².
+        """Return the inner products of the gradients with respect to two queries, for all pairs of queries.
 
         They are E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² = Σ_jl P_jl E ∂a_ij ∂a_kl.
 
@@ -349,7 +349,7 @@ class Inner:
         return np.asarray(kernel + second * (a1q @ self.a1.mT) - part(a1q) - part(self.a1 @ keys.mT).mT)
 
     def at_keys(self, queries: Array) -> Array:
-        """Return the inner products of the gradients with respect to two keys, divided by s².
+        """Return the inner products of the gradients with respect to two keys, for all pairs of keys.
 
         They are E⟨∂L/∂k_j, ∂L/∂k_l⟩/s² = Σ_ik P_ik E ∂a_ij ∂a_kl.
 

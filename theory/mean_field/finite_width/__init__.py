@@ -78,7 +78,7 @@ def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
 
 
 def ends_log_variance(branch: BranchMoments) -> sp.Expr:
-    """Return d times the variance of a log ratio of two layers' gradients that does not grow with their distance.
+    """Return the part of Var ln(squared gradient of layer l / of layer L), times d, that does not depend on L − l.
 
     The ratio is grad_sq_W2 of layer l / grad_sq_W2 of layer L, at one token.
 

@@ -50,7 +50,7 @@ class PreStream:
         return cosines
 
     def mean_log(self) -> Array:
-        """Return the finite-width correction, times d, of the mean log squared gradient at every depth.
+        """Return the finite-width correction, times d, of the mean of ln ‖g‖² for the gradient g at every depth.
 
         It is the correction of E ln(‖g_k‖² / ‖g_2L‖²) for the gradient g_k at every point k of the stream, (2L + 1,).
 
@@ -64,13 +64,11 @@ class PreStream:
         return _sum_above(self.branch / above * share - spread / 2)
 
     def log_variance(self, reference: float) -> Array:
-        """Return the variance, times d, of the log squared gradient ln ‖g_k‖² at every point k of the residual stream.
+        """Return the variance, times d, of ln ‖g‖² for the gradient g of the residual stream at every depth.
 
-        The shape is (2L + 1,).
-
-        With reference 0 this is the variance without the scatter of the loss. What sub-layer j adds to ‖x‖² by chance
-        is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that reference 1/q_2L gives the variance of
-        ln(‖g_k‖² / ‖g_2L‖²).
+        There is one value for every point k of the stream, (2L + 1,). With reference 0 this is the variance without the
+        scatter of the loss. What sub-layer j adds to ‖x‖² by chance is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in
+        ln ‖g_2L‖². So reference 1/q_2L gives the variance of ln(‖g_k‖² / ‖g_2L‖²).
 
         Args:
             reference: 0, or 1/q of the point with whose gradient the others are compared.

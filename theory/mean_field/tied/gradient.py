@@ -87,7 +87,7 @@ class Gradient:
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the products of the gradient's component along a branch's output, and its products with the output.
+        """Return the kernel of the gradient's part along a branch's output and the gradient's products with the output.
 
         For the output y, the second result is g_i·y_j/√d.
         """
@@ -100,7 +100,7 @@ class Gradient:
         return Gradient(noise, stream, 0.0 * stream, (stream * place.means).sum(-1))
 
     def past_branches(self, alpha: float, direct: Array, given: "Gradient") -> "Gradient":
-        """Add the two parts of the gradient below a sub-layer: past its branches, and back through its branches.
+        """Add the gradient that passes a sub-layer on the skip connection and the one that comes through its branches.
 
         Args:
             alpha: scale of the residual stream.
@@ -132,7 +132,7 @@ class Gradient:
     def norm_parameter_gradients(
         self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number
     ) -> SquaredNorms:
-        """Return the squared gradient norms of the gains and the biases of a norm; empty without a norm.
+        """Return the squared gradient norms of the gains and biases of a norm, or an empty table without a norm.
 
         With A_ij = g_i·x_j/√d for the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji in addition to Σ_ij
         G_ij Q_ij, because the coordinates of x are Gaussian.
@@ -148,7 +148,7 @@ class Gradient:
         return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, root: Array) -> "Gradient":
-        """Express the gradient above a norm by the tokens before the norm, without the part along their mean.
+        """Write the gradient above a norm in terms of the tokens before the norm, without the part along their mean.
 
         Args:
             root: divisor of each token in the norm.

@@ -80,7 +80,7 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the products of the gradient's component along a branch's output, and its products with the output.
+        """Return the kernel of the gradient's part along a branch's output and the gradient's products with the output.
 
         For the output y, the second result is g_i·y_j/√d.
         """
@@ -92,7 +92,7 @@ class Gradient:
         return replace(self, noise=noise, stream=stream, words=0.0 * stream)
 
     def past_branches(self, alpha: float, direct: Array, given: Gradient) -> Gradient:
-        """Add the two parts of the gradient below a sub-layer: past its branches, and back through its branches.
+        """Add the gradient that passes a sub-layer on the skip connection and the one that comes through its branches.
 
         Args:
             alpha: scale of the residual stream.
@@ -122,7 +122,7 @@ class Gradient:
         )
 
     def norm_parameter_gradients(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
-        """Return the squared gradient norms of the gains and the biases of a norm; empty without a norm."""
+        """Return the squared gradient norms of the gains and biases of a norm, or an empty table without a norm."""
         if isinstance(scales, float) or not tokens.apart:
             return {}
         size = norm_root(scales)
@@ -141,7 +141,7 @@ class Gradient:
         return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, size: Array) -> Gradient:
-        """Express the gradient above a norm by the tokens before the norm.
+        """Write the gradient above a norm in terms of the tokens before the norm.
 
         Args:
             size: divisor of each token in the norm.
