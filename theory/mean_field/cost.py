@@ -271,7 +271,7 @@ def own_chunk(stack: Stack) -> int:
 
 
 def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
-    """Return how many batch entries, and logit samples of each, are predicted at once for tied embeddings.
+    """Return how many batch entries, and how many logit samples of each, are predicted at once (tied embeddings).
 
     This is for fixed attention weights.
 

@@ -50,7 +50,7 @@ _WITHOUT_END = UnitMoments(energy=1.0, kurtosis=1e15, shared=0.0, power=10.0)
 
 @lru_cache(maxsize=256)
 def activation_moments(activation: str, leak: float, variance: float) -> UnitMoments:
-    """Return moments of an activation φ(u) for a Gaussian pre-activation u ~ N(0, q), by quadrature.
+    """Return the moments of an activation φ(u) for a Gaussian pre-activation u ~ N(0, q), by quadrature.
 
     Args:
         activation: a value of `Stack.activation`, registered ones included.

@@ -41,7 +41,7 @@ class NormOverlaps(Generic[Kernel]):
 
 @dataclass(slots=True, eq=False)
 class LastNorm:
-    """The token products of the second residual stream u before the last norm, in networks with two streams.
+    """The products of tokens in the second of two residual streams, before the last norm.
 
     The sub-layers of two streams need them.
 

@@ -91,7 +91,7 @@ class Weights:
         return Weights(weights.each, weights.itself, other, same, np.zeros_like(weights.size))
 
     def attended(self, seen: Array) -> Weights:
-        """Return the weights of frequent words after attention with equal weights on all tokens that a query sees.
+        """Return the weights of frequent words after attention with equal weights on all attended tokens.
 
         Args:
             seen: number of tokens of each position that a row sees, (r, r).

@@ -90,7 +90,9 @@ class GroupedPatterns:
         return rows(self.mean_keys, sequences)
 
     def of_pairs(self, words: WordShares, kernel: Array, *, back: bool = False) -> Array:
-        """Return attention-weighted sums of a matrix over token pairs with equal ids, averaged over heads and samples.
+        """Return sums of a matrix over pairs of tokens with equal ids, weighted by attention and averaged over samples.
+
+        The average is over heads and samples.
 
         The shape is (..., R, R). If both tokens are in one sequence, a row's sum is known to contain both.
 

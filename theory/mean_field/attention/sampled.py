@@ -170,7 +170,7 @@ def query_path(
     stack: Stack, kind: str, layouts: tuple[KernelLayout[Array], KernelLayout[Array]], kernels: tuple[Array, Array],
     patterns: Patterns, kept: Array, head: Array, removed: Overlaps[Array],
 ) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
-    """Return the squared norms of ∂L/∂W^Q and ∂L/∂W^K, and the token gradients that come through attention logits.
+    """Return the squared norms of ∂L/∂W^Q and ∂L/∂W^K, and the gradients that queries and keys pass to tokens.
 
     A gradient at the queries is a sum of keys. Their products are those sampled for the head, not their mean, the
     kernel.

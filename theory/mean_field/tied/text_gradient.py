@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient at one point of the network: its components along tokens and word embeddings, and noise.
+    """The gradient at one point of the network, as a sum of tokens, word embeddings, and independent noise.
 
     Attributes:
         tokens: layout of the tokens.
@@ -80,7 +80,7 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient's part along a branch's output and the gradient's products with the output.
+        """Split off the gradient's part along a branch's output: return its kernel, and its products with that output.
 
         For the output y, the second result is g_i·y_j/√d.
         """
