@@ -110,7 +110,7 @@ class MemberLayout(GroupLayout):
         return np.asarray(np.sqrt(squares[..., np.arange(len(twins)), twins] / (counts * counts[twins])))
 
     def _members(self) -> Array:
-        """Return the indicator matrix of tokens and their representatives, (members, r)."""
+        """Return a matrix that is 1 where a token belongs to a representative, and 0 elsewhere, (members, r)."""
         return np.equal(self.group[:, None], np.arange(len(self.groups.sizes))).astype(float)
 
 

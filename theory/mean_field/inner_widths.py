@@ -191,7 +191,7 @@ def feed_forward_widths(stack: Stack) -> InnerWidths:
 
 
 def _widths(stack: Stack, factor: float, energy: float, inside: float, shared: float = 0.0) -> InnerWidths:
-    """Return the finite-width corrections from inside a branch.
+    """Return the finite-width corrections from the hidden units or attention values of one branch.
 
     Args:
         stack: the network.

@@ -87,7 +87,7 @@ class GroupLayout(MatrixLayout):
         return np.eye(len(self.sizes))
 
     def root(self, kernel: Array) -> Array:
-        """Return a matrix square root of the kernel of the tokens that attend."""
+        """Return the Cholesky factor of the kernel matrix of the tokens that attend."""
         return cholesky(kernel)
 
     def keys(

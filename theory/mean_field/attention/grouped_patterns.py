@@ -71,7 +71,7 @@ class GroupedPatterns:
         )  # fmt: skip
 
     def at_rows(self, chosen: NDArray[np.intp]) -> GroupedPatterns:
-        """Return the sampled attention weights of some of the attending tokens only.
+        """Select the sampled attention weights of some of the attending tokens.
 
         Args:
             chosen: indices of the rows, (S r,), with equally many of each sequence in its order.

@@ -126,7 +126,7 @@ def _attend(
     softmaxed: Array,
     generator: np.random.Generator,
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
-    """Return the attended values, the attention weights after dropout, and the backward rule along the values.
+    """Return the attention outputs, the attention weights after dropout, and the backward pass through the values.
 
     Args:
         stack: the network.
@@ -218,7 +218,7 @@ def query_path(
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """Return the gradient components that the norms above removed, for one head."""
+    """Return one head's part of the gradient components that the norms above removed."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2
