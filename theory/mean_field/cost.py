@@ -142,7 +142,7 @@ def measured_seconds(
 
 
 def least_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
-    """Return the smallest number of attention samples that are predicted together."""
+    """Return the smallest number of attention samples in one batch."""
     text = text or (grouped and holds_words(stack))
     return 4 if text and stack.sequences != 2 else 2 * (1 + (not grouped and is_mirrored(stack)))
 

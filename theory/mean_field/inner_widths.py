@@ -142,7 +142,7 @@ class InnerWidths:
 
     @property
     def dropout_correction(self) -> float:
-        """The relative finite-width correction of a sub-layer, times d, from dropout.
+        """The relative finite-width correction of a sub-layer, times the width d, from dropout.
 
         A norm inside the branch does not change it.
         """
@@ -150,7 +150,7 @@ class InnerWidths:
 
     @property
     def fluctuation(self) -> float:
-        """The relative variance of the squared norm of the residual sum, times d.
+        """The relative variance of the squared norm of the residual sum, times the width d.
 
         It is 4 w (1 - w) + w^2 (2 + excesses).
         """

@@ -154,7 +154,7 @@ class TextLayout(GroupLayout):
 
     @property
     def one(self) -> TextLayout:
-        """The representatives of a single sequence; all sequences are alike."""
+        """The representative tokens of a single sequence; all sequences are alike."""
         each, layout = len(self.sizes) // self.sequences, cast(TextLayout, super().one)
         half = each // 2
         return replace(

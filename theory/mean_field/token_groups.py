@@ -199,7 +199,7 @@ class GroupLayout(MatrixLayout):
 
     @property
     def one(self) -> GroupLayout:
-        """The representatives of a single sequence; all sequences are alike."""
+        """The representative tokens of a single sequence; all sequences are alike."""
         each = len(self.sizes) // self.sequences
         return replace(
             self, count=self.count // self.sequences, sequences=1, places=self.places[:each], sizes=self.sizes[:each],
