@@ -1,4 +1,4 @@
-"""Check an optimizer: which parameters it holds, and how its steps change them."""
+"""Check a user's optimizer: which parameters it holds, and how its steps change these parameters."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The conditioned engine: a sampler of matrix products that never samples the weight matrices themselves.
+"""Sample random networks through products with their weight matrices, without sampling the matrices.
 
 Every product is with n rows.
 

@@ -104,7 +104,10 @@ class GradientNorms:
             )
 
     def put(self, name: str, position: int, value: Tensor) -> None:
-        """Store the squared gradient norm of one weight matrix, (draws,), at the matrix's position."""
+        """Store the squared gradient norm of one weight matrix at the matrix's position.
+
+        The shape is (draws,).
+        """
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:

@@ -24,7 +24,9 @@ class Scalar:
 
     @property
     def slope(self) -> Float[Tensor, " draws"]:
-        """The gradient of the loss with respect to a learned scalar, for each random network, (draws,).
+        """The gradient of the loss with respect to a learned scalar, for each random network.
+
+        The shape is (draws,).
 
         Raises:
             RuntimeError: no branch was pulled back since the latest step.
@@ -34,7 +36,10 @@ class Scalar:
         return self.gradient
 
     def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
-        """Add the gradient from one branch, (draws,), to the gradient of the learned scalar."""
+        """Add the gradient from one branch to the gradient of the learned scalar.
+
+        The shape is (draws,).
+        """
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def learn(self, rate: float, momentum: float, weight_decay: float) -> None:

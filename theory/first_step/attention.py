@@ -107,7 +107,7 @@ class FixedAttention(Branch):
         return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder".
 
@@ -235,7 +235,7 @@ class RandomAttention(Branch):
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder", except
         for W^O.

@@ -1,4 +1,4 @@
-"""Predict one optimizer step along the gradient of a batch of text: the loss decrease, and the critical learning rate.
+"""Predict one optimizer step for the gradient of a batch of text: the loss decrease and the critical learning rate.
 
 A batch has more positions than `first_step` can treat. Its gradient is a mean over positions plus noise. N positions
 represent both: each of them has as its label the mean of P/N labels of the text's law, for a batch of P positions. The
@@ -130,7 +130,7 @@ def batch_step(
     stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0, positions: int = POSITIONS,
     networks: int | None = None,
 ) -> BatchStep:  # fmt: skip
-    """Predict one optimizer step of all matrices along the gradient of a batch of text.
+    """Predict one optimizer step of all matrices for the gradient of a batch of text.
 
     Args:
         stack: the network, with the tokens of one sequence.

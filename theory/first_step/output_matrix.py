@@ -41,7 +41,7 @@ class WordSteps:
     along: Array
 
     def signs(self, deltas: Array) -> Array:
-        """Return samples of a coordinate of the input embeddings' change, if the optimizer takes sign steps.
+        """Return samples of the input embeddings' change, if the step is along the gradient's sign.
 
         The shape is (samples, N).
 

@@ -158,8 +158,6 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
 
     It is the mean of `gram` of r with itself, (1, N, N), given which positions count.
 
-    It is the mean of `gram` of r with itself, (1, N, N).
-
     Args:
         stack: the network.
         output: kernel of the output matrix's input, (N, N).

@@ -67,7 +67,7 @@ def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], varian
 
 
 def residual_energy_gap(width: int) -> sp.Expr:
-    """Return the mean squared length after a residual sum, minus those of its two terms: 0.
+    """Return 0: the mean squared length after adding a random branch, minus the two terms' squared lengths.
 
     It is E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries.
 
@@ -146,7 +146,9 @@ def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
 
 
 def pre_ln_index_excess() -> sp.Expr:
-    """Return by how much Lemma 2's lower bound is wrong after layer 1, divided by d, if layers count from 1.
+    """Return by how much Lemma 2's lower bound exceeds the exact value at layer 1, divided by the width d.
+
+    This is so if layers count from 1.
 
     The paper's x_l enters layer l, so it has passed l − 1 layers; its bound (1 + l/2) d counts l.
 
