@@ -43,7 +43,7 @@ def says_norm(part: nn.Module) -> bool:
 
 
 def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
-    """Measure how a norm's output depends on the scale of its input, and how its epsilon should change this.
+    """Measure how a norm's output depends on the scale of its input, compared with the effect of its epsilon.
 
     Returns:
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 for a norm, 1 for the identity. "norm_epsilon": the

@@ -46,9 +46,7 @@ class OptimizerWatch:
         self._hold()
 
     def step(self) -> None:
-        """Take one step of the user's optimizer along the current gradients, and record rates and gradients.
-
-        The rates are learning rates.
+        """Take one step of the user's optimizer, and record the learning rates and the gradients.
 
         Raises:
             ProbeError: the optimizer fails.

@@ -148,7 +148,7 @@ class MapEngine(ABC):
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """Return the product of rows with the next random matrix of a role, which can be differentiated once.
+        """Multiply rows by the next random matrix of a role; the product can be differentiated once.
 
         `gradients` gets the matrix's squared gradient norm.
         """

@@ -68,7 +68,7 @@ class ScalarUse:
     def pullback(
         self, gradient: Float[Tensor, "draws rows width"]
     ) -> tuple[Float[Tensor, "draws rows width"], Float[Tensor, " draws"]]:
-        """Return the gradient times the learned scalar, and this branch's squared part of the scalar's gradient.
+        """Return the gradient times the learned scalar, and the square of this branch's part in the scalar's gradient.
 
         Raises:
             RuntimeError: no rows were multiplied.

@@ -330,7 +330,9 @@ class RandomAttention(Branch):
         return np.asarray(self.pass_through_heads(*parts).mean(-3))
 
     def pass_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """Pass coefficients or energies of values, queries and keys on to the outputs of every attention head.
+        """Return how changes of values, queries and keys change the output of every attention head.
+
+        The changes are given as coefficients or energies.
 
         Args:
             of_values: coefficients or energies of values, (..., heads or 1, N, N).
@@ -447,7 +449,7 @@ class RandomAttention(Branch):
 
 
 def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
-    """Return the factor by which differences between heads reduce the effect of a sign step, at every position.
+    """Return the factor by which differences between heads weaken a step along the gradient's sign.
 
     It is √(gain of sign steps at a position / their gain if all Gram matrices were equal to their means), (N,).
 

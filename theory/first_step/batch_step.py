@@ -106,7 +106,7 @@ class BatchStep:
         return curvature - gain, float(np.hypot(ERRORS["gain"] * gain, ERRORS["curvature"] * curvature))
 
     def rescaled(self, scale: float) -> Self:
-        """Return the predicted step after all entries of the tangent kernel are multiplied by a factor.
+        """Return the predicted step for a neural tangent kernel that is larger by a given factor.
 
         Few positions share more than the sequences of a batch do. The factor is the squared gradient of the batch
         divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other

@@ -55,7 +55,7 @@ class TokenMotion:
     energy: Array
 
     def scaled(self, factor: Number) -> "TokenMotion":
-        """Return the change of all tokens after a multiplication by a number, of which the square is given."""
+        """Return the change of all tokens multiplied by a number, which is given by its square."""
         return TokenMotion(self.coefficients * factor, self.overlaps * factor, self.energy * factor)
 
     def through(self, gain: float, widths: float, role: str, steps: Steps, gradients: Gradients) -> "TokenMotion":
@@ -127,5 +127,5 @@ def inverse(kernel: Array) -> Array:
 
 
 def sample_mean(left: Array, other: Array) -> Array:
-    """Return, for two arrays with one sample a row, the mean products of every pair of columns."""
+    """Return the mean products of two arrays' columns over samples, where each row is one sample."""
     return np.asarray(left.mT @ other / left.shape[-2])

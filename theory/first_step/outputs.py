@@ -140,7 +140,7 @@ def pattern_count(stack: Stack, patterns: int | None = None) -> int:
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:
-    """Return inner products, between positions, of two sets of gradients at the output tokens, symmetrized.
+    """Return symmetrized inner products, between positions, of two sets of gradients at the output tokens.
 
     The shape is (M, N, N) for M networks.
 

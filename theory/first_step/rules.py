@@ -52,7 +52,10 @@ class MatrixUse:
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether a matrix multiplies Gaussian tokens, not hidden units, and its gradients pass no slopes."""
+        """Return whether a matrix's inputs are Gaussian tokens instead of hidden units.
+
+        No factors then multiply its gradients.
+        """
         return self.factors is None and self.role != "W2"
 
     def below(self, gradient: Array) -> Array:

@@ -17,9 +17,9 @@ from theory.paper.theorem1 import ALPHA, delta, epsilon, low_tail, probability
 
 
 def positive_part_identity() -> sp.Expr:
-    """Return 0: the identity of positive parts on which the corrected form of Lemma 5 rests.
+    """Check the identity of positive parts on which the corrected form of Lemma 5 rests.
 
-    It is (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y.
+    The result is (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero.
 
     >>> positive_part_identity()
     0
