@@ -1,4 +1,4 @@
-"""Verdicts on appendix F's claims about gradients over the layers."""
+"""The verdicts on the claims of Appendix F about gradient norms over the layers."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from theory.paper.claims import CLAIMS
 
 
 def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim F1: the slope of ln‖∂L/∂W^{2,l}‖ over the layer l in Post-LN, against ln(3/2)/2 per layer."""
+    """Judge claim F1: the slope of ln‖∂L/∂W^{2,l}‖ over the layer number l in Post-LN, against ln(3/2)/2 per layer."""
     cell = _deepest(cells, "post")
     if cell is None:
         return []
@@ -38,7 +38,7 @@ def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim F2: the exponent of ‖∂L/∂W^{2,l}‖ in l in Pre-LN, over the upper two thirds of the layers."""
+    """Judge claim F2: the exponent of ‖∂L/∂W^{2,l}‖ in the layer number l in Pre-LN, over the upper two thirds."""
     cell = _deepest(cells, "pre")
     if cell is None:
         return []
@@ -95,7 +95,7 @@ def _wide(samples: Samples) -> bool:
 
 
 def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
-    """Select one network per placement for figures of its profile: the deepest, wide and unrelaxed if possible."""
+    """Select one network of each placement for figures over the layers, if possible a deep, wide one of the paper."""
     best: dict[str, Samples] = {}
     for s in sorted(
         cells, key=lambda s: (s.cell.text is None, _wide(s), not s.stack.relaxed, s.stack.depth, s.stack.width)

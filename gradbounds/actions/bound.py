@@ -1,4 +1,4 @@
-"""The view `gradbounds predict --bound`: Theorem 1 for one Stack, in numbers and plain words."""
+"""The view `gradbounds predict --bound`: Theorem 1 for one network, in numbers and in words."""
 
 import math
 
@@ -15,7 +15,7 @@ _HANGING = " " * 13
 
 
 def theorem1(stack: Stack, *, latex: bool = False) -> Result:
-    """Compute Theorem 1 for a network of the paper's setting: the bound, the prediction and their ratio.
+    """Compute Theorem 1's upper bound for a network of the paper, the predicted gradient norm, and bound / prediction.
 
     Raises:
         ValueError: the network is outside the paper's setting.

@@ -1,4 +1,4 @@
-"""The command `gradbounds claims`: statements of papers, their derivations and their measurements."""
+"""The command `gradbounds claims`: statements of papers, with their derivations and measurements."""
 
 import textwrap
 from collections import Counter
@@ -21,7 +21,7 @@ _STEPS, _ROWS = 4, 4
 
 
 def list_claims() -> Result:
-    """List every claim with its committed verdicts."""
+    """List all claims, with the verdicts that are stored in the repository."""
     verdicts = _committed()
     load_entry_points()
     width, lines = prose_width(), list[str]()
@@ -44,7 +44,7 @@ def list_claims() -> Result:
 
 
 def draw_published(name: str, path: Path) -> Result:
-    """Draw the published points of a claim's source over theory, which takes seconds, and name the file.
+    """Draw the points that a claim's source published over the prediction, and return the name of the picture's file.
 
     Raises:
         ValueError: the claim is unknown, none of its source's figures was read, or the file cannot be written.
@@ -128,7 +128,7 @@ def _apart(verdicts: Sequence[Verdict]) -> str:
 
 
 def explain(name: str, *, everything: bool = False) -> Result:
-    """Explain one claim: statement, assumptions, derivation, where it is tight, and its measurements.
+    """Explain one claim: its statement, assumptions, derivation, cases of equality, and measurements.
 
     Args:
         name: id of the claim, or its place in the paper, such as "Theorem 1".

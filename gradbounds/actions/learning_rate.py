@@ -35,7 +35,7 @@ small changes of logits and weights.
 
 @dataclass(frozen=True, slots=True)
 class RateOfStep:
-    """The effect of one step of an optimizer at one learning rate."""
+    """The predicted effect of an optimizer's first step at one learning rate."""
 
     optimizer: Optimizer
     rate: float
@@ -43,12 +43,12 @@ class RateOfStep:
 
     @property
     def logits(self) -> float:
-        """Return the change of the logits: the root mean square over all, or over labels' logits if that is larger."""
+        """Return the root mean square change of the logits in step 1: of all logits, or of the labels' if larger."""
         return self.rate * self.step.logit_move
 
     @property
     def update(self) -> tuple[str, float]:
-        """Return the matrix with the largest relative update, and that update."""
+        """Return the name of the matrix with the largest relative update in step 1, and this update's size."""
         by_matrix = {
             role if not np.ndim(values) else f"{role} of layer {layer}": float(value)
             for role, values in self.step.relative_updates.items()
@@ -59,7 +59,7 @@ class RateOfStep:
 
     @property
     def region(self) -> str:
-        """Say whether the quadratic model of the loss holds at this learning rate."""
+        """Describe in words whether the quadratic approximation of the loss holds at this learning rate."""
         over = [
             sum(value > limit for limit in limits)
             for value, limits in ((self.logits, _LOGITS), (self.update[1], _UPDATES))
@@ -67,7 +67,7 @@ class RateOfStep:
         return (INSIDE, EDGE, _BEYOND)[max(over)]
 
     def row(self) -> dict[str, Any]:
-        """Return all numbers of the step as one row of a table."""
+        """Return all predicted numbers of step 1 as one row of a table."""
         change, error = self.step.change(self.rate)
         name, update = self.update
         return {
@@ -81,7 +81,7 @@ def predict_rate(
     asked: Asked, batch: int, of: Description, rate: float, optimizers: Sequence[Optimizer], *,
     warmup_steps: int | None = None,
 ) -> Result:  # fmt: skip
-    """Predict the effect of step 1 at a learning rate, and the step of a warm-up that passes the critical rate.
+    """Predict the effect of step 1 at a learning rate, and when a warm-up exceeds the critical learning rate.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -123,7 +123,7 @@ def predict_rate(
 
 
 def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
-    """Return the squared gradient of the batch divided by SGD's gain; None without a prediction of the batch."""
+    """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate."""
     try:
         squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
     except ValueError:  # no rule for a batch of this text, or it takes long

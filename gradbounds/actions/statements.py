@@ -1,4 +1,4 @@
-"""The views `gradbounds verify --source` and `--claims`: statements of a file, sampled, predicted and judged."""
+"""The views `gradbounds verify --source` and `--claims`: predict, sample and judge the claims in a file."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def verify_claims(
     workers: int = 1,
     max_time: str | None = None,
 ) -> Result:
-    """Predict, sample and judge claims, each by the decision rule of its kind.
+    """Predict, sample and judge a list of claims; each kind of claim has its own rule of decision.
 
     Args:
         claims: claims, or a file of claims.
@@ -106,7 +106,7 @@ def _differences(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def about_verdict(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
-    """Return remarks on a claim; if it fails, also the part that its derivation leaves out, and the correction."""
+    """Return the remarks on a claim as lines of text; for a claim that fails, also its gap and its correction."""
     fails = any(v.claim == claim.id and v.verdict == "fails" for v in verdicts)
     lines = [f"{claim.id} leaves out: {claim.left_out}"] if fails and claim.left_out else []
     lines += [f"{claim.id} corrected: {claim.corrected}"] if fails and claim.corrected else []
@@ -176,7 +176,7 @@ def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
 
 
 def verify_source(name: str, out: Path | None, *, workers: int = 1, max_time: str | None = None) -> Result:
-    """Judge the claims of one source that ships with gradbounds, or of all sources.
+    """Judge the claims of one paper that ships with gradbounds, or of all such papers.
 
     Raises:
         ValueError: there is no such source, or as in `verify_claims`.

@@ -1,4 +1,4 @@
-"""The flags of `gradbounds predict`."""
+"""The command-line flags of `gradbounds predict`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +96,7 @@ class Predict(ModelFlags):
     warmup_steps: Annotated[int | None, optional("steps of a linear warm-up; requires --learning-rate", "N")] = None
 
     def run(self) -> "Result":
-        """Predict the network, in the view that the flags choose.
+        """Predict a network, and print the view of the result that the flags choose.
 
         Raises:
             ValueError: flags exclude each other, or the network is not what they ask for.

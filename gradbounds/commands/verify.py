@@ -1,4 +1,4 @@
-"""The flags of `gradbounds verify` and `gradbounds check`."""
+"""The command-line flags of `gradbounds verify` and `gradbounds check`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Verify(WithJson):
     workers: Annotated[int | None, optional("number of processes", "N", "one per core; 1 for statements")] = None
 
     def run(self) -> "Result":
-        """Sample and judge the experiment or the claims, and return the verdicts.
+        """Sample the default experiment or a file's claims, and return the verdicts.
 
         Raises:
             ValueError: flags exclude each other, or a file is ill-formed.
@@ -99,7 +99,7 @@ class Check(WithJson):
     ] = False
 
     def run(self) -> "Result":
-        """Judge a run's samples and return the verdicts, or the differences between two runs.
+        """Judge the samples of a run and return its verdicts, or the differences between two runs.
 
         Raises:
             ValueError: there is no run, or flags exclude each other.

@@ -1,4 +1,7 @@
-"""The readers for all families of published models: fields that each family always has, and rules for its own keys."""
+"""The readers of configuration files for all supported model families, such as Llama or GPT-2.
+
+A family has fields that are always the same, and rules for its own keys.
+"""
 
 from typing import Any
 

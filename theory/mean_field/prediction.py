@@ -1,4 +1,4 @@
-"""Predictions of all quantities: the recursion, averaged over windows of text and over attention samples."""
+"""Predictions of gradient norms and activations: the recursion, averaged over texts and attention samples."""
 
 import math
 import os
@@ -61,7 +61,9 @@ _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction(NamedArrays):
-    """The predicted means of all quantities by name: shape () or, per layer, (L,) with layer l at index l - 1.
+    """The predicted mean of every quantity, by name: one number, or one number for each layer.
+
+    Arrays have the shape () or, per layer, (L,), with layer l at index l - 1.
 
     Attributes:
         stack: the network.
@@ -77,7 +79,7 @@ class Prediction(NamedArrays):
         return f"<Prediction of {self.stack!r}: {len(self)} quantities>"
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per layer and one column per quantity; row 0 has those of the whole network."""
+        """Return a table with one row per layer and one column per quantity; row 0 is for the whole network."""
         import pandas as pd  # late: predictions need none of it
 
         columns, layers = {}, self.stack.most_layers
@@ -193,7 +195,7 @@ def predict_sequences(
     grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
     memory: float | None = None, coarse: bool = False,
 ) -> Prediction:  # fmt: skip
-    """Predict squared gradient norms for two sequences, split into a part within sequences and a shared part.
+    """Predict squared gradient norms for two sequences, as sums within each sequence and between the two.
 
     Arguments are those of `predict`, and `coarse` as in `noise_scale`.
 
@@ -364,7 +366,7 @@ def predicted_seconds(
     stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False,
     text: TextLaw | None = None, coarse: bool = False,
 ) -> float:  # fmt: skip
-    """Return the estimated processor seconds of `predict` on this machine, from timing a smaller network.
+    """Estimate the processor seconds of `predict` on this machine by timing a smaller network.
 
     Args:
         stack: the network.

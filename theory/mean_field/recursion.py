@@ -1,4 +1,4 @@
-"""The exact large-width recursion, forward and backward, for the quantities of a random stack.
+"""The exact large-width recursion for activations and gradients of a random network, forward and backward.
 
 The state is a pair of kernels over tokens: Q_ij = x_i·x_j/d forward and G_ij = E⟨∂L/∂x_i, ∂L/∂x_j⟩ backward.
 As d grows at fixed n and L the pair closes: each weight acts forward on Q and backward on G as an independent
@@ -67,7 +67,9 @@ Quantities = dict[str, Number | list[Number]]
 def recursion(
     stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
-    """Return every predicted quantity by name, with the batch of the inputs along the last axis.
+    """Run the forward and the backward pass, and return every predicted quantity by name.
+
+    The last axis of each quantity is the batch of the inputs.
 
     Args:
         stack: the network.
@@ -86,7 +88,9 @@ def quantities_of(
     generator: np.random.Generator,
     share: Kernel | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the quantities of `recursion` after a forward pass, which can be used for several backward passes.
+    """Run the backward pass after a given forward pass, and return every predicted quantity by name.
+
+    One forward pass can serve several backward passes.
 
     Args:
         stack: the network.
@@ -170,7 +174,9 @@ def gradients_from(
     generator: np.random.Generator,
     output: Callable[[Kernel], Kernel],
 ) -> Quantities:
-    """Return E‖∂L/∂W‖² of every matrix, by `grad_sq_` and role, for a loss other than the cross-entropy.
+    """Predict the squared gradient norm of every matrix for a loss other than the cross-entropy.
+
+    A name is `grad_sq_` and the role of the matrix.
 
     Args:
         stack: the network, with untied embeddings.

@@ -1,4 +1,4 @@
-"""Attention with random queries and keys over thousands of tokens, computed for a few representatives of token groups.
+"""Attention with random queries and keys over thousands of tokens, computed for a few representative tokens.
 
 The module has the rule of the attention branch. Its attention weights are sampled by `grouped_patterns`, for every
 sequence separately.
@@ -38,7 +38,9 @@ _LEAST_TURNING = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attended:
-    """The inner products of attended values for all pairs of rows, (batch, R, R).
+    """The inner products of two tokens' attention outputs before W^O, and the terms that they consist of.
+
+    Arrays have the shape (batch, R, R) for R tokens, unless another one is given.
 
     Attributes:
         out: kernel of attended values.
@@ -53,14 +55,14 @@ class Attended:
     of_words: Array
 
     def at_rows(self, chosen: NDArray[np.intp]) -> Attended:
-        """Return the inner products for some of the rows."""
+        """Return the inner products of the attention outputs of some of the tokens only."""
         pairs = (..., chosen[:, None], chosen)
         return Attended(self.out[pairs], self.leaning_term[pairs], self.varying[pairs], np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedAttention:
-    """The attention branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O for representatives of token groups.
+    """The attention branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, for tokens that represent groups of tokens.
 
     Attributes:
         stack: the network.
@@ -77,7 +79,9 @@ class GroupedAttention:
     unlike: Array | None = None
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        """Apply the branch to the kernel of the representatives, (batch, r, r).
+        """Propagate the inner products of representative tokens through the attention branch.
+
+        They have the shape (batch, r, r).
 
         Args:
             tokens: layout of the representatives.
@@ -94,15 +98,15 @@ class GroupedAttention:
         return forward.out * head_gain(self.stack, "W"), pullback, recorded
 
     def of_members(self, tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        """Apply the branch to the kernel of several followed tokens per group, (batch, members, members).
+        """Propagate the inner products of several tokens of every group through the attention branch.
 
-        Each followed token has its own query. Keys and values are the part common to all tokens of a group. If one
+        Each of these tokens has its own query. Keys and values are the part common to all tokens of a group. If one
         pair's product were used for all pairs of its groups, the deviation of that pair would count as often as there
         are pairs, and the products would not be a kernel.
 
         Args:
-            tokens: layout of the followed tokens.
-            kernel: kernel of the branch's input.
+            tokens: layout of the computed tokens.
+            kernel: kernel of the branch's input, (batch, members, members).
 
         Returns:
             The kernel of the output, the backward rule, and recorded statistics.
