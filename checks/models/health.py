@@ -379,7 +379,7 @@ def _steps_apart(
     the faults of the layers after it; the layers before it are compared with one another. Branches after norms add
     equal amounts, so their factor is large where the stream is small: a larger factor counts if the added amount is
     larger too. A factor on the stream keeps only a share of the input's energy, the share that follows the input's
-    scale; the added amount is then what exceeds the nearest layers' share. An output of another shape than its input
+    scale. The added amount is then what exceeds the nearest layers' share. An output of another shape than its input
     (not `same`), as where a pyramid widens, is another stream. Each item is the layer, the layer to blame, and the
     logarithm of the ratio of factors.
     """
