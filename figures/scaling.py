@@ -75,7 +75,7 @@ def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = 
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
-    """Return a title with the fixed sizes of a series of networks, in the paper's letters."""
+    """Return a title with the fixed sizes of a series of networks, in the paper's symbols."""
     first, last = rows.iloc[0], rows.iloc[-1]
     other = f"$L = {first['depth']}$" if against == "width" else f"$d = {first['width']}$"
     ratio = first["vocab"] / first["width"]

@@ -26,9 +26,9 @@ def optional(about: str, metavar: str | None, default: str = "") -> Any:
 
 
 LOGGED_AS = optional(
-    "units of the logged numbers; requires --logged",
+    "how the logged numbers were computed; requires --logged",
     "mean|sum|norm|square|unclipped|clipped:C [...]",
-    default="from the column names, otherwise: mean norm unclipped",
+    default="from the names in the log, else mean norm unclipped",
 )
 """The flag `--logged-as` of commands that read a log."""
 

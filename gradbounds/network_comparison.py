@@ -45,7 +45,7 @@ def comparison_lines(
         rows.append([matrix_name(name), *_end_texts(both, ratio=True), *_end_texts(both, ratio=False)])
     (loss, norm), (loss_changed, norm_changed) = _whole(table, value), _whole(other, "predicted")
     return [
-        "", f"Theory with {', '.join(changes)}, {at} (columns 'changed': with this change)", *table_lines(heads, rows),
+        "", f"Predictions {at}, without and (columns 'changed') with {', '.join(changes)}", *table_lines(heads, rows),
         f"  loss {loss:.4g}, changed {loss_changed:.4g}; gradient norm of all matrices {norm:.4g}, changed "
         f"{norm_changed:.4g}",
     ]  # fmt: skip

@@ -469,12 +469,17 @@ def drawn_lines(notes: Sequence[Note]) -> list[str]:
     )
     lacks = [f"The file does not set {lacking}; these are the defaults of its class."] if lacking else []
     others = [
-        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization: "
-        f"--drawn-by {name}."
+        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization; "
+        f"--drawn-by {name} predicts it."
         for name in other_codes(notes)
     ]
     drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
-    return [*lacks, *drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
+    return [
+        *lacks,
+        *drawn,
+        *(f"{note}; --depth-scaling none predicts that." for note in notes if note.what == "older"),
+        *others,
+    ]
 
 
 def other_codes(notes: Sequence[Note]) -> list[str]:
@@ -494,7 +499,7 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
     return [
         *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
         *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
-        *([f"Fields that change nothing at initialization: {neutral}."] if neutral else []),
+        *([f"Fields of the configuration without effect at initialization: {neutral}."] if neutral else []),
     ]
 
 

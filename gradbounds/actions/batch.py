@@ -220,7 +220,10 @@ def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
 def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     """State the noise scale in sequences, or explain why it is infinite."""
     if math.isfinite(sequences):
-        return f"Noise scale of the matrices: {sequences:.4g} sequences."
+        return (
+            f"Noise scale of the matrices: {sequences:.4g} sequences; "
+            "the gradient norm of a much larger batch hardly depends on its size."
+        )
     of_text = "; repeated tokens of a text change this result (--text)" if law is None else ""
     return (
         "Noise scale of the matrices: none. Gradients of two sequences have no common part, so that a larger batch "
@@ -328,17 +331,16 @@ def _of_law(law: TextLaw) -> list[str]:
     """State how often tokens and labels repeat."""
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
-        return [f"Probability that two positions have equal tokens: {law.across:.3g}; equal labels: the same."]
-    return [
-        f"Probability of equal tokens: {law.within:.3g} within a sequence, {law.across:.3g} in different sequences.",
-        f"Probability of equal labels: {law.same_word_labels:.3g} after equal tokens, "
-        f"{law.other_word_labels:.3g} after different ones.",
-    ] + (
-        [
-            "Equal labels within a sequence: {:.3g} after equal tokens, {:.3g} after different ones.".format(
-                *law.labels_within
-            )
+        return [
+            f"Two tokens are equal with probability {law.across:.3g}, and two labels with probability {law.across:.3g}."
         ]
+    return [
+        f"Two tokens of a sequence are equal with probability {law.within:.3g}, and two tokens of different sequences "
+        f"with probability {law.across:.3g}.",
+        f"Two labels are equal with probability {law.same_word_labels:.3g} after equal tokens, "
+        f"and {law.other_word_labels:.3g} after different tokens.",
+    ] + (
+        ["In one sequence, these two probabilities are {:.3g} and {:.3g}.".format(*law.labels_within)]
         if law.labels_within
         else []
     )
@@ -362,11 +364,11 @@ def _name(name: str) -> str:
 
 def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:
     """State which parameters the gradient norm includes."""
-    tied = " which is also the embedding table," if embeddings == "tied" else ""
+    tied = " (which is also the embedding table)" if embeddings == "tied" else ""
     if family is None:
         return (
-            f"Included in the norm: matrices of all layers, the output matrix,{tied} but no biases, gains or "
-            "embedding tables."
+            f"The gradient norm includes the matrices of all layers and the output matrix{tied}, "
+            "but no biases, gains or embedding tables."
         )
     biases = [name.removeprefix("bias_") for name in vectors if name.startswith("bias_")]
     of_matrices = f"biases of {', '.join(biases)}" if biases else "no biases of matrices"
@@ -374,6 +376,6 @@ def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> st
         of_matrices = f"no biases of matrices (unknown for {family})"
     others = [_NAMES[name] for name in vectors if name in _NAMES]
     return (
-        f"Included in the norm: matrices of all layers, the output matrix,{tied} {', '.join(others)}, and "
+        f"The gradient norm includes the matrices of all layers, the output matrix{tied}, {', '.join(others)}, and "
         f"{of_matrices}."
     )

@@ -41,7 +41,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
-    lines = ["critical rate: learning rate 2 g.u/u'Gu; above it, step 1 raises the quadratic (Gauss-Newton) loss."]
+    lines = ["critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss, 2 g.u/u'Gu."]
     if has_draws:
         draws = int(table["draws"].max())
         lines.append(

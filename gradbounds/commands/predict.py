@@ -53,7 +53,7 @@ class Predict(ModelFlags):
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
-    all: Annotated[bool, optional("print every layer; --first-step: growth by size", None)] = False
+    all: Annotated[bool, optional("print every layer; with --first-step, exponents in every size", None)] = False
     compare: Annotated[
         tuple[str, ...],
         optional("also predict the network with changed fields; + begins another network", "FIELD=VALUE [...]"),
@@ -81,7 +81,7 @@ class Predict(ModelFlags):
         optional(
             "text of --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
             "TEXT",
-            default="english, or zipf:1 below 32,000 tokens",
+            default="english, or zipf:1 for vocabularies below 32,000",
         ),
     ] = None
     logged: Annotated[

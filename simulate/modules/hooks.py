@@ -119,7 +119,7 @@ class ModuleRecorder:
 
 
 def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str, bool] | None:
-    """Return the first innermost module whose output is not finite, and whether its input already was not.
+    """Find the first innermost module with an output that is not finite, and whether its input was finite.
 
     Minus infinity does not count, because it is used as a mask. The result is None if all outputs are finite.
 

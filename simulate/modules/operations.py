@@ -1,4 +1,4 @@
-"""Record statistics of attention and activation functions in any module, where it calls torch's functions.
+"""Record statistics of attention and activations in any module, when the module calls torch's own functions.
 
 Attention weights are outputs of `softmax` that a matrix product then multiplies by values, or the weights that
 `scaled_dot_product_attention` computes from its arguments. Code that computes attention in another way is not seen.

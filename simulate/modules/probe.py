@@ -153,7 +153,7 @@ def probe(
 
 
 def frame_of(rows: Sequence[tuple[object, ...]]) -> pd.DataFrame:
-    """Return measured rows as a data frame, with texts as Python strings, which pandas selects by faster.
+    """Return measured rows as a data frame whose texts are Python strings, because pandas selects these faster.
 
     The columns are `COLUMNS`.
     """

@@ -77,7 +77,7 @@ def drawn_rows(stack: Stack) -> list[tuple[int, int]]:
 
 
 def without_gram(stack: Stack) -> str:
-    """Return an error text with the network field that the Gram engine does not support; "" if it supports all."""
+    """Return an error text with a network field that the Gram engine does not support; "" if it supports all."""
     most = max(columns(stack))
     means = stack.attention_dropout == 0.0 and not stack.query_key_scale and stack.mask == "none"
     split = stack.output_projection == "identity" and (not means or stack.key_heads != stack.heads)

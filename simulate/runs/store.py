@@ -71,7 +71,7 @@ class Run:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The request that another sweep must repeat to continue this run; empty if it was not saved."""
+        """The settings that another sweep must repeat to continue this run; empty if they were not saved."""
         return self.manifest.get("request", {})
 
     @classmethod
@@ -88,7 +88,7 @@ class Run:
     def create(
         cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
     ) -> "Run":
-        """Create a run folder, or continue the run in the folder if its request is the same.
+        """Create a run folder, or continue the run in the folder if it has the same settings (its `request`).
 
         Args:
             folder: the path of the run folder.

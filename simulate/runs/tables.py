@@ -86,7 +86,7 @@ _OWN_IS_NULL = {"own": "null"}
 
 
 def marked(rows: pa.Table) -> pa.Table:
-    """Mark rows before they are written: fields left at the LayerNorm placement's default become null.
+    """Replace fields that are left at the LayerNorm placement's default by null, before rows are written.
 
     Such a field is `branch_scale`.
     """
@@ -94,7 +94,7 @@ def marked(rows: pa.Table) -> pa.Table:
 
 
 def with_nulls(rows: pa.Table) -> pa.Table:
-    """Return rows from a file, with null for fields left at the LayerNorm placement's default.
+    """Return a file's rows, with null for every field that is left at the LayerNorm placement's default.
 
     Older files have 0 in such fields, which becomes null.
     """

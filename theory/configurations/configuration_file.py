@@ -43,8 +43,6 @@ def stack_from_config(
 ) -> tuple[Stack, tuple[Note, ...]]:
     """Return the network that a model's configuration file describes, with the model's own initialization.
 
-    The initialization is that of the model's class in transformers or of a training framework.
-
     Args:
         config: a Hugging Face `config.json`, as its fields or its path, or the arguments of nanoGPT's `GPTConfig`.
         like: the name of a published model, instead of config.

@@ -74,7 +74,7 @@ def has_zero_matrices(stack: Stack) -> bool:
 
 
 def keeps_means(stack: Stack) -> bool:
-    """Return whether sinusoidal positions give gradients a component along the mean over coordinates.
+    """Return whether sinusoidal positions cause a gradient component that is equal in all coordinates.
 
     Norms remove it, except where they centre after a branch whose input had a mean.
     """
@@ -84,7 +84,7 @@ def keeps_means(stack: Stack) -> bool:
 
 
 def sees_overlaps(stack: Stack) -> bool:
-    """Return whether cross-attention with a shared query and key matrix depends on token and encoder overlaps.
+    """Return whether cross-attention with a shared query-key matrix depends on overlaps of tokens and encoder.
 
     The overlaps between tokens and encoder output are of order one.
     """
@@ -119,7 +119,7 @@ def has_unlike_layers(stack: Stack) -> bool:
 
 
 def is_plain(stack: Stack) -> bool:
-    """Return whether the loss's Hessian can be predicted: whether the network has the plain layers that this needs.
+    """Return whether a network has the plain layers for which the loss's Hessian can be predicted.
 
     The Dyson equation of the Hessian is derived for these layers.
 

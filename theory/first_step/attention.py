@@ -107,7 +107,7 @@ class FixedAttention(Branch):
         return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder".
 
@@ -235,7 +235,7 @@ class RandomAttention(Branch):
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder", except
         for W^O.
@@ -330,7 +330,9 @@ class RandomAttention(Branch):
         return np.asarray(self.pass_through_heads(*parts).mean(-3))
 
     def pass_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """Pass coefficients or energies of values, queries and keys on to the outputs of every attention head.
+        """Return how changes of values, queries and keys change the output of every attention head.
+
+        The changes are given as coefficients or energies.
 
         Args:
             of_values: coefficients or energies of values, (..., heads or 1, N, N).
@@ -447,7 +449,7 @@ class RandomAttention(Branch):
 
 
 def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
-    """Return the factor by which differences between heads reduce the effect of a sign step, at every position.
+    """Return the factor by which differences between heads weaken a step along the gradient's sign.
 
     It is √(gain of sign steps at a position / their gain if all Gram matrices were equal to their means), (N,).
 

@@ -1,4 +1,4 @@
-"""Predict one optimizer step along the gradient of a batch of text: the loss decrease, and the critical learning rate.
+"""Predict one optimizer step for the gradient of a batch of text: the loss decrease and the critical learning rate.
 
 A batch has more positions than `first_step` can treat. Its gradient is a mean over positions plus noise. N positions
 represent both: each of them has as its label the mean of P/N labels of the text's law, for a batch of P positions. The
@@ -106,7 +106,7 @@ class BatchStep:
         return curvature - gain, float(np.hypot(ERRORS["gain"] * gain, ERRORS["curvature"] * curvature))
 
     def rescaled(self, scale: float) -> Self:
-        """Return the predicted step after all entries of the tangent kernel are multiplied by a factor.
+        """Return the predicted step for a neural tangent kernel that is larger by a given factor.
 
         Few positions share more than the sequences of a batch do. The factor is the squared gradient of the batch
         divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other
@@ -130,7 +130,7 @@ def batch_step(
     stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0, positions: int = POSITIONS,
     networks: int | None = None,
 ) -> BatchStep:  # fmt: skip
-    """Predict one optimizer step of all matrices along the gradient of a batch of text.
+    """Predict one optimizer step of all matrices for the gradient of a batch of text.
 
     Args:
         stack: the network, with the tokens of one sequence.

@@ -42,7 +42,7 @@ class Embeddings(Branch):
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes the input embeddings: as a weighted sum of the gradients at all inputs.
+        """Return the change of the input embeddings in one optimizer step, as a weighted sum of input gradients.
 
         The weights are the coefficients C by table; a row's gradient is the sum over its tokens.
         """
@@ -57,9 +57,9 @@ class Embeddings(Branch):
         }  # fmt: skip
 
     def sign_deviations(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
-        """Sample the part of a sign step's effect on the inputs that is not along the gradients.
+        """Return samples of the inputs' changes in a step along the gradient's sign, without the mean part.
 
-        The samples are of the difference between the tables' sign steps and C Δ, as "beyond", (samples, N).
+        The mean part is C Δ, along the gradients. The samples are "beyond", (samples, N).
 
         Args:
             deltas: samples of the gradients Δ, (samples, N).

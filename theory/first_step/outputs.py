@@ -140,7 +140,7 @@ def pattern_count(stack: Stack, patterns: int | None = None) -> int:
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:
-    """Return inner products, between positions, of two sets of gradients at the output tokens, symmetrized.
+    """Return symmetrized inner products, between positions, of two sets of gradients at the output tokens.
 
     The shape is (M, N, N) for M networks.
 
@@ -157,8 +157,6 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
     """Return the exact mean, over networks, of the inner products between loss gradients at the output tokens.
 
     It is the mean of `gram` of r with itself, (1, N, N), given which positions count.
-
-    It is the mean of `gram` of r with itself, (1, N, N).
 
     Args:
         stack: the network.

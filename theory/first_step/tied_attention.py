@@ -96,7 +96,7 @@ class TiedRandomAttention(RandomAttention):
         return returned.through(gain(stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C, (..., heads or 1, N, N), and (..., N, N) for W^O.
         """

@@ -119,9 +119,9 @@ class Units(Branch):
         return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
     def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
-        """Return samples of the part of a sign step's effect on hidden units that is not along the gradients.
+        """Return samples of hidden units' changes in a step along the gradient's sign, without the mean part.
 
-        The part is the difference between sign steps and C Δ, over all matrices, as "beyond", (samples, N).
+        The mean part is C Δ, along the gradients; the samples are over all matrices, as "beyond", (samples, N).
         """
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
@@ -201,7 +201,7 @@ class FeedForward(Branch):
         return of_units.through(role_gain, widths, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each MLP matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each MLP matrix's outputs in one optimizer step, as a weighted sum of gradients.
 
         The weights are the coefficients C; sign steps also have samples "beyond" C Δ.
         """
@@ -286,7 +286,7 @@ class TiedFeedForward(FeedForward):
         return of_units.through(size, 1.0 / ratio, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each MLP matrix's outputs: as a weighted sum of the output gradients.
+        """Return the change of each MLP matrix's outputs in one optimizer step, as a weighted sum of gradients.
 
         The weights are the coefficients C.
 
@@ -395,7 +395,7 @@ class OutputTransform(Branch):
         return of_units.scaled(1.0 / self.scales)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step of the transform's matrix W^H changes its outputs: as weights on the output gradients.
+        """Return the change of the output transform's hidden units before φ in one step, as a sum of gradients.
 
         The weights are the coefficients C, if W^H is stepped; sign steps also have samples "beyond" C Δ.
         """

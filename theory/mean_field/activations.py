@@ -278,7 +278,7 @@ def _given_shared(
 
 @lru_cache(maxsize=4096)
 def _polar_moment(function: Function, first: float, second: float, covariance: float) -> float:
-    """Return the moment E[f(u) f(v)] by quadrature in polar coordinates.
+    """Return E[f(u) f(v)] over two Gaussians u and v, by quadrature in polar coordinates.
 
     With u = √q r cos t and v = √q' r cos(t − θ), cos θ = ρ, the signs of u and v change at four angles t only.
 
@@ -398,7 +398,7 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _smooth(function: Function, derivative: Function) -> Given:
-    """Return an analytic activation, whose Gaussian moments are computed by quadrature."""
+    """Return an analytic activation, whose Gaussian expectations are computed by quadrature."""
     return Given(function, derivative, GaussianMoment(function), GaussianMoment(derivative))
 
 

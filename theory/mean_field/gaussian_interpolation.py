@@ -96,7 +96,7 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 
 
 def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
-    """Return a pair function at all i and j, from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
+    """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
     low, high = _range(variances)
     points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
     # Of opposite signs exactly, whose pair functions are to be had together.

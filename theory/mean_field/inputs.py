@@ -1,4 +1,4 @@
-"""The second moments of a network's inputs: embeddings, positions and labels; and which tokens see which."""
+"""The second moments of a network's inputs: embeddings, positions and labels; and which tokens attend to which."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -313,7 +313,7 @@ def attention_pattern(stack: Stack) -> Array | None:
 
 
 def equal_weights(stack: Stack, length: int) -> Array:
-    """Return attention weights that are equal for all tokens that a token sees, (length, length).
+    """Return attention weights that are equal for all tokens that a token attends to, (length, length).
 
     Token i sees all tokens; under a causal mask the first i, of which a window keeps the last; or those of a given
     mask.

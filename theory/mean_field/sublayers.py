@@ -41,7 +41,7 @@ class NormOverlaps(Generic[Kernel]):
 
 @dataclass(slots=True, eq=False)
 class LastNorm:
-    """The token products of the second residual stream u before the last norm, in networks with two streams.
+    """The products of tokens in the second of two residual streams, before the last norm.
 
     The sub-layers of two streams need them.
 
@@ -374,7 +374,7 @@ def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[
 
 
 def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
-    """Return whether the recursion tracks the gradient components that norms remove.
+    """Return whether the recursion keeps the gradient components along the residual stream that norms remove.
 
     Only networks with random queries or with experts need them, and kernels must be arrays.
     """

@@ -154,7 +154,7 @@ class TextLayout(GroupLayout):
 
     @property
     def one(self) -> TextLayout:
-        """The layout of a single sequence; all sequences are alike."""
+        """The representative tokens of a single sequence; all sequences are alike."""
         each, layout = len(self.sizes) // self.sequences, cast(TextLayout, super().one)
         half = each // 2
         return replace(
@@ -286,14 +286,14 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def coincidences(self) -> Array:
-        """The probability that two queries see equal token ids, divided by the probability for two random tokens.
+        """The probability that two queries attend to equal token ids, divided by the probability for random tokens.
 
         The probability is given whether the two queries have equal ids, (2 R, 2 R). The divisor is κ.
         """
         return self.turned_coincidences(np.ones(()), np.ones(()))
 
     def turned_coincidences(self, of_all: Array, with_itself: Array) -> Array:
-        """Return the relative probability that two queries see equal ids, in sums weighted by rotary positions.
+        """Return the relative probability that two queries attend to equal ids, in sums weighted by rotary positions.
 
         The result is `coincidences`, (2 R, 2 R), with an own factor for each pair that rotary positions turn.
 
@@ -339,7 +339,7 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def count_deviations(self) -> Array:
-        """The standard deviation over texts of the share of equal token ids that two queries see, divided by its mean.
+        """The relative standard deviation over texts of the share of equal token ids to which two queries attend.
 
         The mean is κ, and the shape (2 R, 2 R). Only tokens whose ids are not known count; `text_counts` explains the
         variance. Two rows of one sequence are treated as rows of two sequences.
@@ -374,7 +374,7 @@ class TextLayout(GroupLayout):
         return kernels if len(kernels) % 2 else np.repeat((kernels[::2] + kernels[1::2]) / 2.0, 2, axis=0)
 
     def likelier(self, entries: int) -> Array:
-        """Return the relative excess of the probability that two queries see equal ids, compared with random tokens.
+        """Return the relative excess of the probability that two queries attend to equal ids, over random tokens.
 
         The probability for random tokens is κ. The result is for texts with more and with fewer shared ids
         (`repeat_extremes`), (entries or 1, 2 R, 2 R).

@@ -96,7 +96,7 @@ def _rows(stack: Any) -> int:
 
 
 def has_rows(stack: Any) -> bool:
-    """Return whether a depth-mixing matrix was given by its rows, so that it fits only one depth."""
+    """Return whether a depth-mixing matrix was given by its rows instead of a name, so that it fits only one depth."""
     return str(stack.depth_mixing) not in (NONE, *SCHEMES)
 
 

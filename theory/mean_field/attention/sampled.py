@@ -126,7 +126,7 @@ def _attend(
     softmaxed: Array,
     generator: np.random.Generator,
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
-    """Return the attended values, the attention weights after dropout, and the backward rule along the values.
+    """Return the attention outputs, the attention weights after dropout, and the backward pass through the values.
 
     Args:
         stack: the network.
@@ -170,7 +170,7 @@ def query_path(
     stack: Stack, kind: str, layouts: tuple[KernelLayout[Array], KernelLayout[Array]], kernels: tuple[Array, Array],
     patterns: Patterns, kept: Array, head: Array, removed: Overlaps[Array],
 ) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
-    """Return the squared norms of ∂L/∂W^Q and ∂L/∂W^K, and the token gradients that come through attention logits.
+    """Return the squared norms of ∂L/∂W^Q and ∂L/∂W^K, and the gradients that queries and keys pass to tokens.
 
     A gradient at the queries is a sum of keys. Their products are those sampled for the head, not their mean, the
     kernel.
@@ -218,7 +218,7 @@ def query_path(
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """Return the gradient components that the norms above removed, for one head."""
+    """Return one head's part of the gradient components that the norms above removed."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2

@@ -66,7 +66,7 @@ def _place(stream: TokenMoments[Array], words: Array, word_sizes: Array) -> Plac
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient at one point of the network: its components along tokens and word embeddings, and noise.
+    """The gradient at one point of the network, as a sum of tokens, word embeddings, and independent noise.
 
     Attributes:
         noise: kernel N of the part that is orthogonal to all else, (entries, samples, N, N).
@@ -87,7 +87,7 @@ class Gradient:
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient's part along a branch's output and the gradient's products with the output.
+        """Split off the gradient's part along a branch's output: return its kernel, and its products with that output.
 
         For the output y, the second result is g_i·y_j/√d.
         """
