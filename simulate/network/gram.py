@@ -140,9 +140,9 @@ class Frame:
         self._engine, self.used, self._columns = engine, used, columns
 
     def normal(self, rows: int, std: float = 1.0) -> Coordinates:
-        """Sample rows of d independent normal numbers, as coordinates along the frame's vectors and new ones.
+        """Sample rows of independent normal numbers, given by coordinates along the frame's vectors and new ones.
 
-        The numbers are N(0, std²), along all used and as many new vectors.
+        A row has d numbers from N(0, std²), along all used and as many new vectors.
         """
         streams, degrees = self._engine.streams, self._engine.width - self.used
         self.used += rows

@@ -225,7 +225,6 @@ def noise_scale(
 
 
 def _every_position_counts(stack: Stack) -> bool:
-    """Return whether the loss counts every position."""
     return stack.loss_on == "all" and stack.loss_share == 1.0
 
 

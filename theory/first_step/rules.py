@@ -89,7 +89,9 @@ def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in Adam's first step (ε → 0), as a weighted sum of output gradients.
+    """Return the change of a matrix's outputs in Adam's first step, as a weighted sum of output gradients.
+
+    Adam's ε tends to 0.
 
     The step is u = sign g for every entry, and the weights are C in H u = C Δ.
 

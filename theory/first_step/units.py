@@ -33,7 +33,9 @@ from theory.stack.weights import gain, transform_gain, weight_shapes
 
 @dataclass(slots=True, eq=False)
 class Units(Branch):
-    """The hidden units φ(x W), or φ(x WG) ∘ x W with a gate WG, in one optimizer step.
+    """The hidden units of an MLP, plain or gated, in one optimizer step.
+
+    They are φ(x W), or φ(x WG) ∘ x W with a gate WG.
 
     Attributes:
         stack: the network.
@@ -149,7 +151,9 @@ class Units(Branch):
 
 @dataclass(slots=True, eq=False)
 class FeedForward(Branch):
-    """The MLP φ(x W1) W2, or (φ(x WG) ∘ x W1) W2 with a gate WG, in one optimizer step.
+    """A plain or gated MLP in one optimizer step.
+
+    It is φ(x W1) W2, or (φ(x WG) ∘ x W1) W2 with a gate WG.
 
     Attributes:
         stack: the network.
@@ -395,7 +399,7 @@ class OutputTransform(Branch):
         return of_units.scaled(1.0 / self.scales)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the change of the output transform's hidden units before φ in one step, as a sum of gradients.
+        """Return the change of the output transform's pre-activations in one step, as a sum of gradients.
 
         The weights are the coefficients C, if W^H is stepped; sign steps also have samples "beyond" C Δ.
         """

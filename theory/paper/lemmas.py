@@ -71,8 +71,6 @@ def residual_energy_gap(width: int) -> sp.Expr:
 
     The result is E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries: zero.
 
-    So a branch adds its own energy to the stream.
-
     >>> residual_energy_gap(3)
     0
     """
