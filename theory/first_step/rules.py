@@ -111,10 +111,10 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in a step along the gradient's sign, for Gaussian inputs.
+    """Return the coefficients C of output gradients in a step along the gradient's sign, divided by d_in.
 
-    It is given by the coefficients C of the output gradients: C/d_in = √(2/π) E h h'/√(h'Σh) for Gaussian rows h; 0
-    where all gradients are 0.
+    The outputs of the matrix change by C Δ. The result C/d_in is √(2/π) E h h'/√(h'Σh) for Gaussian rows h, and 0 where
+    all gradients are 0.
 
     Args:
         rows: covariance K of a coordinate of the rows, (..., N, N).
