@@ -173,7 +173,8 @@ _MUON = (
 _UNSCALED = "The batch's gradient is unknown here. With small embeddings, these critical rates are far too small."
 _LIMITS = (
     "",
-    "Critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss; for step 1 only.",
+    "Critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss; for step 1 only. The",
+    "model's card prints a quicker estimate of it; --first-step is about one sequence of tokens that all differ.",
     "Later steps of a warm-up have other critical rates. The theory does not recommend a learning rate.",
     f"Errors: gain {ERRORS['gain']:.0%}, curvature and critical rate {ERRORS['curvature']:.0%}. With small",
     "embeddings and gated units, the critical rates of 16 layers were up to 2.4 times as large.",
