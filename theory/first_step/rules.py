@@ -162,7 +162,7 @@ def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
 
 
 def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """Return inner products of output changes in a step along the gradient's sign, without the mean part.
+    """Return inner products of the part of an output change that is not along the output gradients.
 
     The mean part is along the output gradients: the rest is H sign g − C Δ. The result (N, N) is for mean kernels and
     without factors.
@@ -178,7 +178,7 @@ def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Arra
 
 
 def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
-    """Return samples of output changes in a step along the gradient's sign, without the mean part.
+    """Return samples of the part of an output change that is not along the output gradients.
 
     The mean part is along the output gradients: the rest is H sign g − C Δ with mean coefficients C, (samples, N).
 
