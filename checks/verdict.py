@@ -171,7 +171,10 @@ class Verdict:
 
     @property
     def short_part(self) -> str:
-        """The tested part of the claim as text, without the sizes that its setting already lists."""
+        """The tested part of the claim as text, without sizes that the setting of a series already lists.
+
+        The template of `paper_checks.md` reads it.
+        """
         known = self.setting.held() if self.subject.against else ()
         return replace(self, subject=self.subject.without(known)).part
 

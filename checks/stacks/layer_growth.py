@@ -67,7 +67,10 @@ def _verdict(s: Samples) -> Verdict | None:
     return Verdict(
         claim="G1",
         subject=Subject(
-            placement="post", quantity="growth of ||dL/dW2|| per layer, upper half", kind="growth", against="layer"
+            placement="post",
+            quantity="ln of the growth of ||dL/dW2|| per layer, upper half",
+            kind="growth",
+            against="layer",
         ),
         verdict=word,
         claimed=sentence("{:.4g}", limit),

@@ -32,7 +32,8 @@ def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
     weights = slope_weights(np.arange(1, cell.stack.depth + 1))
     claimed = -0.5 * math.log(CLAIMS["F1"].numbers["square"])
     note = sentence("least-squares slope of ln(root mean square) over l; the law (2/3)^((L-l)/2) has ln(3/2)/2")
-    subject = Subject(placement="post", quantity="growth of ||dL/dW2|| per layer", kind="growth", against="layer")
+    quantity = "ln of the growth of ||dL/dW2|| per layer"
+    subject = Subject(placement="post", quantity=quantity, kind="growth", against="layer")
     return [_slope("F1", subject, cell, weights, claimed, note)]
 
 

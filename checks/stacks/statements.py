@@ -35,6 +35,10 @@ A comparison has no margin.
 STEPS = ("gain", "curvature", "critical_rate", "logit_change_sq")
 """The numbers of a first step that a claim with an optimizer may concern."""
 
+_UNDECIDED = (
+    "neither surely inside nor surely outside the claimed range with its margin; more random networks may decide"
+)
+
 _PATTERNS, _SECONDS = 1024, 120.0
 """The number of attention samples of a prediction, and its time limit in seconds."""
 
@@ -259,6 +263,7 @@ def judge(claim: Claim, samples: Callable[[Network], Means], theory: Callable[[N
         agreement=_agreement(claim, parts, measured, known, margin),
         setting=Setting(ranges=sizes(*every), draws=(measured.draws, measured.draws)),
         loose=loose if word == "holds, loose" else None,
+        note=sentence(_UNDECIDED if word == "undecided" else ""),
         relaxed=claim.setting,
     )
 

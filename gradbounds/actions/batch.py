@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gradbounds.actions.first_line import (
+    COARSE,
     ZIPF,
     FirstLine,
     cost_of_batch,
@@ -62,6 +63,8 @@ _SHOWN_ERROR = 0.01
 """The smallest relative error of a norm that is printed."""
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
+
+_QUICKER = f"The model's card has a quicker estimate of this norm, which is up to {COARSE:.0%} lower at as many tokens."
 
 _NOT_TEXT = (
     "Text: none, all tokens differ. In a real text, tokens and labels repeat, which makes the gradient norm larger;",
@@ -189,7 +192,8 @@ def predict_batch(
             title(stack), *drawn_lines(notes), "",
             f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
-            *_warnings(asked.text, law), *deviation_lines(line), "", "Shares of the squared norm:",
+            *_warnings(asked.text, law), *deviation_lines(line),
+            *[_QUICKER] * (asked.is_default and stack.ffn == "gated"), "", "Shares of the squared norm:",
             *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),

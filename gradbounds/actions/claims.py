@@ -112,7 +112,10 @@ def _explained(name: str, claim: Claim) -> Result:
         ]
         if claim.quantity
         else [],
-        "Measured": [*(f"{v.relaxed or 'as above'}: {v.words}\n    {v.numbers}" for v in rows), _NUMBERS]
+        "Measured": [
+            *("\n    ".join([f"{v.relaxed or 'as above'}: {v.words}", *v.lines()[1:]]) for v in rows),
+            _NUMBERS,
+        ]
         if rows
         else [],
         "Not judged": [claim.unjudged] if claim.unjudged else [],
@@ -169,7 +172,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
     rows = [v for v in _committed() if v.claim == claim.id]
     # The paper's own setting comes first: relaxations are many.
     shown = sorted(rows, key=lambda v: bool(v.relaxed))[: None if everything else _ROWS]
-    measured = [f"{v.part}: {v.words} ({v.setting})\n    {v.numbers}" for v in shown]
+    measured = ["\n    ".join([f"{v.part}: {v.words} ({v.setting})", *v.lines()[1:]]) for v in shown]
     sections = {
         "Statement": [claim.statement],
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),

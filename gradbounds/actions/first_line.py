@@ -35,6 +35,17 @@ _OF_GATED_TEXT = 0.02
 _GATED_POWER = 2
 
 
+# Attention samples of a quick batch, and whether its groups are coarse: the first of these within the seconds of the
+# estimate, or the last.
+_WAYS, _QUICK = ((16, False), (4, False), (16, True), (4, True), (2, True)), 2.5
+
+COARSE = 0.09
+"""The most by which coarse groups of tokens lower the norm with gated units.
+
+Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B, which have plain units.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class FirstLine:
     """Predicted loss and gradient norm of step 1, each with the standard deviation of one run.
@@ -146,6 +157,12 @@ def cost_of_batch(
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse), grouped
+
+
+def quick_sampling(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[int, bool]:
+    """Return the number of attention samples of a quick prediction of a batch, and whether its groups are coarse."""
+    ways = [(patterns or count, coarse) for count, coarse in _WAYS]
+    return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
 
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:

@@ -176,7 +176,8 @@ _MUON = (
 _UNSCALED = "The batch's gradient is unknown here. With small embeddings, these critical rates are far too small."
 _LIMITS = (
     "",
-    "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss.",
+    "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
+    "card prints a quicker estimate of it. --first-step concerns one sequence of tokens that all differ.",
     "Later steps of a warm-up have other critical rates. The theory does not recommend a learning rate.",
     f"In 9 of 10 measured networks, the error was at most {ERRORS['gain']:.0%} for the first-order change of the loss,",
     f"and {ERRORS['curvature']:.0%} for the second-order change and the critical rate. With small embeddings and gated",

@@ -332,15 +332,7 @@ def _judged(
 
 def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
     """State which numbers are off, and which causes explain them."""
-    loss, norm = healthy.offs(printed)
-    line = healthy.line
-    off = []
-    if printed.loss is not None and abs(loss) > _BEYOND:
-        off += [f"the loss is {printed.loss / line.loss:.4g} times the prediction ({abs(loss):.3g} deviations)"]
-    if printed.norm is not None and abs(norm) > _BEYOND:
-        off += [
-            f"the gradient norm is {printed.norm / line.norm:.4g} times the prediction ({abs(norm):.3g} deviations)"
-        ]
+    line, off = healthy.line, off_words(healthy, printed)
     verdict = f"Step 1: undecided {' and '.join(doubts)}" if doubts else "Step 1: not as predicted"
     lines = [f"{verdict}: {'; '.join(off)}."]
     near = [cause for cause in ranked if cause.explains(printed)]
@@ -354,6 +346,16 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         + f"; the nearest of {cause.tried} tested numbers"
         * (cause.tried > 1)
         for cause in near[:MOST_CAUSES]
+    ]
+
+
+def off_words(healthy: Cause, printed: LogLine) -> list[str]:
+    """State which of loss and gradient norm are not as predicted, and by which factor."""
+    pairs = (("loss", printed.loss, healthy.line.loss), ("gradient norm", printed.norm, healthy.line.norm))
+    return [
+        f"the {name} is {number / theory:.4g} times the prediction ({abs(off):.3g} deviations)"
+        for (name, number, theory), off in zip(pairs, healthy.offs(printed), strict=True)
+        if number is not None and abs(off) > _BEYOND
     ]
 
 

@@ -19,6 +19,7 @@ from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
+    growth_by_layer,
     layer_lines,
     matrix_name,
     network_lines,
@@ -206,7 +207,7 @@ def _table_lines(
     """Return the printed tables of layers, with the exponents and Theorem 1."""
     return [
         *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
-        *_exponent_lines(slopes), *_bound_line(stack, table),
+        *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None), *_bound_line(stack, table),
     ]  # fmt: skip
 
 
@@ -273,7 +274,8 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
     ]
 
 
-def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
+def _exponent_lines(slopes: pd.DataFrame | None, *, explodes: bool) -> list[str]:
+    """State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially."""
     if slopes is None:
         return []
     lines = []
@@ -284,7 +286,7 @@ def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
                 f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
                 for name, value, sem in rows[["quantity", *of_layer]].dropna().itertuples(index=False)
             ]
-            if numbers:
+            if numbers and not (explodes and (field, layer) == ("depth", "first")):
                 lines.append(
                     f"Exponent in {symbol} of the {layer} layer's gradient norms, from this {field} to twice it: "
                     f"{', '.join(numbers)}."

@@ -118,14 +118,12 @@ def _is_off(part: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _gain(y: Tensor, share: float) -> dict[str, float]:
-    """Return the entry "norm_gain" of `norm_response`; empty if rows have different gains."""
     sizes = y.square().mean(-1).flatten().sqrt().sort().values
     low, middle, high = (float(sizes[int(part * (len(sizes) - 1))]) for part in (0.25, 0.5, 0.75))
     return {"norm_gain": middle * (1 + share) ** 0.5} if high - low < _ALIKE * middle else {}
 
 
 def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, float]:
-    """Return the entry "norm_backward" of `norm_response`; empty if there is no gradient."""
     with torch.enable_grad(), suppress(RuntimeError, TypeError, ValueError):
         given = x.detach().clone().requires_grad_()
         y = run(given)

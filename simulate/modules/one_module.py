@@ -141,7 +141,6 @@ def _eval_note(module: nn.Module) -> list[str]:
 
 
 def _config(module: nn.Module) -> Mapping[str, Any]:
-    """Return the fields of a module's attribute `config` as a mapping; empty without one."""
     config: Any = getattr(module, "config", None)
     if callable(getattr(config, "to_dict", None)):
         config = config.to_dict()

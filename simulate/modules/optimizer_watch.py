@@ -109,7 +109,6 @@ class OptimizerWatch:
         self.alarms += [("optimizer", tuple(names), what) for what, names in alike.items()]
 
     def _before(self) -> None:
-        """Record the learning rates and the gradients of the next step."""
         self.rates = {
             self._names_of[id(parameter)]: float(group.get("lr", float("nan")))
             for _, group in self._stepper.groups()

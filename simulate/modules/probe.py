@@ -373,7 +373,6 @@ def _far_entry(weight: Tensor) -> float:
 
 
 def _any(values: Tensor | None) -> bool:
-    """Return whether a tensor has a nonzero entry."""
     return values is not None and bool(values.any())
 
 

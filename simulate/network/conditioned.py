@@ -237,7 +237,6 @@ class ConditionedEngine(MapEngine):
         return grams
 
     def _identity(self, rows: int) -> Float[Tensor, "rows rows"]:
-        """Return the identity matrix of a size, which is made only once."""
         if rows not in self._identities:
             self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
         return self._identities[rows]

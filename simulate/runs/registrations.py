@@ -12,8 +12,6 @@ def packed(stack: Stack) -> bytes:
 
     The result is empty if all are built in; `unpack` reads the bytes.
 
-    `unpack` reads the bytes.
-
     Functions are stored by module and name, and entries from an entry point only by their version.
 
     Raises:

@@ -25,7 +25,6 @@ _CENTRED = "here, queries and keys are normalized without centring, an error of 
 
 
 def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
-    """Multiply the embeddings by sqrt(d)."""
     fields["_inputs"] = fields["width"] ** 0.5
 
 
@@ -167,7 +166,6 @@ def _narrow(r: Reading, fields: Fields, name: str) -> None:
 
 
 def _cohere(r: Reading, fields: Fields, tokens: int) -> None:
-    """Multiply the output logits by the factor in the file."""
     _logits_scaled(r, fields, r.positive("logit_scale"))
 
 

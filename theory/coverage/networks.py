@@ -93,12 +93,18 @@ def sees_overlaps(stack: Stack) -> bool:
 
 
 def is_known_at_finite_width(stack: Stack) -> bool:
-    """Return whether corrections in 1/d for finite width d are derived for a network."""
+    """Return whether corrections for finite width are derived for a network.
+
+    They are of first order in 1/d.
+    """
     return not stack.relaxed and (stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1))
 
 
 def ends_on_a_sphere(stack: Stack) -> bool:
-    """Return whether every token before the output matrix has the length √d for any values of the weights."""
+    """Return whether every token before the output matrix has the same length for any values of the weights.
+
+    The length is √d.
+    """
     return stack.normalized_output and not stack.composition.second_stream and not stack.norm_epsilon
 
 

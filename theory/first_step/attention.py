@@ -43,7 +43,9 @@ _DRAWS = 4
 
 @dataclass(slots=True, eq=False)
 class FixedAttention(Branch):
-    """An attention branch A x W^V W^O with fixed attention weights A, in one optimizer step.
+    """An attention branch with fixed weights, with its gradients and its change in one optimizer step.
+
+    It is A x W^V W^O, with the attention weights A.
 
     Attributes:
         stack: the network.
@@ -143,7 +145,9 @@ def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) ->
 
 @dataclass(slots=True, eq=False)
 class RandomAttention(Branch):
-    """An attention branch with random queries and keys in one optimizer step, for one sample of attention weights.
+    """An attention branch with random queries and keys, with its gradients and its change in one step.
+
+    The step is an optimizer step, and one sample of attention weights is given for every head.
 
     Attributes:
         stack: the network.
@@ -198,7 +202,6 @@ class RandomAttention(Branch):
         )
 
     def _gradients_by_head(self, gradient: Array) -> dict[str, Array]:
-        """Return the Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
         return self.gradients_below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
 
     def gradients_below_heads(self, head: Array) -> dict[str, Array]:
@@ -367,7 +370,6 @@ class RandomAttention(Branch):
         return r, self.softmax_slope(r) * self._cap_slopes()
 
     def _cap_slopes(self) -> Array | float:
-        """Return the slopes of the cap on logits, (heads, N, N), or 1 without a cap."""
         return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
 
     def softmax_slope(self, change: Array) -> Array:

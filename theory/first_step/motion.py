@@ -101,7 +101,10 @@ class TokenMotion:
 
 
 def mean_kernel(kernel: Array) -> Array:
-    """Return the mean of N x N kernels over all leading axes of an array."""
+    """Return the mean of square matrices over all leading axes of an array.
+
+    The shape is (N, N).
+    """
     return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))
 
 

@@ -185,7 +185,10 @@ class TwoPassSolution:
 
     @property
     def output(self) -> Array:
-        """The kernel of the tokens that the output matrix multiplies: inner products divided by d, (N, N)."""
+        """The inner products of all tokens that the output matrix multiplies, divided by the width.
+
+        They are the kernel, (N, N).
+        """
         return np.asarray(self.forward.output[0])
 
     @property

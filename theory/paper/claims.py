@@ -194,7 +194,7 @@ def _whole(least: int, most: int) -> Callable[[object], bool]:
 
 
 _NUMBER = ("a finite number", lambda value: value is None or _is_number(value))
-_TABLES = (f"at most {MOST_NETWORKS} tables of fields by name", _are_fields)
+_TABLES = (f"at most {MOST_NETWORKS} tables of fields by name, as {{ a = {{...}}, b = {{...}} }}", _are_fields)
 _FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "id": (
         "a word of at most 40 letters, digits, '_', '.' and '-'",

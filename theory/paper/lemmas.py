@@ -71,8 +71,6 @@ def residual_energy_gap(width: int) -> sp.Expr:
 
     The result is E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries: zero.
 
-    So a branch adds its own energy to the stream.
-
     >>> residual_energy_gap(3)
     0
     """
@@ -102,7 +100,7 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
 
 @cache
 def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
-    """Return the mean squared activations after the two residual sums of a Post-LN layer.
+    """Return the mean squared lengths of a token after the two residual sums of a Post-LN layer.
 
     They are E‖x2‖² and E‖x5‖² for an input with energy d; attention adds the energy m d.
 
