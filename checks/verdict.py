@@ -170,6 +170,15 @@ class Verdict:
         return f"{self.subject}: {self.relaxed}" if self.relaxed else str(self.subject)
 
     @property
+    def short_part(self) -> str:
+        """The tested part of the claim as text, without sizes that the setting of a series already lists.
+
+        The template of `paper_checks.md` reads it.
+        """
+        known = self.setting.held() if self.subject.against else ()
+        return replace(self, subject=self.subject.without(known)).part
+
+    @property
     def words(self) -> str:
         """The verdict as tables print it, with the factor of a loose bound and the size of the networks."""
         return self.verdict + ("" if self.loose is None else f" by x{significant(self.loose)}") + at_size(self)
