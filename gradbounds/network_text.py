@@ -346,8 +346,9 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
 def growth_by_layer(table: pd.DataFrame, norms: pd.DataFrame | None = None) -> float | None:
     """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
 
-    The factor is the mean over the upper half of the layers, for the matrix that grows most. The growth counts as
-    exponential if the residual stream keeps its size, and the factors of both halves agree within a power of 2.
+    The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
+    exponential if the residual stream keeps its size, and if the upper half's factor per layer is between the powers
+    2/3 and 3/2 of that of all layers.
 
     Args:
         table: a `layer_table`.

@@ -123,7 +123,10 @@ def predict_rate(
 
 
 def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
-    """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate."""
+    """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
+
+    The result is None if no rule gives the batch's squared norm, or if the prediction takes long.
+    """
     try:
         squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
     except ValueError:  # no rule for a batch of this text, or it takes long
