@@ -162,7 +162,7 @@ def agreement_word(measured: Estimate, predicted: float, margin: float = MARGIN)
 
 
 def scalar_agreement(measured: float, predicted: float, sem: float, margin: float) -> Agreement:
-    """Decide whether a measured exponent or slope equals a prediction up to an absolute margin."""
+    """Decide whether a measured exponent or slope equals its prediction up to an absolute margin."""
     deviation = abs(measured - predicted)
     if deviation > max(margin, CHANCE * sem):
         return "differs"

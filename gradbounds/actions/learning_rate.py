@@ -156,7 +156,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
             f"{each.optimizer}: the learning rate is {each.region}{' of' * (each.region == EDGE)} the region where the"
         )
         lines.append(
-            f"{where} quadratic loss holds{'; the change of the loss is not predicted' * (each.region == _BEYOND)}."
+            f"{where} quadratic approximation of the loss holds"
+            f"{'; the change of the loss is not predicted' * (each.region == _BEYOND)}."
         )
         share = each.step.critical_rate / rate
         if share >= 1.0:
