@@ -281,7 +281,7 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
-    """Return the longest shorter sequence, a power of two of tokens, whose prediction is within the limits.
+    """Return the largest smaller number of tokens, a power of two, whose prediction is within the limits.
 
     The result is None if no shorter sequence is within them, or if the stack needs its own number of tokens.
     """
