@@ -160,7 +160,9 @@ def _legend(table: pd.DataFrame) -> list[str]:
 
 
 def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """State which random parts of the network the theory samples, and its largest standard error.
+    """State which random parts of the network are sampled for a prediction, and the largest standard error.
+
+    There are no lines if nothing is sampled.
 
     There are no lines if theory samples nothing.
     """

@@ -77,7 +77,7 @@ def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> W
 
 
 def factor_exponents(cells: Sequence[Samples]) -> list[float]:
-    """Return the exponents in d of the six factors between neighbours in the chain s0 ≤ ... ≤ s6 of Theorem 1's proof.
+    """Return the exponents in d of the six ratios of neighbours in the chain s0 ≤ ... ≤ s6 of Theorem 1's proof.
 
     Args:
         cells: sampled networks of one placement with different widths that recorded the chain.

@@ -1,4 +1,4 @@
-"""The search for the one changed field that makes a network's gradients most equal over the layers, by theory."""
+"""The search for the one change of a field that makes a network's predicted gradients most equal over the layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
