@@ -115,7 +115,7 @@ def own_change_exponents(
 
 
 def passed_change_exponents(parametrization: Parametrization) -> Range | None:
-    """Return the expected range of the exponent with which a changed input changes a module's output, if there is one."""
+    """Return the expected range of the exponent with which a changed input changes a module's output, if any."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 
