@@ -23,10 +23,9 @@ MODEL_FALSE_ALARM = 0.01
 def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
     """Return a weighted sum of logarithms of means, Σ_l w_l ln(mean of column l), with its standard error.
 
-    All columns are measured on the same draws.
-
-    The error uses the delta method. The slope of a profile over layers is such a contrast. A regression would treat the
-    layers of one draw as independent points, and would misstate the error.
+    All columns are measured on the same draws. The error uses the delta method. The slope of a profile over layers is
+    such a contrast. A regression would treat the layers of one draw as independent points, and would misstate the
+    error.
 
     Args:
         values: (draws, columns), positive.

@@ -286,9 +286,8 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
     """Return the largest number of tokens for which a prediction is within the limits of time and memory.
 
-    The number is a power of two below the network's own number of tokens; None if there is none.
-
-    The result is None if no shorter sequence is within them, or if the stack needs its own number of tokens.
+    The number is a power of two below the network's own number of tokens. The result is None if no shorter sequence is
+    within the limits, or if the network needs its own number of tokens.
     """
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:

@@ -93,8 +93,6 @@ class Sizes:
 
     They cover all widths at the greatest depth, or all depths at the greatest width.
 
-    They cover all widths at the greatest depth, or all depths at the greatest width.
-
     Attributes:
         against: "width" or "depth".
         values: the widths or depths, in ascending order.

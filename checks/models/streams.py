@@ -30,9 +30,7 @@ _LESS = 1e-3
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return by which factor each layer adds its input to its output, and the error of this factor.
-
-    Both are means over seeds, and NaN if unknown.
+    """Return the coefficient of each layer's input in its output, and the error of this coefficient.
 
     Both are means over seeds, and NaN if unknown.
     """

@@ -20,9 +20,7 @@ _EPSILON = np.linspace(0.02, 0.5, 25)
 def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
     """Compare the sampled and predicted probability δ(ε) that a token's squared norm exceeds (1 + ε) times its mean.
 
-    The squared norm is that before the last LayerNorm, in networks with one token per sequence.
-
-    δ(ε) is the probability that the token's squared norm exceeds (1 + ε) times its mean. Each draw is one token.
+    The squared norm is that before the last LayerNorm, in networks with one token per sequence. Each draw is one token.
 
     Args:
         cells: sampled networks, some with one token.
