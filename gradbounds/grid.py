@@ -87,7 +87,7 @@ def field_value(name: str, word: str) -> Any:
 def said(name: str, value: Any) -> Any:
     """Return the value of a field in the form that flags and files use.
 
-    "own" stands for the value that the LayerNorm placement itself sets.
+    "own" means the value that the LayerNorm placement itself sets.
     """
     return OWN_WORD if name in OWN and (value is None or value != value) else value
 
