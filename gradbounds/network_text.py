@@ -160,9 +160,9 @@ def _legend(table: pd.DataFrame) -> list[str]:
 
 
 def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """State which random parts of the network the theory samples, and its largest standard error.
+    """State which random parts of the network are sampled for a prediction, and the largest standard error.
 
-    There are no lines if theory samples nothing.
+    There are no lines if nothing is sampled.
     """
     errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
     printed = table["quantity"].isin([*matrices(table), *STREAM])
@@ -441,10 +441,9 @@ def relative_updates(
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
     """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
 
-    The two results are for SGD and for Adam with epsilon -> 0.
-
-    Adam changes every entry by 1. Muon's update has a norm that depends only on the matrix's shape. If all layers have
-    the same shapes, updates of both differ between layers only through |W|.
+    The two results are for SGD and for Adam with epsilon -> 0. Adam changes every entry by 1. Muon's update has a norm
+    that depends only on the matrix's shape. If all layers have the same shapes, updates of both differ between layers
+    only through |W|.
     """
     sgd, adam = {}, {}
     for name, norms in gradients.items():
