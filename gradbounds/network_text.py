@@ -299,7 +299,7 @@ def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, f
 
 
 def ratio_text(ratio: float, error: float) -> str:
-    """Format a ratio with three digits, or with its error if that is above 1%."""
+    """Format a ratio with three digits; its error is added if it is above 1%."""
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
@@ -344,10 +344,11 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
 
 
 def growth_by_layer(table: pd.DataFrame, norms: pd.DataFrame | None = None) -> float | None:
-    """Return the factor of the gradient norms from layer to layer towards the input, if they grow exponentially.
+    """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
 
-    The factor is the mean over the upper half of the layers, for the matrix that grows most. The growth counts as
-    exponential if the residual stream keeps its size, and the factors of both halves agree within a power of 2.
+    The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
+    exponential if the residual stream keeps its size, and if the upper half's factor per layer is between the powers
+    2/3 and 3/2 of that of all layers.
 
     Args:
         table: a `layer_table`.
@@ -519,7 +520,7 @@ def other_codes(notes: Sequence[Note]) -> list[str]:
 
 
 def loss_of_head(stack: Stack) -> float:
-    """Return the loss for independent Gaussian logits with the variance of the output matrix: ln V + s²/2."""
+    """Return the loss for independent normal logits with variance s² and V tokens: ln V + s²/2."""
     return math.log(stack.vocab) + stack.output_scale**2 / 2.0
 
 

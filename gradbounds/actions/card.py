@@ -1,4 +1,4 @@
-"""The card of a model: the first screen of `gradbounds predict`, at most 18 lines of at most 110 columns."""
+"""The first screen of `gradbounds predict`: a summary of one network in at most 18 lines of at most 110 columns."""
 
 import math
 import re
@@ -97,7 +97,7 @@ _OPTIMIZERS: dict[Optimizer, str] = {"adam": "AdamW", "sgd": "SGD"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStepOfRun:
-    """Loss and gradient norm of step 1 of a run, if they take only seconds.
+    """The predicted loss and gradient norm of the first step of a training run.
 
     Attributes:
         tokens: tokens of a sequence.
@@ -127,7 +127,7 @@ class FirstStepOfRun:
 def model_card(
     given: Mapping[str, Any], of: Description, *, layers: bool = False, every_layer: bool = False, **how: Any
 ) -> Result:
-    """Return the card of a network, and the tables of layers on request.
+    """Return the summary of a network that `gradbounds predict` prints first, and the tables of its layers on request.
 
     Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them.
 

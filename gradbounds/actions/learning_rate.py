@@ -123,7 +123,10 @@ def predict_rate(
 
 
 def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
-    """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate."""
+    """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
+
+    The result is None if no rule gives the batch's squared norm, or if the prediction takes long.
+    """
     try:
         squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
     except ValueError:  # no rule for a batch of this text, or it takes long
@@ -153,7 +156,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
             f"{each.optimizer}: the learning rate is {each.region}{' of' * (each.region == EDGE)} the region where the"
         )
         lines.append(
-            f"{where} quadratic loss holds{'; the change of the loss is not predicted' * (each.region == _BEYOND)}."
+            f"{where} quadratic approximation of the loss holds"
+            f"{'; the change of the loss is not predicted' * (each.region == _BEYOND)}."
         )
         share = each.step.critical_rate / rate
         if share >= 1.0:

@@ -52,7 +52,7 @@ def compare_logs(
     """Compare loss and gradient norm of the first steps of two logs, and list the usual causes of such a difference.
 
     A step has `batch` sequences of `tokens` tokens. `logged_as` states how the numbers of both logs were computed.
-    `judge` compares each of two logs that differ with theory, and returns lines.
+    `judge` compares each log with theory if the two differ, and returns lines.
 
     Raises:
         ValueError: there are more than two logs, one cannot be read, or they have no number in common.
@@ -98,7 +98,9 @@ def compare_logs(
 def judged_quickly(
     given: Mapping[str, Any], batch: int, of: Description, logs: Mapping[Path, LogLine], seconds: float = 10.0
 ) -> list[str]:
-    """Compare each of several logs with a quick prediction of step 1, with the initialization that fits the loss best.
+    """Compare each of several logs with a quick prediction of step 1.
+
+    The initialization is that of the known codes whose loss is nearest to the loss of one of the logs.
 
     Args:
         given: fields of the network.

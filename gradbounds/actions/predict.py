@@ -1,4 +1,4 @@
-"""The command `gradbounds predict`: gradients of one network by layer, in theory and in samples."""
+"""The command `gradbounds predict`: the gradients of one network layer by layer, predicted and sampled."""
 
 import sys
 from collections.abc import Mapping, Sequence

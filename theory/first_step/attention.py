@@ -43,9 +43,9 @@ _DRAWS = 4
 
 @dataclass(slots=True, eq=False)
 class FixedAttention(Branch):
-    """An attention branch with fixed weights, with its gradients and its change in one optimizer step.
+    """An attention branch with fixed attention weights, with its gradients and its change in one optimizer step.
 
-    It is A x W^V W^O, with the attention weights A.
+    It is A x W^V W^O, with the attention weights A. The step changes W^V and W^O.
 
     Attributes:
         stack: the network.

@@ -58,9 +58,10 @@ class Embeddings(Branch):
         }  # fmt: skip
 
     def sign_deviations(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
-        """Return samples of how a step along the gradient's sign moves the inputs off their gradients.
+        """Return samples of the inputs' change that is not along their gradients.
 
-        The mean part is C Δ, along the gradients. The samples are "beyond", (samples, N).
+        The step is along the gradient's sign. It changes the inputs by C Δ on average, along their gradients Δ. The
+        samples are the rest, as "beyond", (samples, N).
 
         Args:
             deltas: samples of the gradients Δ, (samples, N).

@@ -121,9 +121,10 @@ class Units(Branch):
         return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
     def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
-        """Return samples of how a step along the gradient's sign moves hidden units off their gradients.
+        """Return samples of the hidden units' change that is not along their gradients.
 
-        The mean part is C Δ, along the gradients; the samples are over all matrices, as "beyond", (samples, N).
+        The step is along the gradient's sign. Each matrix changes the units by C Δ on average, along their gradients Δ.
+        The samples are the rest, summed over the matrices, as "beyond", (samples, N).
         """
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
