@@ -60,7 +60,7 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
     The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
-    there is no line. A change counts only if it at least halves the logarithm of the ratio. Without such a change, the
+    no line is printed. A change counts only if it at least halves the logarithm of the ratio. Without such a change, the
     line says that there is none or that trying takes too long.
 
     Args:
