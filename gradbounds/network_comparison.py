@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from checks.stacks.gradients_by_layer import matrices
 from checks.statistics import agreement_text
@@ -21,9 +21,12 @@ from gradbounds.plain_text import table_lines
 from theory import Stack
 from theory.stack.quantities import QUANTITIES
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def comparison_lines(
-    changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
+    changes: Sequence[str], tokens: tuple[int, int], table: "pd.DataFrame", other: "pd.DataFrame"
 ) -> list[str]:
     """Compare a network with changed fields in a table: norms of first / last layer, and norms in the last layer.
 
@@ -49,13 +52,13 @@ def comparison_lines(
     ]  # fmt: skip
 
 
-def _whole(table: pd.DataFrame, value: str) -> tuple[float, float]:
+def _whole(table: "pd.DataFrame", value: str) -> tuple[float, float]:
     """Return the loss and the gradient norm of all matrices from one column of a `layer_table`."""
     gradients = table.loc[table["quantity"].str.contains("grad_"), value]
     return float(table.loc[table["quantity"] == "loss", value].mean()), float((gradients**2).sum() ** 0.5)
 
 
-def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
+def comparison_words(name: str, table: "pd.DataFrame", other: "pd.DataFrame") -> str:
     """Compare a network's gradients with another's in one sentence.
 
     Args:
@@ -82,7 +85,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
     )
 
 
-def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
+def length_lines(tables: "Mapping[int, pd.DataFrame]") -> list[str]:
     """Return the lines on one network at several sequence lengths: norms of first / last layer, and of the last layer.
 
     Args:
@@ -98,7 +101,7 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     return lines
 
 
-def sample_comparison_lines(stack: Stack, rows: pd.DataFrame) -> list[str]:
+def sample_comparison_lines(stack: Stack, rows: "pd.DataFrame") -> list[str]:
     """Format a table of sampled and predicted quantities in the first and last layer of one network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
-from checks.stacks.gradients_by_layer import matrices
+from checks.stacks.gradients_by_layer import Columns, matrices
 from checks.statistics import MARGIN
 from checks.trust import Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
@@ -35,7 +35,7 @@ from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import gaps, holds_words
-from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_step
+from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
@@ -143,7 +143,7 @@ def model_card(
     coarse = how["patterns"] is None and alone and not layers and _has_batch(of.read(given)[0])
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | sampled)
-    stack, notes, table = result.values["stack"], result.values["notes"], result.to_frame()
+    stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
@@ -204,7 +204,7 @@ def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: 
 
 
 def _first_step_of_run(
-    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame,
+    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns,
     limits: Mapping[str, Any],
 ) -> FirstStepOfRun:  # fmt: skip
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
@@ -213,7 +213,7 @@ def _first_step_of_run(
     text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
     law = law_of(whole, text)
     assert law is not None, "the text has a law"
-    loss = float(table[table["quantity"] == "loss"]["predicted"].iloc[0])
+    loss = _loss(table)
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
@@ -271,7 +271,7 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = {name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in _OPTIMIZERS}
+        steps = batch_steps(batch, [*_OPTIMIZERS], BATCH, law, positions=soon[0], networks=1)
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = first.result.values["matrices_sq"] / steps["sgd"].gain
@@ -310,9 +310,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
     return lines + [f"The file lacks sizes; its class sets them: {lacking}"] * bool(lacking)
 
 
-def _drawn(
-    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame
-) -> list[str]:
+def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns) -> list[str]:
     """Name the rule that initializes the weights, and the flags of other rules, with their loss where it is known."""
     drawn, names = next((str(note.reason) for note in notes if note.what == "drawn"), ""), []
     for name in other_codes(notes):
@@ -320,13 +318,18 @@ def _drawn(
             other = _loss_of_head(replace(of, drawn_by=name).read(given)[0])
         except ValueError:  # a given field contradicts the rule
             continue
-        loss, by_head = float(table[table["quantity"] == "loss"]["predicted"].iloc[0]), _loss_of_head(stack)
+        loss, by_head = _loss(table), _loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     others = [f"; others: --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f"; for versions {versions} add --depth-scaling none" for versions in older]
     return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
+
+
+def _loss(table: Columns) -> float:
+    """Return the predicted loss of a `layer_table`."""
+    return float(np.asarray(table["predicted"])[np.asarray(table["quantity"]) == "loss"][0])
 
 
 def _is_untied_here(notes: Sequence[Note]) -> bool:
@@ -347,28 +350,26 @@ def _more(stack: Stack, *, of_run: bool) -> str:
     return f"{text}Changes: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
-def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
+def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     """Return loss and gradient norm for sequences whose tokens all differ."""
-    loss = table[table["quantity"] == "loss"]["predicted"]
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = _shares(table)
     norm = math.sqrt(sum(shares.values()))
     return [
         f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
-        *[card_row("loss", f"{each:.4g}") for each in loss],
+        *[card_row("loss", f"{_loss(table):.4g}")] * ("loss" in set(table["quantity"])),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *[_carried(shares)] * (norm > 0),
     ]  # fmt: skip
 
 
-def _shares(table: pd.DataFrame) -> dict[str, float]:
+def _shares(table: Columns) -> dict[str, float]:
     """Return squared norms of every kind of matrix, summed over all layers."""
-    names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in set(table["quantity"]))]
+    quantities, norms = np.asarray(table["quantity"]), np.asarray(table["predicted"])
+    names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in quantities)]
     squares = {
-        matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(
-            (table[table["quantity"] == name]["predicted"] ** 2).sum()
-        )
+        matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(np.nansum(norms[quantities == name] ** 2))
         for name in names
     }
     return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
@@ -377,13 +378,14 @@ def _shares(table: pd.DataFrame) -> dict[str, float]:
 def _carried(squares: Mapping[str, float], of: str = "") -> str:
     """List the matrices with the largest shares of the squared norm."""
     whole = sum(squares.values())
-    largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:4] if item[1] > _SMALL * whole]
+    descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
+    largest = [item for item in descending[:4] if item[1] > _SMALL * whole]
     shares = ", ".join(f"{_PARTS.get(name, '')}{name} {part / whole:.0%}" for name, part in largest)
     return card_row("carried by", f"{shares} of the squared norm{of}")
 
 
 def _run_lines(
-    first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None, notes: Sequence[Note]
+    first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
     """Return the lines of step 1 of a run."""
     by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
@@ -407,7 +409,7 @@ def _run_lines(
     included = f"{listed} error{'s' * (len(errors) > 1)} included"
     masked = any(note.field == "masked words" for note in first.result.values["notes"])
     included += ", masking not" * masked
-    batch = first.result.to_frame()
+    batch = first.result.columns()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
         *lines, card_row("loss", loss),
@@ -429,26 +431,34 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
     return f"normal: {lowest} to {highest} ({number_text(mean, deviation)}"
 
 
-def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> list[str]:
+def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
     """Compare the layers, in the batch of step 1 if it is known."""
     if first is None or first.result is None:
         lines = layer_lines(stack, table)
     else:
-        norms = first.result.to_frame("layers")
-        # A norm between two layers that is lost in the error of sampling is neither the largest nor the smallest.
-        within = norms.groupby("quantity")["predicted"].transform(lambda each: each.interpolate(limit_area="inside"))
-        lines = layer_lines(stack, table, norms.assign(predicted=within), "in step 1")
+        lines = layer_lines(stack, table, _interpolated(first.result.columns("layers")), "in step 1")
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
+def _interpolated(norms: Columns) -> Columns:
+    """Fill norms between two layers, which are lost in the error of sampling: they are no largest or smallest norm."""
+    names, within = np.asarray(norms["quantity"]), np.array(norms["predicted"])
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero(names == name)
+        if (known := np.flatnonzero(~np.isnan(within[rows]))).size:
+            inside = np.arange(known[0], known[-1] + 1)
+            within[rows[inside]] = np.interp(inside, known, within[rows[known]])
+    return {**norms, "predicted": within}
+
+
 def _change_lines(
-    stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None, change: Remedy | None, sentences: Mapping[str, Any]
+    stack: Stack, table: Columns, first: FirstStepOfRun | None, change: Remedy | None, sentences: Mapping[str, Any]
 ) -> list[str]:
     """Return one change that makes the layers even, with its effect, or state that there is none.
 
     Where step 1 is known and its layers are even, there is nothing to change.
     """
-    norms = table if first is None or first.result is None else first.result.to_frame("layers")
+    norms = table if first is None or first.result is None else first.result.columns("layers")
     if not any(max(ratio, 1.0 / ratio) >= UNEVEN for ratio in first_over_last(norms).values()):
         return []
     if change is None:

@@ -9,15 +9,14 @@ from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
+from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_columns, layer_table
 from checks.trust import Trust
 from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
+    cosine_columns,
     drawn_lines,
     layer_lines,
     matrix_name,
@@ -27,10 +26,9 @@ from gradbounds.network_text import (
     sampled_lines,
     title,
     trust_lines,
-    with_cosines,
 )
 from gradbounds.progress import LONG, shown
-from gradbounds.result import Result
+from gradbounds.result import Frames, Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
@@ -42,6 +40,7 @@ from theory.mean_field.cost import prediction_cost
 from theory.stack.depth_mixing import has_rows
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from simulate import Samples
@@ -81,7 +80,8 @@ def predict_stack(
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
     samples = None if draws is None else _sampled(stack, draws, seed)
-    table = layer_table(prediction, samples)
+    table = layer_columns(prediction, samples)
+    frames = Frames({"prediction": table})
     beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
     evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = "" if chosen is None else chosen.said
@@ -89,11 +89,11 @@ def predict_stack(
     sentences = {
         "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table), "evened": evening,
         "trust": [*filter(None, trust_lines(stack, evidence))], "notes": [*filter(None, note_lines(notes))],
-        "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
+        "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, cosine_columns(table)))],
     }  # fmt: skip
     return Result(
         about=title(stack),
-        tables={"prediction": table},
+        tables=frames,
         values={
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
@@ -105,25 +105,25 @@ def predict_stack(
             *["", f"{_CHEAPER}: {cheaper}."] * bool(cheaper),
         ],
         below=[
-            *(["", *_table_lines(stack, table, reason, every_layer, evidence, samples, slopes)] if shown_too else []),
+            *(["", *_table_lines(stack, frames, reason, every_layer, evidence, samples, slopes)] if shown_too else []),
             *chain.from_iterable(
-                comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
+                comparison_lines(changes, (stack.tokens, other.tokens), frames["prediction"], beside[changes])
                 for changes, other in others.items()
             ),
             *(note_lines(notes) if shown_too else []),
         ],
-        figures={"gradient_over_layers": partial(_profile_figure, stack, table)},
+        figures={"gradient_over_layers": partial(_profile_figure, stack, frames)},
     )  # fmt: skip
 
 
 def _further(
     chosen: Way | None, prediction: Prediction | None, budget: Budget
-) -> tuple[pd.DataFrame | None, Remedy | None, str]:
+) -> "tuple[pd.DataFrame | None, Remedy | None, str]":
     """Return the exponents, and the change that evens out the layers as an object and as text."""
     if chosen is None or prediction is None:
         return None, None, ""
     slopes = _exponents(chosen, prediction, budget)
-    return slopes, *remedy(chosen.stack, layer_table(prediction, None), budget, chosen)
+    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -200,17 +200,18 @@ def predicted(chosen: Way) -> Prediction:
 
 
 def _table_lines(
-    stack: Stack, table: pd.DataFrame, reason: str, every_layer: bool, evidence: str, samples: "Samples | None",
-    slopes: pd.DataFrame | None,
+    stack: Stack, frames: Frames, reason: str, every_layer: bool, evidence: str, samples: "Samples | None",
+    slopes: "pd.DataFrame | None",
 ) -> list[str]:  # fmt: skip
     """Return the printed tables of layers, with the exponents and Theorem 1."""
+    table = frames["prediction"]
     return [
         *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
         *_exponent_lines(slopes), *_bound_line(stack, table),
     ]  # fmt: skip
 
 
-def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:
+def _exponents(chosen: Way, here: Prediction, budget: Budget) -> "pd.DataFrame | None":
     """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
     if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
@@ -273,7 +274,7 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
     ]
 
 
-def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
+def _exponent_lines(slopes: "pd.DataFrame | None") -> list[str]:
     if slopes is None:
         return []
     lines = []
@@ -292,7 +293,7 @@ def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
     return lines
 
 
-def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
+def _bound_line(stack: Stack, table: "pd.DataFrame") -> list[str]:
     """State Theorem 1's bound for this network, if the network is in the paper's setting."""
     if not stack.in_paper:
         return []
@@ -304,10 +305,11 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
     return [f"Theorem 1's bound on the norm of the last dL/dW2: {bound:.4g}{times}."]
 
 
-def _profile_figure(stack: Stack, table: pd.DataFrame) -> "Figure":
+def _profile_figure(stack: Stack, frames: Frames) -> "Figure":
     """Draw the gradient norms over the layers; the figure takes squared norms and draws their square roots."""
     from figures.layer_profile import layer_profile  # late: it loads matplotlib
 
+    table = frames["prediction"]
     shown = table[table["quantity"].str.startswith("grad_") & (table["layer"] > 0)].copy()
     shown["quantity"] = shown["quantity"].str.replace("grad_", "grad_sq_", regex=False)
     shown["sem"] = 2 * shown["mean"] * shown["sem"]

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
-
 from checks.remedy import drawn_smaller, remedy_line
-from checks.stacks.gradients_by_layer import layer_table
+from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
 from gradbounds.network_text import UNEVEN, first_over_last, profiles
 from gradbounds.progress import shown
@@ -63,7 +61,7 @@ def range_text(ends: tuple[float, float]) -> str:
     return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
 
-def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
+def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change that evens out the layers, or else the best one, and the line that describes it.
 
     If the layers differ by less than a factor of 1.5, there is no line. A change counts only if it at least halves the
@@ -87,7 +85,7 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
-            changed = layer_table(chosen.predicted(), None)
+            changed = layer_columns(chosen.predicted(), None)
             change = Remedy(words, values, _furthest(changed), *_times(table, changed))
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
@@ -97,7 +95,7 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
 
 
 def _within(
-    stack: Stack, table: pd.DataFrame, limit: Budget, *, coarse: bool
+    stack: Stack, table: Columns, limit: Budget, *, coarse: bool
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
     """Return the changes that together are predicted within the time, and the networks of the other changes."""
     left, changes, too_long = limit.seconds, [], []
@@ -127,12 +125,12 @@ def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
     return f"- No change that evens out the layers' gradients was found: {'; '.join(parts)}." if parts else ""
 
 
-def _furthest(table: pd.DataFrame) -> float:
+def _furthest(table: Columns) -> float:
     """Return the ratio first / last layer of the matrix whose ratio is furthest from 1, as a factor above 1."""
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
 
 
-def _times(table: pd.DataFrame, changed: pd.DataFrame) -> tuple[tuple[float, float], ...]:
+def _times(table: Columns, changed: Columns) -> tuple[tuple[float, float], ...]:
     """Return the smallest and the largest ratio of norms after / before a change, in the first and the last layer."""
     before, after = (profiles(each, "predicted") for each in (table, changed))
     names = [name for name in first_over_last(table) if name in first_over_last(changed)]
@@ -140,14 +138,14 @@ def _times(table: pd.DataFrame, changed: pd.DataFrame) -> tuple[tuple[float, flo
     return tuple((min(each, default=1.0), max(each, default=1.0)) for each in ratios)
 
 
-def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes of one field: those that alter the network least come first, and likely before unlikely ones."""
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
-    energies = table[(table["quantity"] == "hidden_energy") & (table["layer"] > 0)].sort_values("layer")["predicted"]
-    larger = _round_up(3.0 * float(energies.iloc[-1]) ** 0.5)
+    energies = profiles(table, "predicted")["hidden_energy"]
+    larger = _round_up(3.0 * float(energies[-1]) ** 0.5)
     layers = COMPOSITIONS[stack.placement]
     # What grows with its branches grows less from where it is large, if these are given norms.
-    grows = layers.input_norm and energies.iloc[-1] > UNEVEN * energies.iloc[0] and larger > stack.embedding_scale
+    grows = layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale
     if grows:
         words = f"embeddings of standard deviation {larger:g}"
         if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too

@@ -15,8 +15,9 @@ TEXT=FILE` measures with networks on a text; the error of Muon's curvature is so
 Source: this project.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Self
 
 import numpy as np
@@ -120,15 +121,15 @@ class BatchStep:
         )  # fmt: skip
 
 
-def batch_step(
-    stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0, positions: int = POSITIONS,
-    networks: int | None = None,
-) -> BatchStep:  # fmt: skip
-    """Predict the step of all matrices along the gradient of a batch of text.
+def batch_steps(
+    stack: Stack, optimizers: Sequence[Optimizer], sequences: int, law: TextLaw, *, seed: int = 0,
+    positions: int = POSITIONS, networks: int | None = None,
+) -> dict[Optimizer, BatchStep]:  # fmt: skip
+    """Predict the step of all matrices along the gradient of a batch of text, by every optimizer.
 
     Args:
         stack: the network, with the tokens of one sequence.
-        optimizer: name of the optimizer, as in `first_step`.
+        optimizers: names of optimizers, as in `first_step`.
         sequences: number of sequences in the batch.
         law: law of the text, with the frequency of every token id as a label.
         seed: random seed of logits, labels and attention samples.
@@ -136,7 +137,7 @@ def batch_step(
         networks: number of sampled networks, None for 2 to 8.
 
     Raises:
-        ValueError: the optimizer is not known.
+        ValueError: an optimizer is not known.
         NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
 
     Assumes d → ∞ at fixed L and V/d.
@@ -144,33 +145,35 @@ def batch_step(
     of_batch = sequences * stack.tokens
     count = min(positions, 2 * of_batch)
     few = replace(stack, tokens=count, sequences=1)
-    chosen = check(few, optimizer, None)
+    chosen = {name: check(few, name, None) for name in optimizers}
     solution, generator = TwoPassSolution.of(few, seed, _SAMPLES), np.random.default_rng(seed)
     seen = np.arange(count) % 2 == 0
     networks = networks or int(np.clip(_NUMBERS // (few.rows * few.vocab), _LEAST, _MOST))
     frequencies = _frequencies(law, few, generator)
     p, r = _outputs(solution, generator, frequencies, seen, of_batch, networks)
-    every = Outputs(p, r, np.ones(count, dtype=bool))
-    w, speeds, (squares, sizes) = moves_of_outputs(solution, optimizer, chosen, every)
-    has_seen, has_not = (
-        step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=optimizer == "normalized")
-        for mask in (seen, ~seen)
-    )
+    every, steps = Outputs(p, r, np.ones(count, dtype=bool)), dict[Optimizer, BatchStep]()
     labelled = min(1.0, int(seen.sum()) / of_batch)
-    curvature, change = (
-        float(labelled * has_seen[name].mean() + (1.0 - labelled) * has_not[name].mean())
-        for name in ("curvature", "change")
-    )
-    updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
-    gains, of_few = [float((r * w).sum((-2, -1)).mean()), 0.0], None
-    if optimizer == "muon":
-        ordered, of_few = np.sort(frequencies)[::-1], gains[0]
-        ranks = lru_cache(lambda shape: noise_rank(ordered, of_batch, shape, seed))
-        for k, alone in enumerate((False, True)):
-            rules: Rules = {optimizer: spread_muon_rule(ranks, alone=alone)}
-            w = moves_of_outputs(solution, optimizer, chosen, every, rules)[0]
-            gains[k] = float((r * w).sum((-2, -1)).mean())
-    return BatchStep(optimizer, gains[0], curvature, change, updates, gains[1], of_few)
+    for name in optimizers:
+        w, speeds, (squares, sizes) = moves_of_outputs(solution, name, chosen[name], every)
+        has_seen, has_not = (
+            step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=name == "normalized")
+            for mask in (seen, ~seen)
+        )
+        curvature, change = (
+            float(labelled * has_seen[key].mean() + (1.0 - labelled) * has_not[key].mean())
+            for key in ("curvature", "change")
+        )
+        updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
+        gains, of_few = [float((r * w).sum((-2, -1)).mean()), 0.0], None
+        if name == "muon":
+            ordered, of_few = np.sort(frequencies)[::-1], gains[0]
+            ranks = lru_cache(partial(noise_rank, ordered, of_batch, seed=seed))
+            for k, alone in enumerate((False, True)):
+                rules: Rules = {name: spread_muon_rule(ranks, alone=alone)}
+                w = moves_of_outputs(solution, name, chosen[name], every, rules)[0]
+                gains[k] = float((r * w).sum((-2, -1)).mean())
+        steps[name] = BatchStep(name, gains[0], curvature, change, updates, gains[1], of_few)
+    return steps
 
 
 def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
@@ -205,7 +208,7 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
 
 
 def seconds_of(stack: Stack) -> float:
-    """Return the estimated seconds of `batch_step` on one core, from its two leading terms."""
+    """Return the estimated seconds of one optimizer's step on one core, from its two leading terms."""
     numbers = POSITIONS * stack.vocab
     networks = np.clip(_NUMBERS // numbers, _LEAST, _MOST)
     return float(networks * (4e-7 * numbers + 1e-3 * stack.depth * stack.heads))
