@@ -1,4 +1,4 @@
-"""Print one network: theory's norms layer by layer, samples / theory, and the differences between layers."""
+"""The printed text about one network: predicted and sampled gradient norms by layer, and how the layers differ."""
 
 import math
 import re
@@ -53,7 +53,7 @@ SEEN = 0.01
 def network_lines(
     stack: Stack, table: "pd.DataFrame", reason: str, *, every_layer: bool = True, evidence: str = ""
 ) -> list[str]:
-    """Format theory's norms and the sampled norms of one network, layer by layer.
+    """Return the lines that print a network's predicted and sampled gradient norms, layer by layer.
 
     Args:
         stack: the network.
@@ -89,7 +89,7 @@ def network_lines(
 
 
 def gradient_lines(stack: Stack, table: Columns, *, every_layer: bool) -> list[str]:
-    """Format gradient norms by layer and matrix, of every layer or only of layers 1, 2, 4, ... and the last.
+    """Return a table of gradient norms by layer and matrix, for every layer or for layers 1, 2, 4, ... and the last.
 
     Args:
         stack: the network.
@@ -102,7 +102,7 @@ def gradient_lines(stack: Stack, table: Columns, *, every_layer: bool) -> list[s
 
 
 def with_cosines(table: Columns) -> "pd.DataFrame":
-    """Add rows to a `layer_table` with the cosine similarity of two tokens: mean inner product / mean square.
+    """Add the cosine similarity of two tokens to a table of a network's layers: mean inner product / mean square.
 
     The errors of both are combined as if independent, which they are not: the cosine's error is at most their sum. A
     table that has these rows is unchanged.
@@ -167,7 +167,10 @@ def _legend(table: Columns) -> list[str]:
 
 
 def sampled_lines(stack: Stack, table: Columns) -> list[str]:
-    """State which parts of theory are sampled, and the largest standard error; nothing if nothing is sampled."""
+    """State which random parts of the network the theory samples, and its largest standard error.
+
+    There are no lines if theory samples nothing.
+    """
     names = np.asarray(table["quantity"])
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.nan_to_num(table["predicted_sem"] / np.abs(table["predicted"]), posinf=np.inf)
@@ -189,7 +192,7 @@ def sampled_lines(stack: Stack, table: Columns) -> list[str]:
 
 
 def trust_lines(stack: Stack, evidence: str) -> list[str]:
-    """State how far theory can be trusted for a network that is not tested; nothing for a tested one."""
+    """State how far the predictions may be off at finite width, if such networks were never compared with samples."""
     why = Trust.of(stack).why
     unknown = why.removeprefix("no coefficient: ")
     lines = [evidence] if evidence else []
@@ -204,7 +207,7 @@ def trust_lines(stack: Stack, evidence: str) -> list[str]:
 
 
 def title(stack: Stack, tokens: str = "") -> str:
-    """Describe a network in one line: its placement, its sizes, and the fields that differ from the paper's.
+    """Describe a network in one line: its LayerNorm placement, its sizes, and the fields that differ from the paper's.
 
     `tokens` is printed instead of the network's number of tokens.
 
@@ -246,13 +249,13 @@ def _block(table: Columns, value: str, error: str, layers: set[int] | None = Non
 
 
 def matrix_name(name: str) -> str:
-    """Return the column heading of a quantity in a `layer_table`, such as "dL/dW2" for "grad_W2"."""
+    """Return the column heading of a quantity in a table of layers, such as "dL/dW2" for "grad_W2"."""
     plain = name.removeprefix("encoder_")
     return STREAM.get(plain, plain.replace("grad_", "dL/d"))
 
 
 def number_text(value: float, error: float, least: float = 0.0) -> str:
-    """Format a number, with its error if error / value is above `least`, to the second digit of the error."""
+    """Format a number; its error is added, to the second digit, if error / number is above a threshold."""
     if not error > least * abs(value):
         return f"{value:.4g}"
     decimals = max(0, 1 - math.floor(math.log10(error)))
@@ -262,7 +265,10 @@ def number_text(value: float, error: float, least: float = 0.0) -> str:
 
 
 def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
-    """State the gradient norms of first / last layer by matrix, and which are equal; an encoder has its own line."""
+    """State for every matrix the gradient norm in the first layer divided by that in the last layer.
+
+    Ratios within 5% of 1 are marked as equal. An encoder has its own line.
+    """
     by_part: dict[str, list[str]] = {}
     for name in matrices(table):
         ends = ends_of_layers(table, name, value)
@@ -276,7 +282,7 @@ def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
 
 
 def ends_of_layers(table: Columns, name: str, value: str) -> tuple[float, float, float, float] | None:
-    """Return the ratio first / last layer with its standard error, and the last layer's value with its error.
+    """Return a quantity's ratio first layer / last layer, and its value in the last layer, each with its error.
 
     The result is None if the last layer's value is 0 or missing.
 
@@ -303,7 +309,7 @@ def ratio_text(ratio: float, error: float) -> str:
 
 
 def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: str = "") -> list[str]:
-    """Summarize how layers differ: gradients by matrix, the residual stream, and relative updates of the weights.
+    """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
 
     Args:
         stack: The network. With one layer, there are no lines.
@@ -342,12 +348,12 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
 
 
 def card_row(label: str, value: str) -> str:
-    """Format a label and a value as one line of a model's card."""
+    """Format a label and a value as one line of a model's summary."""
     return f"  {label:<16} {value}"
 
 
 def role(name: str) -> str:
-    """Return the matrix's name from the name of its gradient: "W1" from "grad_W1"."""
+    """Return the name of a matrix from the name of its gradient: "W1" from "grad_W1"."""
     return name.replace("grad_", "")
 
 
@@ -410,7 +416,9 @@ def _times(ratio: float) -> str:
 def relative_updates(
     stack: Stack, gradients: dict[str, NDArray[np.float64]]
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
-    """Return relative updates |u|/|W| at learning rate 1 by matrix and layer, for SGD and for Adam with epsilon -> 0.
+    """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
+
+    The two results are for SGD and for Adam with epsilon -> 0.
 
     Adam changes every entry by 1. Muon's update has a norm that depends only on the matrix's shape. If all layers have
     the same shapes, updates of both differ between layers only through |W|.
@@ -426,7 +434,7 @@ def relative_updates(
 
 
 def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float]:
-    """Return the gradient norm of first / last layer for every matrix with a gradient in all layers.
+    """Return the gradient norm in the first layer divided by that in the last layer, for matrices that all layers have.
 
     An encoder's matrices are left out.
 
@@ -443,7 +451,7 @@ def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float
 
 
 def profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
-    """Return every quantity of a `layer_table` as an array over its layers, the first layer first."""
+    """Return every quantity of a table of layers as an array with one entry per layer, the first layer first."""
     layers, numbers = np.asarray(table["layer"]), np.asarray(table[value], float)
     rows = np.flatnonzero((layers > 0) & ~np.isnan(numbers))
     rows = rows[np.argsort(layers[rows], kind="stable")]
@@ -459,23 +467,28 @@ def _size(stack: Stack, name: str, layer: int) -> float:
 
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:
-    """State a configuration's missing sizes, the code that initializes its weights, and codes that differ from it."""
+    """State which code initializes the weights, which codes differ from it, and which sizes the file does not set."""
     sizes = {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
     lacking = ", ".join(
         f"{note.field} = {note.value}" for note in notes if note.what == "default" and note.field in sizes
     )
     lacks = [f"The file does not set {lacking}; these are the defaults of its class."] if lacking else []
     others = [
-        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization: "
-        f"--drawn-by {name}."
+        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization; "
+        f"--drawn-by {name} predicts it."
         for name in other_codes(notes)
     ]
     drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
-    return [*lacks, *drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
+    return [
+        *lacks,
+        *drawn,
+        *(f"{note}; --depth-scaling none predicts that." for note in notes if note.what == "older"),
+        *others,
+    ]
 
 
 def other_codes(notes: Sequence[Note]) -> list[str]:
-    """Return the training frameworks that initialize the weights of such models differently."""
+    """Return the names of the training frameworks that initialize the weights of such models differently."""
     return [
         name
         for name, code in TRAINING_CODES.items()
@@ -484,14 +497,14 @@ def other_codes(notes: Sequence[Note]) -> list[str]:
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:
-    """List a configuration's fields that are not predicted, the defaults that were used, and the neutral fields."""
+    """List the fields of a configuration that are not predicted, have default values, or have no effect."""
     lines = [f"- {note}" for note in notes if note.what == "left out"]
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
     return [
         *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
         *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
-        *([f"Fields that change nothing at initialization: {neutral}."] if neutral else []),
+        *([f"Fields of the configuration without effect at initialization: {neutral}."] if neutral else []),
     ]
 
 

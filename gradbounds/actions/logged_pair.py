@@ -1,4 +1,4 @@
-"""Compare the first steps of two logs of one configuration (`gradbounds predict --logged A B`)."""
+"""The comparison of the first steps of two training logs of one model (`gradbounds predict --logged A B`)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _MOST_RANKS = 2**10
 
 @dataclass(frozen=True, slots=True)
 class PairCause:
-    """A usual cause of a difference, with the ratios of loss and norm that it gives, first divided by second.
+    """A usual reason why two runs of one model differ in step 1, with the ratios of losses and norms that it causes.
 
     A cause that other numbers of the logs show, `is_seen`, is listed first.
     """
@@ -38,7 +38,7 @@ class PairCause:
 
 
 def compare_logs(files: Sequence[Path], batch: int, tokens: int, *, logged_as: Sequence[str] = ()) -> Result:
-    """Return the ratios of loss and gradient norm of two logs, and the usual causes that give these ratios.
+    """Compare loss and gradient norm of the first steps of two logs, and list the usual causes of such a difference.
 
     A step has `batch` sequences of `tokens` tokens. `logged_as` states how the numbers of both logs were computed.
 

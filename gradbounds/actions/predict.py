@@ -58,7 +58,7 @@ def predict_stack(
     patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
     further: bool = True, tables: bool = True, coarse: bool = False,
 ) -> Result:  # fmt: skip
-    """Predict one network's gradients by layer, with samples and compared networks on request.
+    """Predict the gradients of one network layer by layer; on request, sample networks and compare with other networks.
 
     Without `further`, exponents and the change that evens out the layers are omitted. Without `tables`, the tables of
     layers are omitted if theory has a rule and nothing is sampled. `coarse` is the argument of `theory.predict`.
@@ -138,7 +138,7 @@ def predict_plan(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str] = (), draws: int | None = None,
     patterns: int | None, max_time: str | None, memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """Estimate the cost of theory for a network at each sequence length, and for the compared networks.
+    """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
     At most one small batch is predicted for timing, of the network that takes longest.
 
@@ -186,12 +186,12 @@ def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> floa
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
-    """Describe how theory compares with a published model's own code if these fields were changed; "" if unmeasured."""
+    """Describe how predictions for a published model agree with its own code, if measured; "" otherwise."""
     return compared(model_type(notes), stack, frozenset(given)) if drawn_by(notes) == HUGGING_FACE else ""
 
 
 def predicted(chosen: Way) -> Prediction:
-    """Predict the network, and report any cheaper method before it starts."""
+    """Predict a network; if a cheaper method than the requested one is used, report it before it starts."""
     cost = chosen.measured
     if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)

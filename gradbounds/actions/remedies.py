@@ -1,4 +1,4 @@
-"""The single change of a field that best evens out a network's gradients over the layers, by theory."""
+"""The search for the one changed field that makes a network's gradients most equal over the layers, by theory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of one field that makes the layers' gradients more alike.
+    """A change of one field of a network that makes the gradients of its layers more equal.
 
     Attributes:
         words: description of the change.
@@ -45,7 +45,7 @@ class Remedy:
     last: tuple[float, float]
 
     def line(self) -> str:
-        """Describe the change, with the words that `--compare` takes."""
+        """Describe the change of a field in one line, in the form that the flag `--compare` takes."""
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
@@ -57,12 +57,14 @@ class Remedy:
 
 
 def range_text(ends: tuple[float, float]) -> str:
-    """Write a range to two digits, such as "0.012 to 0.34", or one number if both ends are equal."""
+    """Return a range of numbers as text with two digits, such as "0.012 to 0.34"; one number if both ends are equal."""
     return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
 
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
-    """Return the first change that evens out the layers, or else the best one, and the line that describes it.
+    """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
+
+    The second result is the line of text that describes the change.
 
     If the layers differ by less than a factor of 1.5, there is no line. A change counts only if it at least halves the
     logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too long.

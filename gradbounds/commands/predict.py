@@ -1,4 +1,4 @@
-"""The flags of `gradbounds predict`."""
+"""The command-line flags of `gradbounds predict`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,7 @@ class Predict(ModelFlags):
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
-    all: Annotated[bool, optional("print every layer; --first-step: growth by size", None)] = False
+    all: Annotated[bool, optional("print every layer; with --first-step, exponents in every size", None)] = False
     compare: Annotated[
         tuple[str, ...],
         optional("also predict the network with changed fields; + begins another network", "FIELD=VALUE [...]"),
@@ -81,7 +81,7 @@ class Predict(ModelFlags):
         optional(
             "text of --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
             "TEXT",
-            default="english, or zipf:1 below 32,000 tokens",
+            default="english, or zipf:1 for vocabularies below 32,000",
         ),
     ] = None
     logged: Annotated[
@@ -96,7 +96,7 @@ class Predict(ModelFlags):
     warmup_steps: Annotated[int | None, optional("steps of a linear warm-up; requires --learning-rate", "N")] = None
 
     def run(self) -> "Result":
-        """Predict the network, in the view that the flags choose.
+        """Predict a network, and print the view of the result that the flags choose.
 
         Raises:
             ValueError: flags exclude each other, or the network is not what they ask for.

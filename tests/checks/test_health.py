@@ -164,6 +164,22 @@ def test_a_layer_with_another_shape_or_in_a_trend_is_not_apart(energies, coeffic
     assert [alarm.layer for alarm in found] == apart
 
 
+@pytest.mark.parametrize(("branches", "factors", "apart"), [
+    ([0.06, 1, 1, 1, 1, 1], [0.5] * 6, []), ([0.06, 1, 1, 10, 1, 1], [0.5] * 6, [4]),
+    ([1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 1, 1], [4]), ([1, 1, 1, 1, 1, 1], [0.5, 0.5, 0.5, 2, 0.5, 0.5], [4]),
+])  # fmt: skip
+def test_factors_on_the_stream_leave_the_branches_comparable(branches, factors, apart):
+    """With factors of 1/2, equal branches multiply a small stream more; a larger branch or factor is apart."""
+    energies, kept = [0.01], [0.0]
+    for branch, factor in zip(branches, factors, strict=True):
+        kept.append(factor**2 * energies[-1])
+        energies.append(kept[-1] + branch)
+    responses = np.array(kept[1:]) / energies[1:]
+    values = {"hidden_energy": energies[1:], "scale_response": responses, "stream_coefficient": factors}
+    found = alarms(frame_of({"weight": [1] * 6, "gradient": [1] * 6, "coefficient_error": [0.01] * 6, **values}))
+    assert [alarm.layer for alarm in found if alarm.kind == "energy"][:1] == apart
+
+
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_last_layer_that_learns_is_used_by_another_output(learns):
     of = {"hidden_energy": [1.0] * 4, "weight": [1] * 4, "gradient": [1, 1, 1, learns], "gradient_sq": [1, 1, 1, 0]}

@@ -1,4 +1,4 @@
-"""Expectations over a pair of Gaussians for many variances and correlations, by Chebyshev interpolation."""
+"""Expectations over two Gaussians for many variances and correlations, by Chebyshev interpolation."""
 
 import math
 from collections.abc import Callable
@@ -26,15 +26,18 @@ _DIGITS = 9
 
 @runtime_checkable
 class Tabled(Protocol):
-    """A pair function that is computed faster for many arguments together."""
+    """A function of two variances and a covariance that is computed faster for many arguments at once."""
 
     def table(self, variances: Array, correlations: Array) -> Array | None:
-        """Return the values at all pairs of variances and all correlations, (n, n, c); None if one by one is faster."""
+        """Return the function's values at all pairs of n variances and all c correlations, as an array (n, n, c).
+
+        The result is None if computing the values one by one is faster.
+        """
 
 
 @lru_cache(maxsize=256)
 def correlation_curve(function: PairFunction, variance: float) -> Callable[[Array], Array]:
-    """Return a pair function at one variance as a function of arrays of correlations ρ.
+    """Interpolate an expectation over two Gaussians of equal variance as a function of their correlation.
 
     In θ = arccos ρ an expectation over a Gaussian pair is smooth up to ρ = ±1.
 
@@ -51,7 +54,9 @@ def correlation_curve(function: PairFunction, variance: float) -> Callable[[Arra
 
 
 def pair_values(function: PairFunction, variances: Array, correlation: Array) -> Array:
-    """Return a pair function at (v_i, v_j, √(v_i v_j) ρ_ij) for all i and j, (..., n, n).
+    """Evaluate a function of two variances and a covariance for all pairs of Gaussian variables, (..., n, n).
+
+    The arguments are v_i, v_j and √(v_i v_j) ρ_ij, for all i and j.
 
     Few distinct arguments are computed one by one. Otherwise the function is interpolated in (ln v_i, ln v_j, arccos
     ρ), or only in the angle if variances agree to 7 digits, as a norm's epsilon leaves them.
@@ -82,7 +87,7 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
 
 
 def values_at(function: Callable[[float], float], variances: Array) -> Array:
-    """Return a function of one variance for an array of variances, interpolated in ln v if many are distinct."""
+    """Evaluate a function of one variance v at all entries of an array, interpolated in ln v if many are distinct."""
     distinct, where = np.unique(np.round(variances, 12), return_inverse=True)
     count = _nodes(variances)
     if len(distinct) <= count:
@@ -93,7 +98,7 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 
 
 def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
-    """Return a pair function at all i and j, from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
+    """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
     low, high = (round(end, _DIGITS) for end in _range(variances))
     coefficients = _coefficients(function, low, high, count, angles)[:, None]
     n = variances.shape[-1]

@@ -1,4 +1,4 @@
-"""The loss with tied embeddings on random text: logits contain a position's own word, and labels are words of the text.
+"""The loss with tied embeddings on random text, where the logits of a position depend on its own token id.
 
 A token's own word has the logit σ_e √d h_i + z, with z ~ N(0, σ_e² Q_ii), and the probability p_i. The label of a
 position is the next word. So it may be the position's own word, and a position's label may be the word of another.
@@ -29,7 +29,7 @@ probability (docs/report.md).
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextOutput:
-    """The loss and the products of its gradient at the logits.
+    """The loss, and the inner products of its gradients with respect to the logits of two positions.
 
     Here r_iv = (p − t)_iv/P, and e_i is r_iv in the column v of token i's own word.
 
@@ -49,7 +49,7 @@ class TextOutput:
 
 
 def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, same_label: Array) -> TextOutput:
-    """Return the loss and the gradient products at the logits of representatives, averaged over texts.
+    """Return the expected loss, and the products of its gradients at two positions' logits, averaged over texts.
 
     Args:
         stack: the network.
