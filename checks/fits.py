@@ -234,7 +234,7 @@ class ModelChoice:
 
 
 def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float = MODEL_FALSE_ALARM) -> ModelChoice:
-    """Choose between y ~ x^a and y ~ x^a √(ln x) by fitting x^a (ln x)^b and testing b = 0 and b = 1/2.
+    """Choose between the growth laws y ~ x^a and y ~ x^a √(ln x), by fitting b in x^a (ln x)^b and testing 0 and 1/2.
 
     If x spans only a factor of 2 to 4, ln ln x is almost linear in ln x, and b has an error above 1. The result is then
     "undecided". Each law is rejected with probability `false_alarm` when it is true.

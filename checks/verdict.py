@@ -171,7 +171,10 @@ class Verdict:
 
     @property
     def short_part(self) -> str:
-        """The tested part of the claim as text, without the sizes that its setting already lists."""
+        """The tested part of the claim as text, without sizes that the setting of a series already lists.
+
+        The template of `paper_checks.md` reads it.
+        """
         known = self.setting.held() if self.subject.against else ()
         return replace(self, subject=self.subject.without(known)).part
 
@@ -187,7 +190,7 @@ class Verdict:
 
     @property
     def numbers(self) -> str:
-        """The claimed, predicted and measured numbers as one line of text."""
+        """The claimed, the predicted and the measured number as one line of text."""
         known, measured, low, high = map(number_or_dash, (self.predicted, self.measured, *self.interval))
         return f"claimed {self.claimed}, theory {known}, samples {measured} [{low}, {high}]"
 
@@ -236,7 +239,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def interval_of(value: "Estimate") -> tuple[float, float]:
-    """Return the 95% interval of a scalar estimate as floats (low, high)."""
+    """Return the 95% interval of an estimated number, as a pair (low, high)."""
     low, high = value.interval()
     return float(low), float(high)
 

@@ -1,6 +1,6 @@
 """A figure of how closely the squared length of a token concentrates around its mean, by width.
 
-It is δ(ε) of the paper's Definition 1.
+The figure shows δ(ε) of the paper's Definition 1.
 """
 
 import pandas as pd

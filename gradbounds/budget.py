@@ -281,7 +281,10 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
-    """Return the longest shorter sequence, a power of two of tokens, whose prediction is within the limits."""
+    """Return the longest shorter sequence, a power of two of tokens, whose prediction is within the limits.
+
+    The result is None if no shorter sequence is within them, or if the stack needs its own number of tokens.
+    """
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:
         try:

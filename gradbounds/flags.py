@@ -1,4 +1,4 @@
-"""Declarations of command-line flags."""
+"""The definitions of command-line flags that several commands share."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -134,7 +134,7 @@ def check_together(
 
 @dataclass(frozen=True, kw_only=True)
 class WithJson:
-    """The flag `--json` of commands that print tables."""
+    """The command-line flag `--json`, for commands that print tables."""
 
     json: Annotated[bool, optional("print JSON instead of text (keys: docs/runs.md)", None)] = False
 

@@ -1,4 +1,4 @@
-"""The help text of commands, folded to the width of the terminal."""
+"""The help text of commands, wrapped to the width of the terminal."""
 
 import io
 import re

@@ -304,7 +304,7 @@ def ends_of_layers(table: Columns, name: str, value: str) -> tuple[float, float,
 
 
 def ratio_text(ratio: float, error: float) -> str:
-    """Format a ratio with three digits, or with its error if that is above 1%."""
+    """Format a ratio with three digits; its error is added if it is above 1%."""
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
@@ -324,12 +324,13 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
     if not ratios:
         return []
     last, energy = stack.depth, stream["hidden_energy"]
-    cosine = stream.get("cosine")
+    cosine, growth = stream.get("cosine"), growth_by_layer(table, norms)
     alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
+    each = f"; each upper layer {growth:.3g}x (exponential)" if growth else ""
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{_sequences(stack)} of {_tokens(stack)}'}",
-        card_row("by matrix", _by_ratio(ratios)),
+        card_row("by matrix", f"{_by_ratio(ratios)}{each}"),
         card_row(
             "residual stream", f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {last}{alike}"
         ),
@@ -344,7 +345,28 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
         lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
-    return [*lines, *_step_lines(stack, gradients)]
+    return [*lines, *_step_lines(stack, gradients, max(ratios.values()) if growth else None)]
+
+
+def growth_by_layer(table: Columns, norms: Columns | None = None) -> float | None:
+    """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
+
+    The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
+    exponential if the residual stream keeps its size, and if the upper half's factor per layer is between the powers
+    2/3 and 3/2 of that of all layers.
+
+    Args:
+        table: a `layer_table`.
+        norms: norms of gradients that replace those of the table.
+    """
+    energy = profiles(table, "predicted").get("hidden_energy", np.zeros(1))
+    gradients = _whole_profiles(table if norms is None else norms, "predicted")
+    most = max(gradients.values(), key=lambda of: of[0] / of[-1] if of.min() > 0 else 0.0, default=np.zeros(1))
+    if most.min() <= 0 or most[0] < UNEVEN * most[-1] or max(energy) > UNEVEN * min(energy):
+        return None
+    upper, whole = np.log(most[len(most) // 2 :]), np.log(most)
+    rate, mean = ((of[0] - of[-1]) / (len(of) - 1) if len(of) > 1 else 0.0 for of in (upper, whole))
+    return math.exp(rate) if mean / 1.5 < rate < 1.5 * mean else None
 
 
 def card_row(label: str, value: str) -> str:
@@ -383,8 +405,11 @@ def _by_ratio(ratios: dict[str, float]) -> str:
     return "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
 
 
-def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list[str]:
-    """Say whether layers differ in a first step of AdamW or Muon, and which matrices SGD moves most and least."""
+def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explodes: float | None = None) -> list[str]:
+    """Say whether layers differ in a first step of AdamW or Muon, and which matrices SGD moves most and least.
+
+    `explodes` is the largest ratio first / last layer if gradients grow exponentially.
+    """
     sgd, adam = relative_updates(stack, gradients)
     if not sgd:
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
@@ -401,8 +426,11 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
     if over_layers < 1 + _FLAT:
         within = f" (AdamW moves {', '.join(largest)} {times:.2g}x as far as {smallest})" * (times > 1 + _FLAT)
         adamw = f": every layer moves equally{', except experts without a token' * bool(stack.experts)}{within}"
+    adamw = f"the ratios do not matter{adamw}"
+    if explodes:
+        adamw = f"equal steps, but layer 1's changes the loss {explodes:.2g} times as much as layer {stack.depth}'s"
     return [
-        card_row("AdamW, Muon", f"the ratios do not matter{adamw}"),
+        card_row("AdamW, Muon", adamw),
         f"Only under SGD: {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as much as "
         f"{role(least[0])} of layer {least[1]}, relative to its initial norm",
     ]
@@ -494,6 +522,11 @@ def other_codes(notes: Sequence[Note]) -> list[str]:
         for name, code in TRAINING_CODES.items()
         if model_type(notes) in code.families and drawn_by(notes) != name
     ]  # fmt: skip
+
+
+def loss_of_head(stack: Stack) -> float:
+    """Return the loss for independent normal logits with variance s² and V tokens: ln V + s²/2."""
+    return math.log(stack.vocab) + stack.output_scale**2 / 2.0
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:

@@ -20,10 +20,7 @@ _EPSILON = np.linspace(0.02, 0.5, 25)
 def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
     """Compare sampled and predicted δ(ε) before the last LayerNorm, for networks with one token per sequence.
 
-    δ(ε) is the probability that the token's squared norm exceeds (1 + ε) times its mean.
-
-    δ(ε) is the probability that a token's energy exceeds (1 + ε) times its mean. With one token, each draw is one
-    token.
+    δ(ε) is the probability that the token's squared norm exceeds (1 + ε) times its mean. Each draw is one token.
 
     Args:
         cells: sampled networks, some with one token.

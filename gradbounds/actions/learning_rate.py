@@ -123,7 +123,10 @@ def predict_rate(
 
 
 def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimizer, BatchStep]) -> float | None:
-    """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate."""
+    """Return a batch's squared gradient norm divided by SGD's first-order decrease of the loss per learning rate.
+
+    The result is None if no rule gives the batch's squared norm, or if the prediction takes long.
+    """
     try:
         squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
     except ValueError:  # no rule for a batch of this text, or it takes long
@@ -153,7 +156,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
             f"{each.optimizer}: the learning rate is {each.region}{' of' * (each.region == EDGE)} the region where the"
         )
         lines.append(
-            f"{where} quadratic loss holds{'; the change of the loss is not predicted' * (each.region == _BEYOND)}."
+            f"{where} quadratic approximation of the loss holds"
+            f"{'; the change of the loss is not predicted' * (each.region == _BEYOND)}."
         )
         share = each.step.critical_rate / rate
         if share >= 1.0:
@@ -176,7 +180,8 @@ _MUON = (
 _UNSCALED = "The batch's gradient is unknown here. With small embeddings, these critical rates are far too small."
 _LIMITS = (
     "",
-    "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss.",
+    "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
+    "card prints a quicker estimate of it. --first-step concerns one sequence of tokens that all differ.",
     "Later steps of a warm-up have other critical rates. The theory does not recommend a learning rate.",
     f"In 9 of 10 measured networks, the error was at most {ERRORS['gain']:.0%} for the first-order change of the loss,",
     f"and {ERRORS['curvature']:.0%} for the second-order change and the critical rate. With small embeddings and gated",

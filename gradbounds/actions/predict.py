@@ -1,4 +1,4 @@
-"""The command `gradbounds predict`: gradients of one network by layer, in theory and in samples."""
+"""The command `gradbounds predict`: the gradients of one network layer by layer, predicted and sampled."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     cosine_columns,
     drawn_lines,
+    growth_by_layer,
     layer_lines,
     matrix_name,
     network_lines,
@@ -80,8 +81,7 @@ def predict_stack(
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
     samples = None if draws is None else _sampled(stack, draws, seed)
-    table = layer_columns(prediction, samples)
-    frames = Frames({"prediction": table})
+    frames = Frames({"prediction": (table := layer_columns(prediction, samples))})
     beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
     evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = "" if chosen is None else chosen.said
@@ -207,7 +207,7 @@ def _table_lines(
     table = frames["prediction"]
     return [
         *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
-        *_exponent_lines(slopes), *_bound_line(stack, table),
+        *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None), *_bound_line(stack, table),
     ]  # fmt: skip
 
 
@@ -274,7 +274,8 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
     ]
 
 
-def _exponent_lines(slopes: "pd.DataFrame | None") -> list[str]:
+def _exponent_lines(slopes: "pd.DataFrame | None", *, explodes: bool) -> list[str]:
+    """State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially."""
     if slopes is None:
         return []
     lines = []
@@ -285,7 +286,7 @@ def _exponent_lines(slopes: "pd.DataFrame | None") -> list[str]:
                 f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
                 for name, value, sem in rows[["quantity", *of_layer]].dropna().itertuples(index=False)
             ]
-            if numbers:
+            if numbers and not (explodes and (field, layer) == ("depth", "first")):
                 lines.append(
                     f"Exponent in {symbol} of the {layer} layer's gradient norms, from this {field} to twice it: "
                     f"{', '.join(numbers)}."

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
@@ -35,14 +37,13 @@ class Remedy:
         words: description of the change.
         values: the changed field and its value.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
-        first, last: smallest and largest ratio of that layer's norms, after / before the change, over its matrices.
+        losses: losses before and after the change, and the standard error of the latter.
     """
 
     words: str
     values: Mapping[str, Any]
     first_over_last: float
-    first: tuple[float, float]
-    last: tuple[float, float]
+    losses: tuple[float, ...] = ()
 
     def line(self) -> str:
         """Describe the change of a field in one line, in the form that the flag `--compare` takes."""
@@ -50,15 +51,8 @@ class Remedy:
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
         return (
-            f"- {head}.\n  The first and the last layer then differ by a factor of at most "
-            f"{self.first_over_last:.1f}. Their norms are "
-            f"{range_text(self.first)} and {range_text(self.last)} times the current norms."
+            f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
         )
-
-
-def range_text(ends: tuple[float, float]) -> str:
-    """Return a range of numbers as text with two digits, such as "0.012 to 0.34"; one number if both ends are equal."""
-    return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
 
 
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
@@ -88,7 +82,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_columns(chosen.predicted(), None)
-            change = Remedy(words, values, _furthest(changed), *_times(table, changed))
+            (before, _), (after, error) = (_loss(each) for each in (table, changed))
+            change = Remedy(words, values, _furthest(changed), (before, after, error))
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
             if change.first_over_last < _EVEN:
@@ -132,12 +127,10 @@ def _furthest(table: Columns) -> float:
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
 
 
-def _times(table: Columns, changed: Columns) -> tuple[tuple[float, float], ...]:
-    """Return the smallest and the largest ratio of norms after / before a change, in the first and the last layer."""
-    before, after = (profiles(each, "predicted") for each in (table, changed))
-    names = [name for name in first_over_last(table) if name in first_over_last(changed)]
-    ratios = [[float(after[name][layer] / before[name][layer]) for name in names] for layer in (0, -1)]
-    return tuple((min(each, default=1.0), max(each, default=1.0)) for each in ratios)
+def _loss(table: Columns) -> tuple[float, float]:
+    """Return the predicted loss and its standard error."""
+    (row,) = np.flatnonzero(np.asarray(table["quantity"]) == "loss")
+    return float(np.asarray(table["predicted"])[row]), float(np.nan_to_num(np.asarray(table["predicted_sem"])[row]))
 
 
 def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -152,7 +145,7 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
         words = f"embeddings of standard deviation {larger:g}"
         if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too
             times = larger / stack.embedding_scale
-            words = f"the embedding's output times {times:.3g}, its tied matrix unchanged"
+            words = f"embedding's output times {times:.3g}, its tied matrix unchanged"
         yield words, {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}

@@ -1,4 +1,4 @@
-"""The presets `compare` and `relax` of `gradbounds sweep`, which end with a table and a figure."""
+"""The presets `compare` and `relax` of `gradbounds sweep`, which print a table and draw a figure at the end."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

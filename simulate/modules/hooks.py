@@ -117,7 +117,7 @@ class ModuleRecorder:
 
 
 def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str, bool] | None:
-    """Find the first innermost module with an output that is not finite, and whether its input was finite.
+    """Find the first innermost module with an output that is not finite, and whether its input was not finite either.
 
     Minus infinity does not count, because it is used as a mask. The result is None if all outputs are finite.
 

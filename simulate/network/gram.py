@@ -187,7 +187,7 @@ rebased: Callable[[Coordinates, "GramEngine"], Tensor] = _Rebased.apply
 
 
 class Units:
-    """A feed-forward branch on tokens that are given by coordinates; hidden units are sampled in small groups.
+    """An MLP on tokens that are given by their coordinates; hidden units are sampled in small groups.
 
     A group has a few random networks.
 
@@ -219,7 +219,7 @@ class Units:
         self.hidden: list[Tensor] = []
 
     def forward(self, rows: Coordinates) -> Coordinates:
-        """Return the MLP's output for tokens that are given by coordinates, also as coordinates."""
+        """Return the coordinates of the MLP's output, for tokens that are given by their coordinates."""
         engine, n = self._engine, rows.shape[1]
         self._rows, self._rows_gram = rows, product(rows, rows.mT)
         self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)

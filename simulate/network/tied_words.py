@@ -46,7 +46,7 @@ class Words:
     ) -> Float[Tensor, " draws"]:
         """Return the squared gradient norm of the batch's tied embeddings, from their use as inputs and as outputs.
 
-        They are input and output together, (draws,).
+        The gradients of both uses are added before they are squared. The shape is (draws,).
 
         Args:
             stack: the network.

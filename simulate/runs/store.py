@@ -329,7 +329,7 @@ class Run:
         return next((file for file in self._parquet("windows") if f"{file.stem}-".startswith(f"{stem}-")), None)
 
     def keep_windows(self, cells: "Iterable[Cell]") -> None:
-        """Save the windows of text that configurations use, once for each text.
+        """Save the windows of text that configurations use, unless they are already saved.
 
         They are saved once for each text, number of tokens and vocabulary.
         """

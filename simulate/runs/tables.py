@@ -86,9 +86,9 @@ _OWN_IS_NULL = {"own": "null"}
 
 
 def marked(rows: pa.Table) -> pa.Table:
-    """Replace fields that are left at the LayerNorm placement's default by null, before rows are written.
+    """Mark rows, before they are written, as rows in which null means the LayerNorm placement's default.
 
-    Such a field is `branch_scale`.
+    Such a field is `branch_scale`. The rows themselves are not changed.
     """
     return rows.replace_schema_metadata((rows.schema.metadata or {}) | _OWN_IS_NULL)
 

@@ -158,7 +158,8 @@ def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
         ignored = " ".join(["model_type", *reading.unknown()])
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # values that the family has not
         return ""
-    return f" --ignore {ignored} reads it as {NEAREST[family]!r}, the nearest supported family."
+    nearest = f"{NEAREST[family]!r}, the nearest supported family"
+    return f" --ignore {ignored} reads it as {nearest}; gradbounds probe measures your own module."
 
 
 def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:

@@ -43,9 +43,9 @@ _DRAWS = 4
 
 @dataclass(slots=True, eq=False)
 class FixedAttention(Branch):
-    """An attention branch with fixed attention weights, in one optimizer step.
+    """An attention branch with fixed attention weights, with its gradients and its change in one optimizer step.
 
-    It is A x W^V W^O, with the attention weights A.
+    It is A x W^V W^O, with the attention weights A. The step changes W^V and W^O.
 
     Attributes:
         stack: the network.
@@ -145,7 +145,9 @@ def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) ->
 
 @dataclass(slots=True, eq=False)
 class RandomAttention(Branch):
-    """An attention branch with random queries and keys in one optimizer step, for one sample of attention weights.
+    """An attention branch with random queries and keys, with its gradients and its change in one step.
+
+    The step is an optimizer step, and one sample of attention weights is given for every head.
 
     Attributes:
         stack: the network.

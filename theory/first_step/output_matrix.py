@@ -53,7 +53,9 @@ class WordSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputMatrix:
-    """The output matrix W_emb, which maps tokens to logits, in one optimizer step.
+    """The output matrix, which maps tokens to logits, with the effects of its optimizer step.
+
+    The matrix is W_emb.
 
     Attributes:
         stack: the network.

@@ -173,8 +173,8 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
 def curved_gradients(drawn: Outputs, w: Array) -> Array:
     """Return the change of the loss gradient at the logits when the logits change, at every position.
 
-    H_i is the Hessian of the loss at position i with respect to its logits, and P is the number of positions in the
-    loss.
+    It is H_i w_i/P at position i, and its product with w is u'Gu. H_i is the Hessian of the loss at position i with
+    respect to its logits, and P is the number of positions in the loss.
 
     Args:
         drawn: the sampled outputs.

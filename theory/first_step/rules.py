@@ -111,10 +111,10 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in a step along the gradient's sign, for Gaussian inputs.
+    """Return the coefficients C of output gradients in a step along the gradient's sign, divided by d_in.
 
-    It is given by the coefficients C of the output gradients: C/d_in = √(2/π) E h h'/√(h'Σh) for Gaussian rows h; 0
-    where all gradients are 0.
+    The outputs of the matrix change by C Δ. The result C/d_in is √(2/π) E h h'/√(h'Σh) for Gaussian rows h, and 0 where
+    all gradients are 0.
 
     Args:
         rows: covariance K of a coordinate of the rows, (..., N, N).
@@ -162,7 +162,7 @@ def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
 
 
 def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """Return inner products of output changes in a step along the gradient's sign, without the mean part.
+    """Return inner products of the part of an output change that is not along the output gradients.
 
     The mean part is along the output gradients: the rest is H sign g − C Δ. The result (N, N) is for mean kernels and
     without factors.
@@ -178,7 +178,7 @@ def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Arra
 
 
 def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
-    """Return samples of output changes in a step along the gradient's sign, without the mean part.
+    """Return samples of the part of an output change that is not along the output gradients.
 
     The mean part is along the output gradients: the rest is H sign g − C Δ with mean coefficients C, (samples, N).
 

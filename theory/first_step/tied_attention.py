@@ -20,11 +20,10 @@ from theory.stack.weights import gain, inner_ratio
 
 
 class TiedRandomAttention(RandomAttention):
-    """An attention branch with random queries and keys in one optimizer step, in a network with tied embeddings.
+    """An attention branch with random queries and keys in a network with tied embeddings, in one step.
 
-    One attention sample of every head is given.
-
-    Gradients of W^Q, W^K and W^V are stored for each head.
+    It computes the gradients and the change in one optimizer step, given one attention sample of every head. Gradients
+    of W^Q, W^K and W^V are stored for each head.
     """
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:

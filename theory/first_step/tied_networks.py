@@ -67,7 +67,7 @@ def sampled_tied_outputs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TiedStep:
-    """One optimizer step of networks with tied embeddings.
+    """One optimizer step of networks with tied embeddings, with its effect on logits and loss.
 
     Attributes:
         down: gradients of the backward pass.

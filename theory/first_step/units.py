@@ -1,4 +1,4 @@
-"""The hidden units of an MLP, or of a transform before the output matrix, in one optimizer step.
+"""The hidden units of an MLP or of a transform before the output matrix, and their change in one optimizer step.
 
 A unit's gradients reach the output of the matrix before it through slopes f, φ'(u) or the other factor of a gate. A
 step moves u by C Δ, and units by f ∘ C (f ∘ Δ): the mean of f f' passes on coefficients, and the fluctuation about it
@@ -33,7 +33,7 @@ from theory.stack.weights import gain, transform_gain, weight_shapes
 
 @dataclass(slots=True, eq=False)
 class Units(Branch):
-    """The hidden units of an MLP, plain or gated, in one optimizer step.
+    """The hidden units of a plain or gated MLP, with their gradients and their change in one optimizer step.
 
     They are φ(x W), or φ(x WG) ∘ x W with a gate WG.
 
@@ -121,9 +121,10 @@ class Units(Branch):
         return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
     def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
-        """Return samples of hidden units' changes in a step along the gradient's sign, without the mean part.
+        """Return samples of the hidden units' change that is not along their gradients.
 
-        The mean part is C Δ, along the gradients; the samples are over all matrices, as "beyond", (samples, N).
+        The step is along the gradient's sign. Each matrix changes the units by C Δ on average, along their gradients Δ.
+        The samples are the rest, summed over the matrices, as "beyond", (samples, N).
         """
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
@@ -151,7 +152,7 @@ class Units(Branch):
 
 @dataclass(slots=True, eq=False)
 class FeedForward(Branch):
-    """A plain or gated MLP in one optimizer step.
+    """A plain or gated MLP, with its gradients and the change of its output in one optimizer step.
 
     It is φ(x W1) W2, or (φ(x WG) ∘ x W1) W2 with a gate WG.
 
@@ -215,9 +216,9 @@ class FeedForward(Branch):
 
 
 class TiedFeedForward(FeedForward):
-    """The MLP in one optimizer step of a network with tied embeddings, where gradients overlap with its output.
+    """An MLP in a network with tied embeddings, with its gradients and its change in one optimizer step.
 
-    The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
+    Gradients overlap with the MLP's output. The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
     Gradients at the units h = φ(u) are P h/√d and noise ν, those at the pre-activations f ∘ (P h/√d + ν) with the
     factors f. The part of u̇ that is random to all else is Gaussian with a known covariance with u, so that it is a

@@ -81,7 +81,7 @@ class Homogeneous:
 class ReluSquared:
     """The activation φ(u) = ReLU(u)², whose Gaussian expectations are known in closed form.
 
-    Its kernel is an arc-cosine kernel of degree 2. The kernel of its slope is 4 times an arc-cosine kernel of degree 1.
+    Its kernel is half the arc-cosine kernel of degree 2. The kernel of its slope is twice that of degree 1.
 
     Source: Cho and Saul (2009), equation 6.
     """
@@ -147,7 +147,9 @@ class GaussianMoment:
 
 @dataclass(frozen=True, slots=True)
 class PolarMoment:
-    """The expectation E[f(u) f(v)] over two Gaussians u and v, for a function f with a kink or a jump at 0.
+    """The expectation E[f(u) f(v)] over two Gaussians u and v, by quadrature, for a function f.
+
+    The function f may have a kink or a jump at 0.
 
     Attributes:
         function: f, for arrays of any shape.

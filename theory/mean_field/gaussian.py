@@ -73,7 +73,7 @@ def relu_squared_kernel(correlation: Entry) -> Entry:
 
 @lru_cache(maxsize=4096)
 def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: float | None = None) -> float:
-    """Return E[p·p'] for softmax vectors p and p' of correlated Gaussian logits a and a', by exact quadrature.
+    """Return E[p·p'] for softmax vectors p and p' of correlated Gaussian logits a and a', by quadrature.
 
     (a_v, a'_v) are independent over the V classes, each pair Gaussian with standard deviations scale and other_scale
     (the same, if None) and the given correlation. From 1/S = ∫ exp(−tS) dt for both sums, with t = e^τ and u = e^υ,

@@ -92,7 +92,7 @@ class MemberLayout(GroupLayout):
         return np.where(_alike(self, len(self.group)) > 0.0, kernel[pairs], of_two[pairs])
 
     def unlike(self, kernel: Array) -> Array:
-        """Return the standard deviation of the products x_i·x_j over pairs of different tokens of a group, (..., r).
+        """Return the standard deviation of the products x_i·x_j/d over pairs of different tokens of a group, (..., r).
 
         The function subtracts row and column means: a row's weights change by differences of values, and the part that
         all tokens share cancels. The divisor is the number of pairs, not of degrees of freedom, because the means over

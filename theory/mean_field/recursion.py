@@ -396,7 +396,7 @@ def _passed(
 
 
 def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple[TokenMoments, Pullback[Any]]:
-    """Apply the norm of the inputs, if there is one, and return its backward pass.
+    """Apply the norm of the inputs, if there is one, and return the result and the norm's backward pass.
 
     With two streams both start at the inputs, and their gradients add up there.
     """

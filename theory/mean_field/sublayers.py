@@ -97,9 +97,9 @@ def bias_gradients(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) ->
 def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -> SquaredNorms:
     """Return the squared gradient norms of the gains and the biases of a norm, divided by the width.
 
-    With the kernels G of gradients and Q of tokens at the norm's output, they are Σ_ij G_ij Q_ij/γ² for the gains and
-    Σ_ij G_ij for the biases. For the gains, ∂L/∂γ is Σ_i g_i ∘ x_i/γ, and its d coordinates have one law. The result is
-    empty unless the layout tells sequences apart.
+    With the kernels G of gradients and Q of tokens at the norm's output, the squared norms are Σ_ij G_ij Q_ij/γ² for
+    the gains γ and Σ_ij G_ij for the biases. For the gains, ∂L/∂γ is Σ_i g_i ∘ x_i/γ, and its d coordinates have one
+    law. The result is empty unless the layout tells sequences apart.
     """
     if not tokens.apart:
         return {}
@@ -443,7 +443,7 @@ def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[
 def normed(
     stack: Stack, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], norm: bool
 ) -> tuple[TokenMoments[Kernel], Any]:
-    """Apply a norm to the residual stream, and return the divisor of gradients in the backward pass.
+    """Apply a norm to tokens, and return them with the divisor of the gradient kernel in the backward pass.
 
     Without a norm, the result is the stream and 1. For tanh instead of a norm, the divisor is a kernel.
 

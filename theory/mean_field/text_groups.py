@@ -203,7 +203,7 @@ class TextLayout(GroupLayout):
     def one_word(self) -> Array:
         """The matrix that is 1 where two representatives have equal token ids, and 0 elsewhere, (2 R, 2 R).
 
-        Equal ids have each representative with itself, and all probes.
+        Each representative has the id of itself only, except that all probes share one id.
         """
         probes = self.to_probes(np.ones(len(self.probes)))
         return np.maximum(np.eye(len(probes)), np.outer(probes, probes))
@@ -288,7 +288,7 @@ class TextLayout(GroupLayout):
     def coincidences(self) -> Array:
         """The probability that two queries attend to equal token ids, divided by the probability for random tokens.
 
-        The probability is given whether the two queries have equal ids, (2 R, 2 R). The divisor is κ.
+        The first one depends on whether the two queries have equal ids. The second one is κ. The shape is (2 R, 2 R).
         """
         return self.turned_coincidences(np.ones(()), np.ones(()))
 
@@ -383,7 +383,10 @@ class TextLayout(GroupLayout):
 
     @property
     def varying(self) -> Array:
-        """The standard deviation over texts of an attention row's sum, divided by the sum for equal ids, (2 R, 1)."""
+        """The relative standard deviation over texts of the weight sum of an attention row, (2 R, 1).
+
+        It is relative to the sum if all attended tokens had one id.
+        """
         return np.sqrt(self.repeats[0, 0] * (1.0 - 1.0 / np.maximum(self.seen_all, 1.0)))
 
     def to_probes(self, numbers: Array) -> Array:

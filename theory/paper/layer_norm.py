@@ -48,7 +48,7 @@ def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
 
 
 def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
-    """Return the ratio of LayerNorm's exact Jacobian norm to the paper's value, for a vector with a large mean.
+    """Return the ratio of LayerNorm's exact Jacobian norm to the paper's value, for a vector whose mean is not 0.
 
     The ratio is ‖J_LN(x)‖₂ / (√d/‖x‖) = ‖x‖/‖y‖, with y the centred x, for x = offset · 1 + noise.
 

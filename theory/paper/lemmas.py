@@ -100,7 +100,7 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
 
 @cache
 def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
-    """Return the mean squared activations after the two residual sums of a Post-LN layer.
+    """Return the mean squared lengths of a token after the two residual sums of a Post-LN layer.
 
     They are E‖x2‖² and E‖x5‖² for an input with energy d; attention adds the energy m d.
 

@@ -112,7 +112,7 @@ def check_mixing(stack: Any) -> None:
     """Raise an error if a network combines a depth-mixing matrix with a field that has no rule for it.
 
     Raises:
-        ValueError: it has none; the error states the requirement.
+        ValueError: it does so; the error states the requirement.
     """
     if (matrix := mixing_matrix(stack)) is None:
         return

@@ -269,7 +269,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def lower_layers(self) -> int:
-        """The number of layers next to the input that have the lower of two LayerNorm placements.
+        """The number of layers near the input that have a different LayerNorm placement from the upper layers.
 
         The field `lower_placement` names the lower placement.
         """

@@ -118,7 +118,7 @@ def test_a_batch_of_text(tmp_path, capsys):
         (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
         (["--text", "lighthouse"], "vocab must be at least the"),
         (["--text", "counts:nowhere"], "nowhere"),
-        (["--text", "zipf:1", "--embeddings", "tied"], "output-scale must be smaller for a text with tied"),
+        (["--text", "zipf:1", "--embeddings", "tied"], "tied embeddings must give a position's own token id a"),
     ):
         assert main([*line[:-1], *given]) == 2
         error = capsys.readouterr().err

@@ -316,7 +316,7 @@ def _query_and_key_roots(
 
 
 def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Generator) -> Array:
-    """Sample a matrix R such that R Rᵀ is distributed like the Gram matrix of vectors of independent normals.
+    """Sample a matrix R such that R Rᵀ is distributed like the Gram matrix of vectors of N(0, 1) numbers.
 
     The matrix is lower trapezoidal: this is Bartlett's decomposition.
 

@@ -21,7 +21,7 @@ def below_attention(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Propagate the gradient back through attention, including the gradient's part along the residual stream.
+    """Propagate the gradient back through attention, including the gradient's part along the branch's output.
 
     The branch is softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights A.
 

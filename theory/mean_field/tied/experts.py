@@ -21,7 +21,7 @@ def below_experts(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array], generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Propagate the gradient back through experts, including the gradient's part along the residual stream.
+    """Propagate the gradient back through experts, including the gradient's part along the branch's output.
 
     The branch is Σ_e p_ie F_e(u_i), and a shared expert.
 
@@ -64,7 +64,7 @@ def _below_router(
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
     """Propagate the gradient back through the router of experts.
 
-    The results are noise and coefficients at the tokens, and the squared norm of ∂L/∂W^R.
+    The results are noise and coefficients at the tokens, and E‖∂L/∂W^R‖²/d.
     """
     routed, logits = of
     route, role, root = routed.route, routed.kind + "R", stack.width**0.5

@@ -132,10 +132,12 @@ class Gradient:
     def norm_parameter_gradients(
         self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number
     ) -> SquaredNorms:
-        """Return the squared gradient norms of the gains and biases of a norm, or an empty table without a norm.
+        """Return the squared gradient norms of the gains and biases of a norm, divided by the width.
 
-        With A_ij = g_i·x_j/√d for the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji in addition to Σ_ij
-        G_ij Q_ij, because the coordinates of x are Gaussian.
+        The table is empty without a norm, and if the layout does not tell sequences apart.
+
+        Let x be the tokens after the norm with gain γ, and A_ij = g_i·x_j/√d. The squared norm of the gains is Σ_ij
+        (G_ij Q_ij + A_ii A_jj + A_ij A_ji)/γ². The products of A occur because the coordinates of x are Gaussian.
         """
         if isinstance(scales, float) or not tokens.apart:
             return {}
@@ -162,7 +164,7 @@ def tied_backward(
 ) -> Backward[Array]:  # fmt: skip
     """Run the backward pass with tied embeddings, for several samples of the logits of every batch entry.
 
-    The last axis is the batch.
+    Samples are along the last axis of the batch.
 
     Args:
         stack: the network.

@@ -122,7 +122,10 @@ class Gradient:
         )
 
     def norm_parameter_gradients(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
-        """Return the squared gradient norms of the gains and biases of a norm, or an empty table without a norm."""
+        """Return the squared gradient norms of the gains and biases of a norm, divided by the width.
+
+        The table is empty without a norm, and if the layout does not tell sequences apart.
+        """
         if isinstance(scales, float) or not tokens.apart:
             return {}
         size = norm_root(scales)
