@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,6 @@ from theory.configurations.training_codes import TRAINING_CODES
 from theory.coverage import attends_randomly, has_experts, holds_words
 from theory.stack import TITLES
 from theory.stack.weights import copies, gain, weight_shapes
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
 """The columns of a layer table for the residual stream, by quantity."""
@@ -51,7 +48,7 @@ SEEN = 0.01
 
 
 def network_lines(
-    stack: Stack, table: "pd.DataFrame", reason: str, *, every_layer: bool = True, evidence: str = ""
+    stack: Stack, table: Columns, reason: str, *, every_layer: bool = True, evidence: str = ""
 ) -> list[str]:
     """Return the lines that print a network's predicted and sampled gradient norms, layer by layer.
 
@@ -62,7 +59,7 @@ def network_lines(
         every_layer: whether every layer is printed, or those that double, and the last.
         evidence: measured agreement of theory for such networks, as text; "" for the rules of `checks.trust`.
     """
-    has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
+    has_theory, draws = not np.isnan(table["predicted"]).all(), int(np.max(table["draws"]))
     table = with_cosines(table)
     shown = None if every_layer else set(_doubled(stack.depth))
     lines = []
@@ -79,9 +76,9 @@ def network_lines(
         scaled = table
         if has_theory:
             # Of 0 nothing is a multiple, and of a cosine, which may be near 0, none says anything.
-            expected = table["predicted"].where(table["predicted"] != 0)
-            expected = expected.mask(table["quantity"].isin(["cosine", "encoder_cosine"]), 1.0)
-            scaled = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
+            expected = np.where(table["predicted"] == 0, np.nan, table["predicted"])
+            expected = np.where(np.isin(table["quantity"], ["cosine", "encoder_cosine"]), 1.0, expected)
+            scaled = {**table, "mean": table["mean"] / expected, "sem": table["sem"] / np.abs(expected)}
         what = "Samples / theory" if has_theory else "Samples, root mean squares"
         cosine = " (cosine: of the samples)" if has_theory and "cosine" in set(table["quantity"]) else ""
         lines += [f"{what}: {draws} networks, +- standard error{cosine}", *_block(scaled, "mean", "sem", shown), ""]
@@ -101,19 +98,12 @@ def gradient_lines(stack: Stack, table: Columns, *, every_layer: bool) -> list[s
     return [*lines, *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else [])]
 
 
-def with_cosines(table: Columns) -> "pd.DataFrame":
+def with_cosines(table: Columns) -> dict[str, NDArray[Any]]:
     """Add the cosine similarity of two tokens to a table of a network's layers: mean inner product / mean square.
 
     The errors of both are combined as if independent, which they are not: the cosine's error is at most their sum. A
     table that has these rows is unchanged.
     """
-    import pandas as pd
-
-    return pd.DataFrame(cosine_columns(table))
-
-
-def cosine_columns(table: Columns) -> dict[str, NDArray[Any]]:
-    """Return the columns of `with_cosines`."""
     columns = {name: np.asarray(table[name]) for name in table}
     names, layers, parts = columns["quantity"], columns["layer"], [columns]
     for prefix in ("", "encoder_") if "cosine" not in names else ():
@@ -318,7 +308,7 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
         of: A name of the batch of these norms.
     """
     value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
-    stream = profiles(cosine_columns(table), value)
+    stream = profiles(with_cosines(table), value)
     gradients = _whole_profiles(table if norms is None else norms, value)
     ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
     if not ratios:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -178,6 +178,7 @@ def predict_batch(
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
+    known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
     shown = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
@@ -197,7 +198,7 @@ def predict_batch(
             *table_lines(["", ""], shown)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
-            *_error_of_words(stack, law), *over_layers(stack, _without(layers, lost), "predicted"), "",
+            *_error_of_words(stack, law), *over_layers(stack, known, "predicted"), "",
             _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
@@ -248,14 +249,8 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Colu
         halves = np.divide(errors[role], 2.0 * norms, out=np.zeros_like(norms), where=norms > 0)
         numbers = enumerate(zip(norms, halves, strict=True), 1) if norms.ndim else [(0, (norms, halves))]
         rows += [(f"{prefix}grad_{name}", layer, float(norm), float(half)) for layer, (norm, half) in numbers]
-    kinds = {"quantity": object, "layer": int, "predicted": float, "predicted_sem": float}
-    return {column: np.array([row[k] for row in rows], dtype=kind) for k, (column, kind) in enumerate(kinds.items())}
-
-
-def _without(table: Columns, quantities: Collection[str]) -> Columns:
-    """Leave out the rows of some quantities."""
-    kept = ~np.isin(table["quantity"], [*quantities])
-    return {column: values[kept] for column, values in table.items()}
+    names = ("quantity", "layer", "predicted", "predicted_sem")
+    return dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:

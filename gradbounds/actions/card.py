@@ -23,7 +23,7 @@ from gradbounds.actions.first_line import (
     quick_sampling,
 )
 from gradbounds.actions.predict import predict_stack
-from gradbounds.actions.remedies import Remedy
+from gradbounds.actions.remedies import Remedy, loss_of
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description
 from gradbounds.network_text import (
@@ -215,7 +215,7 @@ def _first_step_of_run(
     text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
     law = law_of(whole, text)
     assert law is not None, "the text has a law"
-    loss = _loss(table)
+    loss = loss_of(table)[0]
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
@@ -260,7 +260,8 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
-        if count <= stack.vocab and _seconds_of_rates(stack, count) < _RATE_SECONDS
+        if count <= stack.vocab
+        and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
     ]
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
@@ -275,11 +276,6 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     return {"positions": soon[0], "kernel_scale": scale} | {
         name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
-
-
-def _seconds_of_rates(stack: Stack, positions: int) -> float:
-    """Estimate the seconds on one core for both optimizers with this number of positions."""
-    return 7e-7 * positions * stack.vocab + 4e-6 * stack.depth * stack.heads * positions**2
 
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
@@ -312,18 +308,13 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
             other = loss_of_head(replace(of, drawn_by=name).read(given)[0])
         except ValueError:  # a given field contradicts the rule
             continue
-        loss, by_head = _loss(table), loss_of_head(stack)
+        loss, by_head = loss_of(table)[0], loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     others = [f"; others: --drawn-by {', '.join(names)}"] * bool(names)
     older = [note.value for note in notes if note.what == "older" and stack.depth_scaling != "none"]
     others += [f"; for versions {versions} add --depth-scaling none" for versions in older]
     return [f"Weights: {re.sub('; .*', ')', drawn)}{''.join(others)}"] * bool(drawn)
-
-
-def _loss(table: Columns) -> float:
-    """Return the predicted loss of a `layer_table`."""
-    return float(np.asarray(table["predicted"])[np.asarray(table["quantity"]) == "loss"][0])
 
 
 def _is_untied_here(notes: Sequence[Note]) -> bool:
@@ -347,7 +338,7 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     return [
         f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
-        *[card_row("loss", f"{_loss(table):.4g}")] * ("loss" in set(table["quantity"])),
+        *([card_row("loss", f"{loss_of(table)[0]:.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *[_carried(shares, stack, table, table, "")] * (norm > 0),
     ]  # fmt: skip
@@ -450,9 +441,8 @@ def _interpolated(norms: Columns) -> Columns:
     names, within = np.asarray(norms["quantity"]), np.array(norms["predicted"])
     for name in dict.fromkeys(names):
         rows = np.flatnonzero(names == name)
-        if (known := np.flatnonzero(~np.isnan(within[rows]))).size:
-            inside = np.arange(known[0], known[-1] + 1)
-            within[rows[inside]] = np.interp(inside, known, within[rows[known]])
+        if (known := rows[~np.isnan(within[rows])]).size:
+            within[rows] = np.interp(rows, known, within[known], left=np.nan, right=np.nan)
     return {**norms, "predicted": within}
 
 

@@ -9,14 +9,13 @@ from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_columns, layer_table
+from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
 from checks.trust import Trust
 from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
 from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
-    cosine_columns,
     drawn_lines,
     growth_by_layer,
     layer_lines,
@@ -24,9 +23,11 @@ from gradbounds.network_text import (
     network_lines,
     note_lines,
     number_text,
+    profiles,
     sampled_lines,
     title,
     trust_lines,
+    with_cosines,
 )
 from gradbounds.progress import LONG, shown
 from gradbounds.result import Frames, Result
@@ -41,7 +42,6 @@ from theory.mean_field.cost import prediction_cost
 from theory.stack.depth_mixing import has_rows
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from simulate import Samples
@@ -81,44 +81,42 @@ def predict_stack(
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
     samples = None if draws is None else _sampled(stack, draws, seed)
-    frames = Frames({"prediction": (table := layer_columns(prediction, samples))})
-    beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
+    table = layer_columns(prediction, samples)
+    beside = {changes: layer_columns(predicted(each), None) for changes, each in ways.items()}
     evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = "" if chosen is None else chosen.said
     shown_too = tables or prediction is None or draws is not None
     sentences = {
         "drawn": drawn_lines(notes), "stands_out": layer_lines(stack, table), "evened": evening,
         "trust": [*filter(None, trust_lines(stack, evidence))], "notes": [*filter(None, note_lines(notes))],
-        "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, cosine_columns(table)))],
+        "sampled": [] if prediction is None else [*filter(None, sampled_lines(stack, with_cosines(table)))],
     }  # fmt: skip
     return Result(
         about=title(stack),
-        tables=frames,
+        tables=Frames({"prediction": table}),
         values={
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
             "sentences": sentences, "exponents": slopes, "evened_by": evener,
-            "compared": [{"stack": others[changes], "prediction": beside[changes]} for changes in others],
+            "compared": [{"stack": others[changes], "prediction": Frames(beside)[changes]} for changes in others],
         },
         lines=[
             title(stack), *drawn_lines(notes), "", *sentences["stands_out"], *[evening] * bool(evening),
             *["", f"{_CHEAPER}: {cheaper}."] * bool(cheaper),
         ],
         below=[
-            *(["", *_table_lines(stack, frames, reason, every_layer, evidence, samples, slopes)] if shown_too else []),
+            *(["", *_table_lines(stack, table, reason, every_layer, evidence, samples, slopes)] if shown_too else []),
             *chain.from_iterable(
-                comparison_lines(changes, (stack.tokens, other.tokens), frames["prediction"], beside[changes])
+                comparison_lines(changes, (stack.tokens, other.tokens), table, beside[changes])
                 for changes, other in others.items()
             ),
             *(note_lines(notes) if shown_too else []),
         ],
-        figures={"gradient_over_layers": partial(_profile_figure, stack, frames)},
+        figures={"gradient_over_layers": partial(_profile_figure, stack, table)},
     )  # fmt: skip
 
 
-def _further(
-    chosen: Way | None, prediction: Prediction | None, budget: Budget
-) -> "tuple[pd.DataFrame | None, Remedy | None, str]":
+def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
     """Return the exponents, and the change that evens out the layers as an object and as text."""
     if chosen is None or prediction is None:
         return None, None, ""
@@ -200,18 +198,16 @@ def predicted(chosen: Way) -> Prediction:
 
 
 def _table_lines(
-    stack: Stack, frames: Frames, reason: str, every_layer: bool, evidence: str, samples: "Samples | None",
-    slopes: "pd.DataFrame | None",
+    stack: Stack, table: Columns, reason: str, every_layer: bool, evidence: str, samples: "Samples | None", slopes: Any,
 ) -> list[str]:  # fmt: skip
     """Return the printed tables of layers, with the exponents and Theorem 1."""
-    table = frames["prediction"]
     return [
         *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
         *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None), *_bound_line(stack, table),
     ]  # fmt: skip
 
 
-def _exponents(chosen: Way, here: Prediction, budget: Budget) -> "pd.DataFrame | None":
+def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
     """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
     if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
@@ -274,7 +270,7 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
     ]
 
 
-def _exponent_lines(slopes: "pd.DataFrame | None", *, explodes: bool) -> list[str]:
+def _exponent_lines(slopes: Any, *, explodes: bool) -> list[str]:
     """State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially."""
     if slopes is None:
         return []
@@ -294,23 +290,23 @@ def _exponent_lines(slopes: "pd.DataFrame | None", *, explodes: bool) -> list[st
     return lines
 
 
-def _bound_line(stack: Stack, table: "pd.DataFrame") -> list[str]:
+def _bound_line(stack: Stack, table: Columns) -> list[str]:
     """State Theorem 1's bound for this network, if the network is in the paper's setting."""
     if not stack.in_paper:
         return []
     from theory.paper.theorem1 import bound_value  # late, since it loads sympy
 
     bound = float(bound_value(stack).value)
-    last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
+    last = profiles(table, "predicted")["grad_W2"][-1]
     times = f", {bound / last:.3g} times the prediction" if last > 0 else ""
     return [f"Theorem 1's bound on the norm of the last dL/dW2: {bound:.4g}{times}."]
 
 
-def _profile_figure(stack: Stack, frames: Frames) -> "Figure":
+def _profile_figure(stack: Stack, columns: Columns) -> "Figure":
     """Draw the gradient norms over the layers; the figure takes squared norms and draws their square roots."""
     from figures.layer_profile import layer_profile  # late: it loads matplotlib
 
-    table = frames["prediction"]
+    table = Frames({"": columns})[""]
     shown = table[table["quantity"].str.startswith("grad_") & (table["layer"] > 0)].copy()
     shown["quantity"] = shown["quantity"].str.replace("grad_", "grad_sq_", regex=False)
     shown["sem"] = 2 * shown["mean"] * shown["sem"]

@@ -82,7 +82,7 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_columns(chosen.predicted(), None)
-            (before, _), (after, error) = (_loss(each) for each in (table, changed))
+            (before, _), (after, error) = (loss_of(each) for each in (table, changed))
             change = Remedy(words, values, _furthest(changed), (before, after, error))
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
@@ -127,7 +127,7 @@ def _furthest(table: Columns) -> float:
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
 
 
-def _loss(table: Columns) -> tuple[float, float]:
+def loss_of(table: Columns) -> tuple[float, float]:
     """Return the predicted loss and its standard error."""
     (row,) = np.flatnonzero(np.asarray(table["quantity"]) == "loss")
     return float(np.asarray(table["predicted"])[row]), float(np.nan_to_num(np.asarray(table["predicted_sem"])[row]))
