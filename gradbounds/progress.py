@@ -116,7 +116,7 @@ class _Clock(BarColumn):
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Display the name of the running task if the output is a terminal."""
+    """Display the name of the running task if standard error is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield

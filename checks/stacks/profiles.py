@@ -95,7 +95,11 @@ def _wide(samples: Samples) -> bool:
 
 
 def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
-    """Select one network of each placement for figures over the layers, if possible a deep, wide one of the paper."""
+    """Select one network of each placement for figures over the layers.
+
+    Wide networks come first, then networks with all assumptions of the paper, then the deepest. Networks on texts come
+    last.
+    """
     best: dict[str, Samples] = {}
     for s in sorted(
         cells, key=lambda s: (s.cell.text is None, _wide(s), not s.stack.relaxed, s.stack.depth, s.stack.width)

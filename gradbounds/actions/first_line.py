@@ -96,7 +96,7 @@ def first_line(
 def spread_of_texts(text: str | None, vocab: int) -> float:
     """Return the standard deviation over texts of one kind of ln kappa, with kappa the probability of equal tokens.
 
-    The result is 0 for any other law, which describes one known text.
+    `text` names the kind. The result is 0 if it is None or describes one known text.
     """
     if text not in KINDS:
         return 0.0

@@ -228,9 +228,8 @@ def relaxation_grids(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return two grids for every changed network, over widths and over depths.
 
-    The second result is one line of text for each network that theory cannot predict, with the reason.
-
-    Networks that theory cannot predict are left out, with the reason.
+    Networks that theory cannot predict are left out. The second result has one line of text for each of them, with the
+    reason.
     """
     grids, left_out = [], []
     for name, fields in steps.items():
