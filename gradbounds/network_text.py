@@ -263,7 +263,10 @@ def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
     for name in matrices(table):
         ends = ends_of_layers(table, name, value)
         if ends is not None and np.asarray(table["layer"])[np.asarray(table["quantity"]) == name].max() > 1:
-            whose, flat = ", encoder" if name.startswith("encoder_") else "", " (equal within 5%)" * _is_flat(ends[0])
+            whose, flat = (
+                ", encoder" if name.startswith("encoder_") else "",
+                " (equal within 5%)" * (abs(ends[0] - 1) < 0.1 and abs(math.log(ends[0])) < _FLAT),
+            )
             by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
         f"Gradient norm, first layer / last layer, at {_tokens(stack)}{whose}: {', '.join(texts)}."
@@ -412,6 +415,8 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explode
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
     smallest = role(min(ends, key=lambda name: ends[name]))
     times = max(ends.values()) / min(ends.values())
+    ratio = sgd[most] / sgd[least]
+    moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
     adamw = f", but initial entries do: layers move up to {over_layers:.2g} times apart"
     if over_layers < 1 + _FLAT:
         within = f" (AdamW moves {', '.join(largest)} {times:.2g}x as far as {smallest})" * (times > 1 + _FLAT)
@@ -421,14 +426,9 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explode
         adamw = f"equal steps, but layer 1's changes the loss {explodes:.2g} times as much as layer {stack.depth}'s"
     return [
         card_row("AdamW, Muon", adamw),
-        f"Only under SGD: {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as much as "
+        f"Only under SGD: {role(most[0])} of layer {most[1]} moves {moved} times as much as "
         f"{role(least[0])} of layer {least[1]}, relative to its initial norm",
     ]
-
-
-def _times(ratio: float) -> str:
-    """Format a factor with three digits, without a power of ten below a million."""
-    return f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
 
 
 def relative_updates(
@@ -529,7 +529,3 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
         *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
         *([f"Fields of the configuration without effect at initialization: {neutral}."] if neutral else []),
     ]
-
-
-def _is_flat(ratio: float) -> bool:
-    return abs(math.log(ratio)) < _FLAT if ratio > 0 else False

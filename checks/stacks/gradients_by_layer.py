@@ -21,8 +21,8 @@ _NUMBERS = ("layer", "predicted", "predicted_sem", "mean", "sem", "draws")
 _ERRORS = {"predicted": "predicted_sem", "mean": "sem"}
 
 
+# The columns of a table by name, as a data frame has them; pandas takes as long to load as theory to predict.
 Columns = Mapping[str, NDArray[Any]]
-"""The columns of a table by name; a data frame is one, and pandas takes as long to load as theory to predict."""
 
 
 def layer_table(prediction: Prediction | None, samples: "Samples | None") -> "pd.DataFrame":

@@ -249,8 +249,9 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Colu
         halves = np.divide(errors[role], 2.0 * norms, out=np.zeros_like(norms), where=norms > 0)
         numbers = enumerate(zip(norms, halves, strict=True), 1) if norms.ndim else [(0, (norms, halves))]
         rows += [(f"{prefix}grad_{name}", layer, float(norm), float(half)) for layer, (norm, half) in numbers]
-    names = ("quantity", "layer", "predicted", "predicted_sem")
-    return dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
+    return dict(
+        zip(("quantity", "layer", "predicted", "predicted_sem"), map(np.array, zip(*rows, strict=True)), strict=True)
+    )
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:

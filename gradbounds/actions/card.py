@@ -54,7 +54,7 @@ from theory.stack.optimizers import Optimizer
 BATCH = 64
 """Sequences of the first step."""
 
-_LINES, _COLUMNS = 18, 110
+_LINES, _COLUMNS, _INDENT = 18, 110, " " * len(card_row("", ""))  # of the next lines of a long row
 
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
@@ -142,7 +142,9 @@ def model_card(
     """
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
-    coarse = how["patterns"] is None and alone and not layers and _has_batch(of.read(given)[0])
+    # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
+    asked, coarse = of.read(given)[0], how["patterns"] is None and alone and not layers
+    coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | sampled)
     stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
@@ -162,32 +164,22 @@ def model_card(
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result),
     ]  # fmt: skip
-    lines = [part for line in lines for part in _wrapped(line)]
+    lines = [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line, _COLUMNS, subsequent_indent=_INDENT if line.startswith("  ") else "  ", break_on_hyphens=False,
+            drop_whitespace=True, replace_whitespace=False,
+        )
+    ]  # fmt: skip
     lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
-    values = {"step_1": first and _plain(first), "critical_rates": rates, "lines": lines}
+    plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
+    values = {"step_1": plain, "critical_rates": rates, "lines": lines}
     below = [*result.below]
     if layers:
         below += [] if first is None or first.result is None else ["", *first.result.lines]
         below += [result.values["sentences"]["evened"]] if result.values["evened_by"] is None else []
     return replace(result, values={**result.values, "card": values}, lines=lines, below=below)
-
-
-def _has_batch(stack: Stack) -> bool:
-    """Return whether the batch of step 1 replaces all sampled numbers of one sequence on the card."""
-    return not (stack.experts or holds_words(stack) or gaps(replace(stack, sequences=2), "grouped"))
-
-
-def _wrapped(line: str) -> list[str]:
-    """Fold a long line; the next lines begin below its value."""
-    indent = " " * len(card_row("", "")) if line.startswith("  ") else "  "
-    return textwrap.wrap(
-        line, _COLUMNS, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
-    )  # fmt: skip
-
-
-def _plain(first: FirstStepOfRun) -> dict[str, Any]:
-    """Return the numbers of the first step by name."""
-    return {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
 
 
 def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: Mapping[str, Any]) -> Asked:
@@ -477,14 +469,9 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
         *[
             card_row(name, f"below {low} the loss falls in step 1, above {high} it rises; predicted {rate}")
             for key, name in _OPTIMIZERS.items()
-            for rate, low, high in [map(_rate_text, rates[key].values())]
+            for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],
     ]  # fmt: skip
-
-
-def _rate_text(rate: float) -> str:
-    """Write a learning rate with two digits: "6.6e-05", "0.0095"."""
-    return f"{rate:.1e}" if rate < 1e-3 else f"{rate:.2g}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:

@@ -81,7 +81,7 @@ def first_line(
     is_post = scale.stack.placement == "post" and scale.stack.depth_scaling == "none"
     depth, width = scale.stack.depth, scale.stack.width
     of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
-    shares = [of_depth, _OF_TOKENS * _tokens(scale, batch) ** -0.5]
+    shares = [of_depth, _OF_TOKENS * (batch * scale.stack.tokens) ** -0.5]
     shares += [error / norm if norm else 0.0]
     of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
     if law is not None:
@@ -211,10 +211,6 @@ def format_cost(cost: Cost, grouped: bool) -> str:
     """Describe in words the time and the memory that a prediction takes."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
-
-
-def _tokens(scale: NoiseScale, batch: int) -> int:
-    return batch * scale.stack.tokens
 
 
 def _shared(scale: NoiseScale, batch: int) -> float:

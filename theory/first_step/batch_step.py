@@ -26,7 +26,7 @@ from scipy.special import softmax
 from theory.coverage import holds_words
 from theory.first_step.outputs import Outputs, step_statistics
 from theory.first_step.prediction import moves_of_outputs
-from theory.first_step.rules import Rules, spread_muon_rule
+from theory.first_step.rules import spread_muon_rule
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.kernels import Array
@@ -175,8 +175,8 @@ def batch_steps(
             ordered, of_few = np.sort(frequencies)[::-1], gains[0]
             ranks = lru_cache(partial(noise_rank, ordered, of_batch, seed=seed))
             for k, alone in enumerate((False, True)):
-                rules: Rules = {name: spread_muon_rule(ranks, alone=alone)}
-                w = moves_of_outputs(solution, name, chosen[name], every, rules)[0]
+                rule = spread_muon_rule(ranks, alone=alone)
+                w = moves_of_outputs(solution, name, chosen[name], every, {name: rule})[0]
                 gains[k] = float((r * w).sum((-2, -1)).mean())
         steps[name] = BatchStep(name, gains[0], curvature, change, updates, gains[1], of_few)
     return steps

@@ -116,13 +116,7 @@ def _coefficients(function: PairFunction, low: float, high: float, count: int, a
     """Return the coefficients of the angle and of both variances, (angles + 1, count, count), for ln v in a range."""
     points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
     # Of opposite signs exactly, whose pair functions are to be had together.
-    table = _table(function, np.exp(low + (high - low) * (points + 1) / 2), (np.cos(around) - np.cos(around)[::-1]) / 2)
-    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
-    return np.asarray(np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True))
-
-
-def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
-    """Return a pair function at all pairs of variances and all correlations, (nodes, nodes, cosines)."""
+    nodes, cosines = np.exp(low + (high - low) * (points + 1) / 2), (np.cos(around) - np.cos(around)[::-1]) / 2
     table = function.table(nodes, cosines) if isinstance(function, Tabled) else None
     if table is None:
         table = np.empty((len(nodes), len(nodes), len(cosines)))
@@ -130,7 +124,8 @@ def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
             for j, w in enumerate(nodes[: i + 1]):
                 at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
                 table[i, j] = table[j, i] = at
-    return table
+    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
+    return np.asarray(np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True))
 
 
 def _angles(function: PairFunction) -> int:
