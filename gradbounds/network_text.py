@@ -157,9 +157,9 @@ def _legend(table: Columns) -> list[str]:
 
 
 def sampled_lines(stack: Stack, table: Columns) -> list[str]:
-    """State which random parts of the network the theory samples, and its largest standard error.
+    """State which random parts of the network are sampled for a prediction, and the largest standard error.
 
-    There are no lines if theory samples nothing.
+    There are no lines if nothing is sampled.
     """
     names = np.asarray(table["quantity"])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -436,10 +436,9 @@ def relative_updates(
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
     """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
 
-    The two results are for SGD and for Adam with epsilon -> 0.
-
-    Adam changes every entry by 1. Muon's update has a norm that depends only on the matrix's shape. If all layers have
-    the same shapes, updates of both differ between layers only through |W|.
+    The two results are for SGD and for Adam with epsilon -> 0. Adam changes every entry by 1. Muon's update has a norm
+    that depends only on the matrix's shape. If all layers have the same shapes, updates of both differ between layers
+    only through |W|.
     """
     sgd, adam = {}, {}
     for name, norms in gradients.items():

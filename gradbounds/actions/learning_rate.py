@@ -100,7 +100,7 @@ def predict_rate(
     compared = of_text is not None and "sgd" not in optimizers  # the factor of the batch needs SGD's step
     solved_again = 2 * ("muon" in optimizers)  # its noise with the rank of a text, whole and alone
     seconds = (len(optimizers) + compared + solved_again) * seconds_of(stack)
-    with shown(f"predicting step 1 of {len(optimizers)} optimizers", seconds):
+    with shown(f"predicting the first step of {len(optimizers)} optimizers", seconds):
         by_name = batch_steps(stack, optimizers, batch, law)
     scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]

@@ -1,4 +1,4 @@
-"""The search for the one changed field that makes a network's gradients most equal over the layers, by theory."""
+"""The search for the one change of a field that makes a network's predicted gradients most equal over the layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,10 +58,9 @@ class Remedy:
 def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
-    The second result is the line of text that describes the change.
-
-    If the layers differ by less than a factor of 1.5, there is no line. A change counts only if it at least halves the
-    logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too long.
+    The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
+    there is no line. A change counts only if it at least halves the logarithm of the ratio. Without such a change, the
+    line says that there is none or that trying takes too long.
 
     Args:
         stack: the network.

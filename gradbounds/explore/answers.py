@@ -77,9 +77,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     if kind == "compare":
         return _comparison(asked, is_wanted)
     question = Question.read(asked)
-    if kind in SIZES:
-        return _sizes(question, kind, is_wanted)
-    return ANSWERS[kind](question)
+    return _sizes(question, kind, is_wanted) if kind in SIZES else ANSWERS[kind](question)
 
 
 @by_estimates()

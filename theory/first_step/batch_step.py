@@ -255,8 +255,7 @@ def _outputs(
     """
     stack = solution.stack
     n, vocab, tied, carriers = stack.rows, stack.vocab, holds_words(stack), int(seen.sum())
-    output = solution.forward.output[0] if tied else solution.output
-    values, vectors = np.linalg.eigh(output)
+    values, vectors = np.linalg.eigh(solution.forward.output[0] if tied else solution.output)
     root = stack.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))
     logits = root @ generator.standard_normal((count, n, vocab))
     if tied:
