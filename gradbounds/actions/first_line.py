@@ -100,7 +100,7 @@ def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | 
     theory omits is of order 1/d.
     """
     stack, sequences = scale.stack, batch
-    depth, width, positions = stack.depth, stack.width, _tokens(scale, batch)
+    depth, width, positions = stack.depth, stack.width, batch * stack.tokens
     if alike is None:
         is_post = stack.placement == "post" and stack.depth_scaling == "none"
         of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
@@ -254,10 +254,6 @@ def format_cost(cost: Cost, grouped: bool) -> str:
     """Describe in words the time and the memory that a prediction takes."""
     how = "groups of tokens" if grouped else "all tokens"
     return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
-
-
-def _tokens(scale: NoiseScale, batch: int) -> int:
-    return batch * scale.stack.tokens
 
 
 def _shared(scale: NoiseScale, batch: int) -> float:
