@@ -122,8 +122,8 @@ class GaussianMoment:
         both = _moments(self.function, min(first, second), max(first, second), abs(covariance))
         return both[0] if covariance >= 0 else both[1]
 
-    def table(self, variances: NDArray[np.float64], correlations: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """Return the moments of all pairs of variances at all correlations, (n, n, c); None without a short series.
+    def table(self, variances: NDArray[np.float64], correlations: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the moments of all pairs of variances at all correlations, (n, n, c); NaN without a short series.
 
         Args:
             variances: Var u and Var v, (n,).
@@ -132,11 +132,16 @@ class GaussianMoment:
         Raises:
             ValueError: as for one moment.
         """
-        series = _hermite_series(self.function, tuple(np.sqrt(variances)))
+        scales, short = np.sqrt(variances), np.ones(len(variances), bool)
+        series = _hermite_series(self.function, tuple(scales))
         if not len(series):
-            return None
-        powers = np.vander(correlations, len(series), increasing=True)
-        return np.asarray(np.moveaxis((series.T * powers[:, None]) @ series, 0, -1))
+            short = np.array([len(_hermite_series(self.function, (float(scale),))) > 0 for scale in scales])
+            series = _hermite_series(self.function, tuple(scales[short])) if short.any() else series
+        table = np.full((len(scales), len(scales), len(correlations)), np.nan)
+        if len(series):
+            powers = np.vander(correlations, len(series), increasing=True)
+            table[np.ix_(short, short)] = np.moveaxis((series.T * powers[:, None]) @ series, 0, -1)
+        return table
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ _AT_ONCE = 20_000
 class Tabled(Protocol):
     """A pair function that is computed faster for many arguments together."""
 
-    def table(self, variances: Array, correlations: Array) -> Array | None:
-        """Return the values at all pairs of variances and all correlations, (n, n, c); None if one by one is faster."""
+    def table(self, variances: Array, correlations: Array) -> Array:
+        """Return the values at all pairs of variances and all correlations, (n, n, c); NaN if one by one is faster."""
 
 
 @lru_cache(maxsize=256)
@@ -63,25 +63,24 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     if largest - smallest < _ALIKE:
         return correlation_curve(function, float(f"{math.exp((smallest + largest) / 2):.7g}"))(correlation)
     first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    entries = np.stack([low, high, correlation * np.sqrt(low * high)], axis=-1).reshape(-1, 3)
     # To 10 digits: kernels of equal tokens differ by rounding.
-    digits = 10 ** (10 - np.ceil(np.log10(np.abs(entries).max())))
-    rounded = np.round(entries * digits)
+    low, high = (_rounded(end(first, second)) for end in (np.minimum, np.maximum))
+    turns = np.round(correlation, 10)
     count, angles = _nodes(variances), _angles(function)
     few = count * (count + 1) // 2 * (angles + 1)
-    # Of many, the covariances alone differ too often, which is seen much sooner than which rows do.
-    if len(np.unique(rounded[:, 2])) <= few:
-        distinct, where = np.unique(rounded, axis=0, return_inverse=True)
+    # Of many, the correlations alone differ too often, which is seen much sooner than which rows do.
+    if len(np.unique(turns)) <= few:
+        rows = np.stack([low, high, turns], axis=-1).reshape(-1, 3)
+        distinct, where = np.unique(rows, axis=0, return_inverse=True)
         if len(distinct) <= few:
-            values = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
+            values = np.array([function(float(a), float(b), float(c) * math.sqrt(a * b)) for a, b, c in distinct])
             return np.asarray(values[where].reshape(correlation.shape))
     return _interpolated(function, variances, correlation, count, angles)
 
 
 def values_at(function: Callable[[float], float], variances: Array) -> Array:
     """Return a function of one variance for an array of variances, interpolated in ln v if many are distinct."""
-    distinct, where = np.unique(np.round(variances, 12), return_inverse=True)
+    distinct, where = np.unique(_rounded(variances), return_inverse=True)
     count = _nodes(variances)
     if len(distinct) <= count:
         return np.array([function(float(v)) for v in distinct])[where].reshape(variances.shape)
@@ -110,13 +109,12 @@ def _interpolated(function: PairFunction, variances: Array, correlation: Array, 
 
 def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
     """Return a pair function at all pairs of variances and all correlations, (nodes, nodes, cosines)."""
-    table = function.table(nodes, cosines) if isinstance(function, Tabled) else None
-    if table is None:
-        table = np.empty((len(nodes), len(nodes), len(cosines)))
-        for i, v in enumerate(nodes):
-            for j, w in enumerate(nodes[: i + 1]):
-                at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
-                table[i, j] = table[j, i] = at
+    unknown = np.full((len(nodes), len(nodes), len(cosines)), np.nan)
+    table = function.table(nodes, cosines) if isinstance(function, Tabled) else unknown
+    for i, j in np.argwhere(np.tril(np.isnan(table).any(-1))):
+        v, w = nodes[i], nodes[j]
+        at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
+        table[i, j] = table[j, i] = at
     return table
 
 
@@ -129,6 +127,12 @@ def _nodes(variances: Array) -> int:
     low, high = _range(variances)
     half = (high - low) / 2
     return 2 if half < 1e-3 else 3 + math.ceil(7 * half)
+
+
+def _rounded(values: Array) -> Array:
+    """Return positive numbers of any sizes with 10 digits or a few more."""
+    mantissas, exponents = np.frexp(values)
+    return np.ldexp(np.round(mantissas, 11), exponents)
 
 
 def _range(*variances: Array) -> tuple[float, float]:
