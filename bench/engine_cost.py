@@ -11,8 +11,9 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "loop": {"color": "#3b3b3b", "marker": "^", "linestyle": ":", "label": "loop over torch.nn"},
     "dense": {"color": "#44aa99", "marker": "s", "linestyle": "--", "label": "dense engine"},
     "conditioned": {"color": "#332288", "marker": "o", "linestyle": "-", "label": "conditioned engine"},
-    "limit": {"color": "#777777", "linestyle": "-", "linewidth": 1, "label": "limit of the conditioned engine"},
+    "limit": {"color": "#777777", "linestyle": "-", "linewidth": 1, "label": "its limit"},
 }
+_AT_END: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8, "annotation_clip": False}
 
 
 def engine_cost(table: pd.DataFrame) -> Figure:
@@ -27,6 +28,8 @@ def engine_cost(table: pd.DataFrame) -> Figure:
         for what, look in _LOOKS.items():
             rows = table[table["what"] == what].sort_values("width")
             axis.plot(rows["width"], rows["seconds"], markersize=4.5, **look)
+            end = rows[["width", "seconds"]].iloc[-1]
+            axis.annotate(look["label"], tuple(end), (14, 0), color=look["color"], **_AT_END)
         first, last = table.iloc[0], table[table["what"] == "loop"].sort_values("width").iloc[-1]
         ours = table[(table["what"] == "conditioned") & (table["width"] == last["width"])].iloc[0]
         ratio = last["seconds"] / ours["seconds"]
@@ -38,5 +41,4 @@ def engine_cost(table: pd.DataFrame) -> Figure:
             title=f"Post-LN, $L = {first['depth']}$, $n = {first['tokens']}$, one CPU core",
         )
         value_ticks(axis, sorted(set(table["width"])))
-        axis.legend()
     return figure

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import looks, message, panels, style, value_ticks
+from figures.style import looks, message, name_ends, pale_line, panels, style, value_ticks
 
 _NAMES = {"identity": "linear", "relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "tanh": "tanh"}
 _GAINS = {"xavier_normal": "Xavier", "fan_in": "fan-in", "he": "He"}
@@ -32,7 +32,7 @@ def layer_growth(table: pd.DataFrame, curves: pd.DataFrame) -> Figure:
         message(figure, f"Post-LN: a gated layer raises the gradient by {spans[0]}, a plain one by {spans[1]}")
         _gains(gains, table[table["width"] == widths[0]], curves)
         figure.supxlabel(
-            f"lines: closed form; points: samples ± 2 s.e., upper half of $L = {depths[0]}$, $n = {tokens[0]}$, "
+            f"pale lines: closed form; points: samples ± 2 s.e., upper half of $L = {depths[0]}$, $n = {tokens[0]}$, "
             f"$d = {widths[-1]}$ (left), ${widths[0]}$ (right)",
             fontsize=8,
         )
@@ -42,10 +42,19 @@ def layer_growth(table: pd.DataFrame, curves: pd.DataFrame) -> Figure:
 def _units(axis: Axes, table: pd.DataFrame) -> None:
     for look, ffn in zip(looks(), ("plain", "gated"), strict=False):
         rows = table[table["ffn"] == ffn].set_index("activation").loc[list(_NAMES)]
-        line = {"color": look["color"], "linestyle": look["linestyle"]}
         for place, limit in enumerate(rows["limit"]):
-            axis.plot([place - 0.35, place + 0.35], [limit, limit], linewidth=1.4, **line)
-        _points(axis, range(len(rows)), rows, look, f"{ffn} units")
+            pale_line(axis, [place - 0.35, place + 0.35], [limit, limit], look["color"])
+        _points(axis, range(len(rows)), rows, look)
+        place, limit = len(rows) - 1, rows["limit"].iloc[-1]
+        axis.annotate(
+            f"{ffn} units",
+            (place, limit),
+            (0, 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=look["color"],
+        )
     axis.set_ylim(top=1.38)
     axis.set_xticks(range(len(_NAMES)), list(_NAMES.values()))
     axis.set(
@@ -53,22 +62,21 @@ def _units(axis: Axes, table: pd.DataFrame) -> None:
         ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$ over that of $l + 1$",
         title="by activation",
     )
-    axis.legend(loc="upper right")
 
 
 def _gains(axis: Axes, table: pd.DataFrame, curves: pd.DataFrame) -> None:
+    ends = []
     for look, (name, title) in zip(looks(), _GAINS.items(), strict=False):
         curve = curves[curves["initialization"] == name].sort_values("ffn_ratio")
-        axis.plot(
-            curve["ffn_ratio"], curve["limit"], linewidth=1.4, color=look["color"], linestyle=look["linestyle"],
-        )  # fmt: skip
+        pale_line(axis, curve["ffn_ratio"], curve["limit"], look["color"])
+        ends.append((*curve[["ffn_ratio", "limit"]].iloc[-1], title, look["color"]))
         rows = table[table["initialization"] == name].sort_values("ffn_ratio")
-        _points(axis, rows["ffn_ratio"], rows, look, title)
+        _points(axis, rows["ffn_ratio"], rows, look)
     value_ticks(axis, sorted(set(table["ffn_ratio"])))
     axis.set(xlabel="feed-forward width over $d$, $r$", title="by gain, gated SiLU")
-    axis.legend(loc="center right")
+    name_ends(axis, ends)
 
 
-def _points(axis: Axes, x: Sequence[float] | pd.Series, rows: pd.DataFrame, look: dict[str, Any], label: str) -> None:
+def _points(axis: Axes, x: Sequence[float] | pd.Series, rows: pd.DataFrame, look: dict[str, Any]) -> None:
     mark = {"markersize": 4.5} | {name: value for name, value in look.items() if name != "linestyle"}
-    axis.errorbar(x, rows["growth"], yerr=2 * rows["sem"], linestyle="none", capsize=2.5, label=label, **mark)
+    axis.errorbar(x, rows["growth"], yerr=2 * rows["sem"], linestyle="none", capsize=2.5, **mark)

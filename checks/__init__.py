@@ -1,4 +1,4 @@
-"""Compare claims and large-width theory with sampled networks: estimates, verdicts and their report.
+"""The comparison of claims and theory with sampled networks: estimates, verdicts and their report.
 
 Each public name is imported at its first use, so committed results can be listed without importing torch.
 """

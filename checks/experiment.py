@@ -1,4 +1,4 @@
-"""The default experiment: the networks that `gradbounds verify` samples to test every claim on two cores in minutes."""
+"""The default experiment: the networks that `gradbounds verify` samples to test all claims, in minutes on two cores."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ TEXT = TEXTS["lighthouse"]
 
 
 def verify_cells(text: str | Path = TEXT) -> list[Cell]:
-    """Return all configurations of the default experiment, as a list of `Cell`.
+    """Return all configurations of the default experiment, as a list of `Cell` objects.
 
     Most have Gaussian inputs; the last ones, one per placement, read a text file.
 

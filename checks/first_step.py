@@ -1,4 +1,4 @@
-"""The large-width prediction of the first optimizer step, with its expected error at finite width."""
+"""The prediction of the first optimizer step at large width, with its expected error at finite width."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ from theory.stack.optimizers import Optimizer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstStep(LargeWidthStep):
-    """Large-width theory of one step at initialization, with the expected errors at finite width.
+    """The predicted first optimizer step at large width, with the expected errors at finite width.
 
     Attributes:
         implied_errors: largest expected relative error at this width of "gain", "curvature", "critical_rate" and
@@ -29,7 +29,7 @@ class FirstStep(LargeWidthStep):
 
     @property
     def implied_error(self) -> float:
-        """The largest of `implied_errors`, a relative error: 0.07 means 7%."""
+        """The largest expected relative error of the step's predicted numbers; 0.07 means 7%."""
         return max(self.implied_errors.values())
 
 
@@ -73,7 +73,9 @@ def first_step(
 
 
 def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:
-    """Bound the relative errors from W^Q and W^K when a network has fewer heads than the measured networks.
+    """Bound an error of the predicted first step in networks with few attention heads.
+
+    The bounded error is the contribution of W^Q and W^K when a network has fewer heads than the measured networks.
 
     The coefficients of the implied error were measured on networks with more heads. With h heads, one head is 1/h of a
     branch's output, so a norm removes at most 1/h of the squared gradients of W^Q and W^K, and at most 1/h of their

@@ -1,4 +1,4 @@
-"""Fits of exponents: weighted log-log fits with intervals, local slopes, and power law against power times a log."""
+"""Fits of exponents: weighted fits on log-log axes with intervals, local slopes, and tests for a logarithmic factor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,9 @@ MODEL_FALSE_ALARM = 0.01
 
 
 def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
-    """Return Σ_l w_l ln(mean of column l) with its standard error, for columns measured on the same draws.
+    """Return a weighted sum of logarithms of means, Σ_l w_l ln(mean of column l), with its standard error.
+
+    All columns are measured on the same draws.
 
     The error uses the delta method. The slope of a profile over layers is such a contrast. A regression would treat the
     layers of one draw as independent points, and would misstate the error.
@@ -37,7 +39,7 @@ def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
 
 
 def slope_weights(x: ArrayLike) -> Array:
-    """Return weights w such that Σ w_l y_l is the slope of the least-squares line of y on x; shape (points,)."""
+    """Return the weights w with which Σ_l w_l y_l is the slope of the least-squares line of y against x, (points,)."""
     x = np.asarray(x, dtype=float)
     centred = x - x.mean()
     return centred / np.sum(centred**2)
@@ -64,7 +66,7 @@ class PowerLaw:
 
 
 def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
-    """Fit the exponent a of y = c x^a, by least squares of ln y on ln x with weights (y/sem)².
+    """Fit the exponent a of y = c x^a by least squares of ln y against ln x, with weights (y / standard error)².
 
     Compare the exponent with that of a prediction over the same x, fitted with the same errors. Over a finite range
     neither has to equal the asymptotic exponent.
@@ -98,7 +100,7 @@ def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
 
 
 def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array) -> tuple[float, float, float] | None:
-    """Fit an exponent, with its 95% interval, to points with few draws each, assuming equal scatter at all points.
+    """Fit an exponent and its 95% interval to points with few draws, assuming the same variance of ln y at all points.
 
     A variance estimated from few draws is imprecise. The variance of ln y is therefore pooled over the points, and the
     interval is Student's t.
@@ -120,7 +122,7 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """Return the weights of ln y in the exponent of a log-log fit and in its bend (last local slope minus first).
+    """Return two arrays of weights of ln y: for the slope of a log-log fit, and for its last minus first local slope.
 
     Each point counts in proportion to its number of draws.
 
@@ -141,7 +143,9 @@ def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
 
 
 def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: ArrayLike) -> tuple[Array, Array]:
-    """Return Σ_l w_l ln y_l and the half-width of its 95% interval, with the variance of ln y pooled over points.
+    """Return weighted sums Σ_l w_l ln y_l, each with the half-width of its 95% interval.
+
+    The variance of ln y is averaged over the points.
 
     Args:
         weights: (points,), the weights w_l.
@@ -162,7 +166,7 @@ def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: A
 def bootstrap_interval(
     fit: PowerLaw, squares: Sequence[ArrayLike], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Return an interval of a fitted exponent by resampling the draws of every point, without normal theory.
+    """Return a confidence interval of a fitted exponent by resampling the draws of every point (bootstrap).
 
     Args:
         fit: the fit of root mean squares, whose weights are used.
@@ -190,7 +194,7 @@ def bootstrap_interval(
 
 
 def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, Array, Array]:
-    """Return the slopes between neighbouring points on log-log axes.
+    """Return the slope between each pair of neighbouring points on log-log axes.
 
     Neighbouring slopes share a point, so their errors are dependent: a high slope is followed by a low one.
 
@@ -215,7 +219,7 @@ def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The choice between the growth laws y ~ x^a and y ~ x^a √(ln x), with a free in both.
+    """The result of choosing between the growth laws y ~ x^a and y ~ x^a √(ln x), where a is fitted in both.
 
     Attributes:
         model: the law that remains when the other is rejected; "undecided" if neither is rejected, "neither" if both
@@ -230,7 +234,7 @@ class ModelChoice:
 
 
 def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float = MODEL_FALSE_ALARM) -> ModelChoice:
-    """Choose between y ~ x^a and y ~ x^a √(ln x) by fitting x^a (ln x)^b and testing b = 0 and b = 1/2.
+    """Choose between the growth laws y ~ x^a and y ~ x^a √(ln x), by fitting b in x^a (ln x)^b and testing 0 and 1/2.
 
     If x spans only a factor of 2 to 4, ln ln x is almost linear in ln x, and b has an error above 1. The result is then
     "undecided". Each law is rejected with probability `false_alarm` when it is true.

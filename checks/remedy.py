@@ -1,8 +1,8 @@
-"""The sentence that suggests one change that would make the layers alike, for `probe` and `predict`."""
+"""The sentence that suggests one change of a network that would make the gradients of its layers more equal."""
 
 
 def remedy_line(change: str, *, partly: bool = False) -> str:
-    """Return a sentence, without its period, that suggests a change that would even out the layers' gradients.
+    """Return a sentence, without its full stop, that suggests a change that would even out the layers' gradients.
 
     Args:
         change: the change, such as "W2 initialized sqrt(2L) times smaller".
@@ -12,5 +12,5 @@ def remedy_line(change: str, *, partly: bool = False) -> str:
 
 
 def drawn_smaller(names: str) -> str:
-    """Describe GPT-2's initialization in words: the named matrices, which end branches, sqrt(2L) times smaller."""
+    """Return the words "NAMES initialized sqrt(2L) times smaller" for given matrices, as in GPT-2's initialization."""
     return f"{names} initialized sqrt(2L) times smaller"

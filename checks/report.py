@@ -1,4 +1,4 @@
-"""The HTML report of a run's verdicts, with figures."""
+"""The HTML report of a run, with its verdicts and figures."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def html(
     networks: str,
     committed: Sequence[Results] = (),
 ) -> str:
-    """Return the HTML report of a run as one self-contained page.
+    """Return the HTML report of a run as one page that needs no other files.
 
     Args:
         verdicts: the run's verdicts.
@@ -78,7 +78,7 @@ def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
 _SAID: dict[Word, tuple[str, str]] = {
     "fails": ("fails", "fail"),
     "holds with a correction": ("holds with a correction", "hold with a correction"),
-    "holds, loose": ("holds, but loosely", "hold, but loosely"),
+    "holds, loose": ("holds, loose", "hold, loose"),
     "holds": ("holds", "hold"),
     "undecided": ("is undecided", "are undecided"),
     "premise fails": ("rests on a premise that fails", "rest on a premise that fails"),
@@ -101,7 +101,7 @@ def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] |
 
 
 def agreement_counts(table: pd.DataFrame) -> str:
-    """Count in words how many predicted numbers agree, are undecided, differ, or are not judged.
+    """Describe in words how many predicted numbers agree with samples, are undecided, differ, or are not judged.
 
     The text ends with the power of the test: the median over judged numbers of the standard error divided by the
     prediction.
@@ -127,7 +127,7 @@ _COUNTED = {
 
 
 def not_judged_lines(table: pd.DataFrame) -> list[str]:
-    """List the reasons why numbers of a `comparison` are not judged: one line each with a count, commonest first."""
+    """List the reasons why predicted numbers are not judged, one line for each reason, the most frequent first."""
     return [
         f"{number} numbers: {why}" for why, number in table.loc[table["reason"] != "", "reason"].value_counts().items()
     ]

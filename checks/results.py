@@ -1,4 +1,4 @@
-"""Verdicts and samples of a command, saved as a small JSON file in the repository, and comparisons of two results."""
+"""The verdicts and samples of a command, stored as a JSON file in the repository, and comparisons of two such files."""
 
 import json
 import math
@@ -25,7 +25,7 @@ KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The saved verdicts and sampled configurations of one command.
+    """The stored verdicts of one command, with the configurations that it sampled.
 
     Attributes:
         command: the command that reproduces the results.
@@ -44,12 +44,14 @@ class Results:
 
     @property
     def made_by(self) -> str:
-        """The command that made the results, followed by date and commit as a shell comment if they are saved."""
+        """The command that computed the stored results, followed by its date and commit as a shell comment."""
         return self.command + (f"  # {self.date}, commit {self.commit}" if self.date else "")
 
 
 def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str, **origin: str) -> str:
-    """Return results as JSON: every verdict, and the last layer of every configuration, with 6 digits per number.
+    """Return the results of a command as JSON text: all verdicts, and the last layer's numbers of every configuration.
+
+    Numbers have 6 significant digits.
 
     Args:
         verdicts: all verdicts of the command.
@@ -86,7 +88,7 @@ def _rounded(value: Any) -> Any:
 
 
 def load_results(path: Path) -> Results:
-    """Load the results of one command from a JSON file.
+    """Load the stored results of one command from a JSON file.
 
     Raises:
         ValueError: the file is missing or is not a results file.
@@ -119,7 +121,7 @@ def _tuples(value: Any) -> Any:
 
 
 def committed_results(folder: Path = DATA) -> list[Results]:
-    """Load every committed results file; the default experiment comes first.
+    """Load the results of all commands from the JSON files in the repository; the default experiment comes first.
 
     Raises:
         ValueError: a file is not a results file.
@@ -129,7 +131,7 @@ def committed_results(folder: Path = DATA) -> list[Results]:
 
 
 def field_results(folder: Path = FIELD) -> dict[str, Results]:
-    """Load the committed results on statements of other papers, by the name of their source's file.
+    """Load the stored results on statements of other papers, by the name of the file with the paper's statements.
 
     Raises:
         ValueError: a file is not a results file.
@@ -138,7 +140,7 @@ def field_results(folder: Path = FIELD) -> dict[str, Results]:
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Return pairs (now, before) of verdicts on the same claim and part.
+    """Return pairs of a new and an earlier verdict on the same part of the same claim.
 
     If `before` has several verdicts on a part, the first one is used, which is the default experiment's.
 
@@ -153,7 +155,7 @@ def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verd
 
 
 def changed_verdicts(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Return pairs (now, before) of verdicts on the same claim and part that have different words.
+    """Return pairs of a new and an earlier verdict on the same part of a claim that are different.
 
     A pair with "undecided" on either side does not count as a change, because fewer draws may not be able to decide.
     """
@@ -161,6 +163,6 @@ def changed_verdicts(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[
 
 
 def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
-    """Return the verdicts of `before` on a claim and part that has no verdict in `now`."""
+    """Return the earlier verdicts on parts of claims that have no new verdict."""
     present = {(v.claim, v.part) for v in now}
     return [v for v in before if (v.claim, v.part) not in present]

@@ -15,7 +15,7 @@ Against = Literal["width", "depth"]
 
 
 class HasStack(Protocol):
-    """A protocol for objects that have a network, such as a configuration or its samples."""
+    """A protocol for objects with a network, such as a configuration or its samples."""
 
     @property
     def stack(self) -> Stack:
@@ -52,7 +52,7 @@ def exponent_series(
 
 
 def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Return for each placement the longest series of rows that differ only in one field, sorted by it.
+    """Return for each LayerNorm placement the longest series of table rows that differ in one field only, sorted by it.
 
     Against the width, a series has a fixed V/d or a fixed V: the one with more widths or, for equally many, with more
     draws. At a fixed V/d, the factor B of the bound does not depend on d.
@@ -80,7 +80,7 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
 
 
 def local_exponent_table(series: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Return the log-log slopes between neighbours of a series, one row per pair, measured, predicted and of the bound.
+    """Return a table of slopes on log-log axes between neighbours of a series: measured, predicted, and of the bound.
 
     Args:
         series: rows of one or two placements, each sorted by `against`, as returned by `longest_series`.

@@ -1,4 +1,4 @@
-"""Estimates with standard errors, and the rules that decide whether a measured number agrees with a prediction."""
+"""Estimates with standard errors, and the tests of whether a measured number agrees with a prediction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Agreement = Literal["agrees", "undecided", "differs", "beyond"]
 
 
 def agreement_text(word: str) -> str:
-    """Return the word that reports and pages print for an agreement: "not judged" for "beyond".
+    """Return the printed word for the result of a comparison: "not judged" for the stored word "beyond".
 
     >>> agreement_text("beyond"), agreement_text("agrees")
     ('not judged', 'agrees')
@@ -42,7 +42,7 @@ thus at most 2.5e-4.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """A mean over independent draws with its standard error; arrays hold one estimate per entry.
+    """A mean over independent draws, with its standard error; an array contains one mean per entry.
 
     Attributes:
         mean: the sample mean.
@@ -55,19 +55,22 @@ class Estimate:
     draws: int
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Return the two-sided Student t interval of the mean, (low, high), at a confidence level."""
+        """Return the two-sided Student t interval of the mean, (low, high), at a given confidence level."""
         half = stdtrit(self.draws - 1, 0.5 + level / 2) * self.sem
         return self.mean - half, self.mean + half
 
     def root(self) -> "Estimate":
-        """Return the estimate of √mean, with its error by the delta method; 0 with error 0 if all draws are 0."""
+        """Return the square root of the mean as an estimate, with its standard error by the delta method.
+
+        If all draws are 0, both are 0.
+        """
         root = np.sqrt(self.mean)
         sem = np.divide(self.sem, 2 * root, out=np.zeros_like(root), where=root != 0)[()]
         return Estimate(root, sem, self.draws)
 
 
 def estimate(values: ArrayLike) -> Estimate:
-    """Return the mean of independent draws and its standard error, entry by entry.
+    """Return the mean of independent draws and its standard error, for each entry of an array.
 
     Args:
         values: (draws, ...), the draws along the first axis: the values of a quantity in `Samples`, or any numbers in
@@ -93,13 +96,13 @@ def estimate(values: ArrayLike) -> Estimate:
 
 
 def standard_error(values: ArrayLike) -> Array:
-    """Return the standard error of the mean over the first axis, as `scipy.stats.sem` does but twenty times faster."""
+    """Return the standard error of the mean over the first axis, twenty times faster than `scipy.stats.sem`."""
     values = np.asarray(values, dtype=float)
     return np.asarray(np.std(values, axis=0, ddof=1) / len(values) ** 0.5)
 
 
 def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
-    """Return the weighted mean of independent scalar estimates of one number.
+    """Return the weighted mean of several independent estimates of one number.
 
     The weights must not come from the same draws: inverse sample variances favour the configurations whose scatter is
     small by chance, which biases skewed means and narrows the interval.
@@ -111,13 +114,13 @@ def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
 
 
 def log_variance(values: ArrayLike) -> Array:
-    """Return the variance over draws (the first axis) of ln(values); NaN where a draw is not positive."""
+    """Return the variance of ln(values) over draws, the first axis; NaN where a value is not positive."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.var(np.log(np.asarray(values, dtype=float)), axis=0, ddof=1))
 
 
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
-    """Return how far a mean may lie from its expectation by chance in all but a share `false_alarm` of cases.
+    """Return how far a mean may be from its expectation by chance, at a given probability of a false alarm.
 
     With many draws it is 4 standard errors; with few draws it is larger, by Student's t at the same tail probability.
     """
@@ -125,10 +128,11 @@ def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Ar
 
 
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
-    """Return the p-value of the test whether a mean is within a relative margin of a prediction: small means yes.
+    """Return the p-value of an equivalence test; a small value shows that a mean is within a margin of its prediction.
 
-    The p-value is the larger of two one-sided t tests. A small value shows that mean and prediction are equal up to the
-    margin; a test for a difference cannot show that. Below 0.025, the 95% interval lies inside the margin.
+    The margin is a share of the prediction. The p-value is the larger of two one-sided t tests. A small value shows
+    that mean and prediction are equal up to the margin; a test for a difference cannot show that. Below 0.025, the 95%
+    interval lies inside the margin.
     """
     predicted = np.asarray(predicted, dtype=float)
     allowed = margin * np.abs(predicted)
@@ -140,7 +144,7 @@ def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN
 
 
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:
-    """Decide, entry by entry, whether a measured mean equals a prediction up to a relative margin.
+    """Decide for each entry whether a measured mean equals its prediction up to a relative margin.
 
     "differs": the distance exceeds both the margin and `chance_limit`. "agrees": the p-value of `equivalence` is below
     0.025. "undecided": neither, so more draws are needed.
@@ -153,12 +157,12 @@ def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) 
 
 
 def agreement_word(measured: Estimate, predicted: float, margin: float = MARGIN) -> Agreement:
-    """Decide whether one measured mean equals a prediction up to a relative margin, by the rule of `agreement`."""
+    """Decide whether one measured mean equals its prediction up to a relative margin."""
     return cast(Agreement, agreement(measured, predicted, margin).item())
 
 
 def scalar_agreement(measured: float, predicted: float, sem: float, margin: float) -> Agreement:
-    """Decide whether a measured exponent or slope equals a prediction up to an absolute margin."""
+    """Decide whether a measured exponent or slope equals its prediction up to an absolute margin."""
     deviation = abs(measured - predicted)
     if deviation > max(margin, CHANCE * sem):
         return "differs"
@@ -166,11 +170,11 @@ def scalar_agreement(measured: float, predicted: float, sem: float, margin: floa
 
 
 def share(events: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
-    """Return the share of events that are true, with its exact (Clopper-Pearson) 95% interval (low, high)."""
+    """Return the share of events that are true, with its exact 95% interval (Clopper-Pearson)."""
     interval = scipy.stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
     return float(events.mean()), (float(interval.low), float(interval.high))
 
 
 def exceeds(events: NDArray[np.bool_], limit: float) -> bool:
-    """Test whether events are significantly more frequent than a limit, with false-alarm probability `FALSE_ALARM`."""
+    """Test whether events are significantly more frequent than a given limit."""
     return bool(scipy.stats.binomtest(int(events.sum()), events.size, min(limit, 1.0), "greater").pvalue < FALSE_ALARM)

@@ -1,4 +1,4 @@
-"""Comparison of predictions with samples, as data frames."""
+"""The comparison of predictions with sampled networks, as data frames."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -21,7 +21,7 @@ _GROUPED = 64
 
 
 def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:
-    """Predict a sampled network from its Stack and its text windows, if any; empty if theory has no rule for it.
+    """Return the predicted quantities of a sampled network, by name; empty if theory has no rule for the network.
 
     `patterns` is the number of attention samples, as in `predict`.
     """
@@ -42,7 +42,7 @@ _of_stack = lru_cache(maxsize=4096)(predict)
 
 
 def checked_cells(cells: Any) -> list[Samples]:
-    """Return a sequence of samples as a list, after checking that every item is a `Samples`.
+    """Return samples as a list, after checking that every item is a `Samples` object.
 
     Args:
         cells: the sequence to check.
@@ -60,7 +60,7 @@ def checked_cells(cells: Any) -> list[Samples]:
 
 
 def cell_fields(samples: Samples) -> dict[str, Any]:
-    """Return the columns that identify a sampled network in every data frame: the fields of its Stack, and `text`."""
+    """Return the values that identify a sampled network in a data frame: all fields of the network, and its text."""
     return asdict(samples.stack) | {"text": "" if samples.cell.text is None else samples.cell.text.source}
 
 
@@ -97,7 +97,7 @@ def _rows(samples: Samples, patterns: int) -> Iterator[dict[str, Any]]:
 
 
 def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFrame:
-    """Compare samples with theory: one row per cell, quantity and layer.
+    """Compare predictions with samples in a table, with one row for every network, quantity and layer.
 
     Args:
         cells: at least one sampled network, as returned by `sample` or by `samples()` of a run.

@@ -1,4 +1,4 @@
-"""Estimates of how far networks of finite width are from theory, which decide which numbers are not judged.
+"""The expected errors of predictions at finite width, which decide which numbers are compared with samples.
 
 The estimates use coefficients that were measured for families of networks, for predictions and for the four numbers of
 a first step.
@@ -100,7 +100,7 @@ _LIKE: dict[Optimizer, Optimizer] = {"normalized": "sgd", "muon": "polar"}
 
 
 class Trust(NamedTuple):
-    """The expected relative error of one number of theory at a network's finite width, and why it is not judged.
+    """The expected relative error of one predicted number at a network's width, and the reason if it is not judged.
 
     Attributes:
         error: the largest expected relative error by finite width, from measured coefficients.
@@ -113,7 +113,7 @@ class Trust(NamedTuple):
 
     @classmethod
     def of(cls, stack: Stack, number: str = "loss", optimizer: Optimizer = "sgd") -> "Trust":
-        """Estimate the relative error of a number of theory for a network.
+        """Estimate the relative error of one predicted number for a network of finite width.
 
         Args:
             stack: the network.
@@ -149,14 +149,14 @@ def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
 
 
 def class_of(name: str) -> BiasClass:
-    """Return the kind of a quantity, one of `CLASSES`, by the quantity's name."""
+    """Return which kind of finite-width error a quantity has, by the quantity's name."""
     if name.endswith(("_XQ", "_XK")):
         return "queries of a source"
     return "queries" if name.endswith(("_WQ", "_WK")) else "others"
 
 
 def family(stack: Stack) -> str:
-    """Return the name of a Stack's family: its norms, units and attention, and whether it attends to a source.
+    """Return the name of a network's family: its norms, hidden units, attention, and whether it has cross-attention.
 
     Without norms, units whose energy grows like the square of their input's energy, as for squared ReLU, count as
     gated. With a source, logits divided by d/h count as logits divided by sqrt(d/h), whose coefficients are nearly
@@ -173,7 +173,7 @@ def family(stack: Stack) -> str:
 
 @lru_cache(maxsize=2)
 def coefficients(file: Path = COEFFICIENTS) -> dict[str, Any]:
-    """Load measured coefficients c and their errors, by family, and by kind of quantity or optimizer and number.
+    """Load the measured coefficients c of finite-width errors c / d, by family of networks and kind of quantity.
 
     The relative error of a network at the reference is c/d.
     """
@@ -182,7 +182,7 @@ def coefficients(file: Path = COEFFICIENTS) -> dict[str, Any]:
 
 
 class Correction(NamedTuple):
-    """A relative correction of order 1/d, with its cause and the size that would have to be larger.
+    """A relative correction of order 1/d to a prediction, with its cause and the size that would reduce it.
 
     Attributes:
         size: d times the relative correction.
@@ -254,7 +254,7 @@ def _inside_branches(stack: Stack) -> list[Correction]:
 
 
 def output_correction(stack: Stack) -> float:
-    """Return the order of the relative O(1/d) correction at the output: ((1 − ε)² + min(σ_e², 2 ln V))/(A d).
+    """Return the order of the relative 1/d correction at the output: ((1 − ε)² + min(σ_e², 2 ln V)) / (A d).
 
     The gradient at the output is W_embᵀ(p − t), and W_emb depends on p. Its component along x_out is z·(p − t)/√d with
     logits z. Its square contains the contribution (1 − ε)² σ_e² of the label and the square of z·p. The latter has mean
@@ -322,7 +322,7 @@ def _stream_scale(stack: Stack) -> float:
 
 
 def unmeasured(stack: Stack) -> str:
-    """Return the reason why a stack differs from the measured ones of its family; "" if it does not.
+    """Return how a network differs from those on which its family's finite-width errors were measured, or "".
 
     A gated unit squares the energy of its input. Without norms, energies and their fluctuations feed on themselves: the
     coefficient depends on every gain, and grows exponentially with the depth.
@@ -376,7 +376,7 @@ def unmeasured(stack: Stack) -> str:
 
 
 def step_family(stack: Stack, attention: str | None = None) -> str:
-    """Return the name of a Stack's family for first steps: placement, units, attention, and size of its inputs."""
+    """Return the name of a network's family for first steps: placement, hidden units, attention and size of inputs."""
     of_stack = "queries" if stack.query_key_scale else "uniform"
     inputs = "small" if stack.embedding_scale**2 < SMALL and stack.embedding_norm == "none" else "unit"
     return f"{stack.placement}, {stack.ffn}, {attention or of_stack}, {inputs} inputs"
@@ -384,7 +384,7 @@ def step_family(stack: Stack, attention: str | None = None) -> str:
 
 @lru_cache(maxsize=16)
 def step_reference(placement: str, ffn: str, attention: str, width: int = 64) -> Stack:
-    """Return the stack with which the coefficients of a family of first steps were measured.
+    """Return the network on which the finite-width errors of a family's first steps were measured.
 
     Groups of four of its eight heads share keys. The error estimate does not depend on its width.
     """

@@ -1,4 +1,4 @@
-"""The verdict on one claim in one setting, and the words that a verdict can be."""
+"""The verdict on one claim in one setting, and the words that a verdict can have."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +31,7 @@ LOOSE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A message template with its values, as in `str.format`; `str()` returns the text.
+    """A sentence as a template and its values, in the form of `str.format`; `str()` returns the text.
 
     Two sentences with the same template make the same statement about different values, so a page can print it once.
 
@@ -50,13 +50,13 @@ class Sentence:
 
 
 def sentence(words: str, *values: float | int | str) -> Sentence:
-    """Return a `Sentence` from a template and its values, with NumPy numbers converted to Python's."""
+    """Return a `Sentence` object from a template and its values, which are converted to Python's own numbers."""
     return Sentence(words, tuple(v if isinstance(v, str | int) else float(v) for v in values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The subject of a verdict: the tested quantity, the kind of number, and the network's fixed sizes.
+    """The subject of a verdict: the tested quantity, the kind of number, and the sizes that all networks share.
 
     Attributes:
         quantity: the measured quantity, in words.
@@ -73,7 +73,7 @@ class Subject:
     held: tuple[tuple[str, str], ...] = ()
 
     def without(self, known: Collection[tuple[str, str]]) -> "Subject":
-        """Return the subject without the given fixed sizes, pairs such as ("L", "6"), that are known from elsewhere."""
+        """Return the subject of a verdict without some fixed sizes, such as ("L", "6"), that are stated elsewhere."""
         return replace(self, held=tuple(pair for pair in self.held if pair not in known))
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The networks on which a verdict was reached, with the ranges of their sizes and their draws.
+    """The networks that a verdict is based on: the ranges of their sizes, and their numbers of draws.
 
     Attributes:
         networks: a description of the networks if they are not the paper's stacks, otherwise "".
@@ -101,11 +101,11 @@ class Setting:
     draws: tuple[int, int] | None = None
 
     def held(self) -> set[tuple[str, str]]:
-        """Return the sizes that do not vary over the networks, as pairs such as ("L", "6")."""
+        """Return the sizes that all networks of a verdict share, as pairs such as ("L", "6")."""
         return {(letter, str(low)) for letter, low, high in self.ranges if low == high}
 
     def largest(self, letter: str) -> int:
-        """Return the upper end of the range of a size, given by its letter; 0 if the range is unknown."""
+        """Return the upper end of the range of a size, by the size's letter; 0 if the range is unknown."""
         return next((high for name, _, high in self.ranges if name == letter and isinstance(high, int)), 0)
 
     def __str__(self) -> str:
@@ -120,7 +120,9 @@ def _range(low: float | str, high: float | str, to: str = "..") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of testing one claim in one setting. Subject, claimed, setting and note may be given as text.
+    """The result of testing one claim in one setting.
+
+    Subject, claimed number, setting and note may be given as text.
 
     Attributes:
         claim: the claim's id in `theory.CLAIMS`.
@@ -164,33 +166,36 @@ class Verdict:
 
     @property
     def part(self) -> str:
-        """The tested part of the claim and the dropped assumptions, as text."""
+        """The tested part of the claim as text, followed by the assumptions of the paper that were dropped."""
         return f"{self.subject}: {self.relaxed}" if self.relaxed else str(self.subject)
 
     @property
     def short_part(self) -> str:
-        """The tested part of the claim as text, without sizes that the setting of a series already lists."""
+        """The tested part of the claim as text, without sizes that the setting of a series already lists.
+
+        The template of `paper_checks.md` reads it.
+        """
         known = self.setting.held() if self.subject.against else ()
         return replace(self, subject=self.subject.without(known)).part
 
     @property
     def words(self) -> str:
-        """The verdict as tables show it, with the factor of a loose bound and the networks' size."""
+        """The verdict as tables print it, with the factor of a loose bound and the size of the networks."""
         return self.verdict + ("" if self.loose is None else f" by x{significant(self.loose)}") + at_size(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as a dictionary of plain values for JSON, with its texts and ranges of sizes."""
+        """Return the verdict as a dictionary for JSON, with the tested part, the setting and the note as text."""
         texts = {name: str(getattr(self, name)) for name in ("part", "claimed", "setting", "note")}
         return asdict(self) | texts | {"ranges": self.setting.ranges}
 
     @property
     def numbers(self) -> str:
-        """The claimed, predicted and measured numbers as one line of text."""
+        """The claimed, the predicted and the measured number as one line of text."""
         known, measured, low, high = map(number_or_dash, (self.predicted, self.measured, *self.interval))
         return f"claimed {self.claimed}, theory {known}, samples {measured} [{low}, {high}]"
 
     def lines(self) -> list[str]:
-        """Return the lines that commands print for a verdict: claim and word, numbers, and the note if needed."""
+        """Return the lines that commands print for a verdict: the claim and verdict, its numbers, and a note."""
         noted = self.verdict in ("undecided", "premise fails") or self.subject.kind == "comparison"
         return [f"{self.claim:4} {self.part}: {self.words}", self.numbers, *([str(self.note)] if noted else [])]
 
@@ -204,12 +209,12 @@ _OF_TEXT: dict[str, Callable[[str], object]] = {
 
 
 def at_size(v: Verdict) -> str:
-    """Return text such as " at d = 64" if the networks' size is not that of the claim's experiment; else ""."""
+    """Return text such as " at d = 64" if the networks have another size than the claim's experiment; else ""."""
     return f" at {v.size}" if v.size else ""
 
 
 def deciding(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict that decides a claim, out of its verdicts on different parts and settings.
+    """Return the verdict that decides a claim, among the claim's verdicts on different parts and settings.
 
     It is the one with the first word in the order of `DECIDING`; of several loose bounds, the loosest.
 
@@ -220,7 +225,7 @@ def deciding(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def number_or_dash(value: float, digits: int = 4) -> str:
-    """Format a number with so many significant digits, or return "-" for NaN.
+    """Format a number with a given number of significant digits; NaN becomes "-".
 
     >>> number_or_dash(0.12345), number_or_dash(float("nan"))
     ('0.1235', '-')
@@ -229,29 +234,29 @@ def number_or_dash(value: float, digits: int = 4) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Format a number with so many significant digits and without an exponent if possible: 4780, not 4.78e+03."""
+    """Format a number with a given number of significant digits, and where possible as 4780 instead of 4.78e+03."""
     return f"{float(f'{value:.{digits}g}'):g}"
 
 
 def interval_of(value: "Estimate") -> tuple[float, float]:
-    """Return the 95% interval of a scalar estimate as floats (low, high)."""
+    """Return the 95% interval of an estimated number, as a pair (low, high)."""
     low, high = value.interval()
     return float(low), float(high)
 
 
 def by_key(cells: "Sequence[Samples]", key: "Callable[[Samples], Any]") -> "list[tuple[Any, list[Samples]]]":
-    """Group samples by the value of a key function, in a stable order: a list of (value, samples)."""
+    """Group samples by the value of a function, and return a list of pairs (value, samples)."""
     ordered = sorted(cells, key=lambda s: repr(key(s)))
     return [(value, list(group)) for value, group in groupby(ordered, key=key)]
 
 
 def names(cells: "Sequence[Samples]") -> tuple[str, ...]:
-    """Return the names of sampled networks, as stored in `Verdict.cells`."""
+    """Return the names of sampled networks, in the form that a verdict stores."""
     return tuple(s.cell.name for s in cells)
 
 
 def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
-    """Return the ranges of the sizes d, L, n and V over several stacks, as stored in `Setting.ranges`."""
+    """Return the range of each of the sizes d, L, n and V over several networks."""
     ranges: list[tuple[str, int | str, int | str]] = []
     for name, letter in {"width": "d", "depth": "L", "tokens": "n", "vocab": "V"}.items():
         values = sorted({getattr(stack, name) for stack in stacks})
@@ -263,6 +268,6 @@ def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
 
 
 def setting(cells: "Sequence[Samples]") -> Setting:
-    """Return the `Setting` of sampled networks: the ranges of their sizes and of their numbers of draws."""
+    """Return the setting of a verdict from its samples: the ranges of the networks' sizes and numbers of draws."""
     draws = [s.draws for s in cells]
     return Setting(ranges=sizes(*(s.stack for s in cells)), draws=(min(draws), max(draws)))

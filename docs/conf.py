@@ -174,6 +174,8 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
     context["body"] = context["body"].replace('<th class="head"><p></p></th>', "<td></td>")  # no head, and none is read
     context["last_updated"] = page_layout.numbers_of(pagename, version)
     context["body"] = context["body"].replace("<pre>", '<pre tabindex="0">')  # long lines scroll by the keyboard too
+    grid = r'(?=<table class="[^"]*\bgrid\b)<table'  # wide tables scroll on a phone
+    context["body"] = page_layout.named_heads(re.sub(grid, '<table tabindex="0"', context["body"]))
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))
 
 

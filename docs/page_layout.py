@@ -318,6 +318,16 @@ def numbers_of(page: str, version: str) -> str:
     return f"{day}, numbers of gradbounds {version}" if day else f"gradbounds {version}"
 
 
+def named_heads(body: str) -> str:
+    """Give a formula that is a column's whole head its letters as a name, which readers of headers need."""
+    head = r'(<th class="head"><p>(?:<span[^>]*>)?<math)(.*?</p></th>)'
+    return re.sub(head, lambda found: f'{found[1]} aria-label="{_letters(found[2])}"{found[2]}', body)
+
+
+def _letters(formula: str) -> str:
+    return re.sub(r"<[^>]*>", "", formula.partition(">")[2])
+
+
 def with_links(body: str) -> str:
     """Let a click on a picture show its file, as large as it is: its SVG, where there is one."""
 

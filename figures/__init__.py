@@ -1,1 +1,1 @@
-"""Figures of claims, predictions and samples: each module draws data frames as matplotlib Figures."""
+"""Draw figures of claims, predictions and samples: each module draws data frames as matplotlib figures."""

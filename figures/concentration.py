@@ -1,4 +1,7 @@
-"""A figure of how well token norms concentrate: δ(ε) of Definition 1."""
+"""A figure of how closely the squared length of a token concentrates around its mean, by width.
+
+The figure shows δ(ε) of the paper's Definition 1.
+"""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,7 +24,9 @@ from theory.stack import TITLES
     claims=("D1", "T1"),
 )
 def concentration(table: pd.DataFrame) -> Figure:
-    """Draw the probability P[‖x‖² > (1 + ε) E‖x‖²] of one token before the last LayerNorm, one panel per placement.
+    """Draw the probability that a token's squared length exceeds its mean by a given share.
+
+    It is P[‖x‖² > (1 + ε) E‖x‖²] before the last LayerNorm, with one panel for each placement.
 
     Points are shares of draws with exact 95% intervals, lines are theory (exact for Post-LN), and thin dashes are
     exp(−d ε²/8).

@@ -1,4 +1,4 @@
-"""The coordinate check as a figure: mean |y| of modules' outputs against the width, a line for each step."""
+"""A figure of the coordinate check: mean absolute outputs of modules against the width, one line for each step."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -9,7 +9,9 @@ _MOST_PANELS, _COLUMNS, _LEAST_RANGE = 12, 4, 2.0
 
 
 def coordinates(table: pd.DataFrame) -> Figure:
-    """Draw mean |y| of outputs against the width, one panel per module with a matrix, one line per optimizer step.
+    """Draw the mean absolute output of each module against the width, with one line for each optimizer step.
+
+    There is one panel for each module with a matrix.
 
     Error bars are 2 standard errors. If there are more than twelve modules, twelve evenly spaced ones are drawn.
 

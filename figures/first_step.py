@@ -1,4 +1,4 @@
-"""A figure of the critical learning rates of the first step, against width and depth."""
+"""A figure of the critical learning rate of the first optimizer step, against width and depth."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ et al. (2017); d = 512, 6-6.
 
 
 def first_step_rates(table: pd.DataFrame) -> Figure:
-    """Draw the critical learning rate of the first step of every optimizer, against the width and the depth.
+    """Draw the critical learning rate of the first step against width and depth, for every optimizer.
 
     Lines are large-width theory, filled marks are sampled networks with 2 standard errors. Networks of the smallest
     depth are drawn against the width, networks of the greatest width against the depth. Adam's panels show the learning

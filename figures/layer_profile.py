@@ -1,4 +1,4 @@
-"""A figure of gradient norms over the layers, with the paper's law."""
+"""A figure of gradient norms over the layers, compared with the law that the paper states."""
 
 from collections.abc import Sequence
 
@@ -37,9 +37,9 @@ from theory.stack import TITLES
     claims=("F1", "F2"),
 )
 def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw the root mean square of ‖∂L/∂W‖_F in every layer: samples, large-width theory, and the paper's law for W².
+    """Draw the gradient norm of every layer: samples, large-width theory, and the law that the paper states.
 
-    Several placements share one panel with W² only, one color each; for a single placement, every matrix is drawn.
+    Norms are root mean squares. Several placements share a panel for W² only; one placement shows every matrix.
     Appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.
 
     Args:

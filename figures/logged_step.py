@@ -1,4 +1,4 @@
-"""A figure of step 1 of a training log next to theory: loss, gradient norm, and norms of single matrices."""
+"""A figure of the first step in a training log next to theory: loss, gradient norm, and norms of single matrices."""
 
 import math
 from typing import Any
@@ -11,7 +11,9 @@ from figures.style import WEIGHTS, decimal_ticks, legend_below, message, style
 
 
 def logged_step(values: dict[str, Any], layers: pd.DataFrame, limit: float) -> Figure:
-    """Draw the logged loss and norm over the range that counts as predicted, and matrices' norms / theory.
+    """Draw the logged loss and gradient norm of step 1 next to the range that theory allows.
+
+    The norms of single matrices are divided by theory.
 
     Args:
         values: the values of the result of `predict --logged`.

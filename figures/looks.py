@@ -1,4 +1,4 @@
-"""Colors, markers and line styles of placements, matrices and other curves, without importing matplotlib."""
+"""The colors, markers and line styles of the curves in all figures, without importing matplotlib."""
 
 import itertools
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ CURVES: list[dict[str, Any]] = [
 
 
 def looks() -> Iterator[dict[str, Any]]:
-    """Yield color, marker and line style for curves that are not placements, different from curve to curve.
+    """Yield a different color, marker and line style for each curve that does not belong to a LayerNorm placement.
 
     Markers and line styles differ too, so that curves can be told apart in grey. Each round of nine combines the
     markers with other colors.

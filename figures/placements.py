@@ -1,4 +1,4 @@
-"""A figure that compares placements of LayerNorm: the last layer's gradient against the depth, and all layers'."""
+"""A figure that compares LayerNorm placements: gradient norms against the depth and over the layers."""
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,9 @@ _FLAT = 1.2
 
 
 def placements(norms: pd.DataFrame) -> Figure:
-    """Draw ‖∂L/∂W²‖_F of the last layer against L, and over the layers of the deepest networks; lines are theory.
+    """Draw the gradient norm of W2 against the depth and over the layers, for several LayerNorm placements.
+
+    The norm ‖∂L/∂W²‖_F of the last layer is drawn against L, and all layers for the deepest networks; lines are theory.
 
     Args:
         norms: a table from `checks.stacks.placements.layer_norms`.

@@ -1,4 +1,4 @@
-"""A figure of a probed module: activations and gradients over the layers, one curve per depth."""
+"""A figure of a probed PyTorch module: activations and gradients over its layers, one curve for each depth."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -12,7 +12,9 @@ _CONSTANT = 1.02
 
 
 def probe(table: pd.DataFrame) -> Figure:
-    """Draw mean squared activations and gradient norms over a probed module's layers, with ± 2 standard errors.
+    """Draw the mean squared activations and gradient norms over a PyTorch module's layers, with error bars.
+
+    The bars are ± 2 standard errors.
 
     Only the largest width is drawn. If the activations are the same in every layer and at every depth, their value is
     written below the panels instead.

@@ -1,4 +1,4 @@
-"""A figure of the steps of Theorem 1's proof, and of the factor that each of them loses."""
+"""A figure of the steps in the proof of Theorem 1, and of the factor that each step loses."""
 
 import math
 
@@ -24,7 +24,9 @@ from theory.stack import TITLES
     claims=("T1", "H2", "E1", "L5"),
 )
 def proof_slack(table: pd.DataFrame) -> Figure:
-    """Draw the steps from the measured norm to Theorem 1's bound, and the fastest growing step against the width.
+    """Draw the steps from the measured gradient norm to Theorem 1's bound, with the factor that each step loses.
+
+    The fastest growing step is also drawn against the width.
 
     Factors are ratios of root mean squares over draws. Their standard errors are below 1% and are not drawn.
 

@@ -1,4 +1,4 @@
-"""Points of published figures over theory: nothing is fitted, and what theory misses is seen."""
+"""Figures that show points from published figures next to theory's predictions, without any fitted number."""
 
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from theory.mean_field.cost import prediction_cost
 
 
 def published_panels(source: str) -> list[dict[str, Any]]:
-    """Return the panels of a source's published figures, which are empty if none of its figures was read.
+    """Return the panels of a source's published figures; the list is empty if no figure was read.
 
     Args:
         source: name of the source's file of claims, such as "completep".
@@ -25,7 +25,7 @@ def published_panels(source: str) -> list[dict[str, Any]]:
 
 
 def predicted_curve(panel: Mapping[str, Any], curve: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Predict a curve of a published figure: the layers or depths, and theory's numbers there."""
+    """Predict one curve of a published figure, and return its layers or depths with theory's numbers."""
     stacks = _stacks(panel, curve)
     if panel["x"] == "layer":
         return np.arange(1, stacks[0].depth + 1), _numbers(panel, stacks[0])
@@ -33,13 +33,16 @@ def predicted_curve(panel: Mapping[str, Any], curve: Mapping[str, Any]) -> tuple
 
 
 def published_seconds(source: str) -> float:
-    """Estimate the processor seconds in which a source's published figure is drawn: one, and those of theory."""
+    """Return the estimated processor seconds for drawing a source's published figures next to theory.
+
+    It is one second, and the seconds of theory.
+    """
     curves = ((panel, curve) for panel in published_panels(source) for curve in panel["curve"])
     return 1.0 + sum(prediction_cost(stack).seconds for panel, curve in curves for stack in _stacks(panel, curve))
 
 
 def published(source: str) -> Figure:
-    """Draw a source's published points as marks, and theory's prediction of each curve as a line.
+    """Draw the published points of a source as marks, and theory's prediction of each curve as a line.
 
     Args:
         source: name of the source's file of claims, such as "completep".

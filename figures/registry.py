@@ -1,4 +1,4 @@
-"""The registry of figures that are drawn of every run, with the texts that a report prints with them."""
+"""The list of figures that are drawn for every run, with their titles and captions in the run's report."""
 
 import pkgutil
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 @dataclass(frozen=True, slots=True)
 class RunFigure:
-    """A registered figure that `gradbounds figures` draws from a run and that the run's report shows.
+    """A registered figure that `gradbounds figures` draws for a run and that the run's report shows.
 
     Attributes:
         name: the name of the figure's files, without the suffix.
@@ -39,7 +39,7 @@ _REGISTERED: dict[str, RunFigure] = {}
 def run_figure(
     name: str, *, needs: str, title: str, caption: str, claims: tuple[str, ...], **arguments: Any
 ) -> Callable[[_Draw], _Draw]:
-    """Return a decorator that registers a function of a table as a figure that is drawn for every run.
+    """Return a decorator that registers a drawing function, so that its figure is drawn for every run.
 
     Args:
         name: the name of the figure's files, without the suffix.
@@ -63,7 +63,10 @@ def run_figure(
 
 
 def run_figures() -> dict[str, RunFigure]:
-    """Return all registered figures of a run by name, after importing every module of this package."""
+    """Return all registered figures of a run by name.
+
+    Every module of this package is imported before.
+    """
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         import_module(f"figures.{module.name}")
     return dict(_REGISTERED)

@@ -1,4 +1,4 @@
-"""Figures of dropped assumptions: their effects on gradients, and the effect of varying one field."""
+"""Figures of how gradients change when an assumption of the paper is dropped, or when one field varies."""
 
 from typing import Any
 
@@ -28,7 +28,9 @@ _BASE = "the paper's"
 
 
 def relaxations(table: pd.DataFrame) -> Figure:
-    """Draw the effects of the dropped assumptions that change gradients most, one mark per placement.
+    """Draw how much gradients change when assumptions of the paper are dropped, for the largest changes.
+
+    There is one mark for each placement.
 
     Marks are samples with ± 2 standard errors, wide bars are theory. The base network is on top, followed by at most
     ten assumptions in the order of their effect in theory.
@@ -90,7 +92,9 @@ def _effects(table: pd.DataFrame) -> dict[str, float]:
 
 
 def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
-    """Draw the first layer's gradient ratio and the attention entropy against a field's value, one color per placement.
+    """Draw the first layer's gradient and the attention entropy against the value of one network field.
+
+    The gradient is a ratio; each placement has one color.
 
     Marks are samples with ± 2 standard errors, pale lines are theory.
 
@@ -124,7 +128,6 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
 
 
 def _plain_ticks(axis: Axes, values: Any) -> None:
-    """Set the ticks of a short logarithmic axis to round numbers."""
     low, high = np.nanmin(values), np.nanmax(values)
     candidates = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50])
     if high / low > 3:

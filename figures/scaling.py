@@ -1,4 +1,7 @@
-"""Figures of Theorem 1: bound, prediction and samples of the last gradient against d or L, and their exponents."""
+"""Figures of the last layer's gradient norm against width or depth: Theorem 1's bound, theory and samples.
+
+The exponents are drawn too.
+"""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +53,9 @@ from theory.stack import TITLES
     claims=("T1",),
 )
 def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw ‖∂L/∂W^{2,L}‖_F against the width or the depth, with theory and Theorem 1's bound, by placement.
+    """Draw the last W2's gradient norm against width or depth, with theory and Theorem 1's bound.
+
+    The norm is ‖∂L/∂W^{2,L}‖_F, and each placement has its curves.
 
     Marks are root mean squares over draws with 2 standard errors. Each placement has a color. The pale line is
     large-width theory, and the dashed line is Theorem 1 with its constants. Arrows show the factor between the two
@@ -70,7 +75,7 @@ def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = 
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
-    """Return the fixed sizes of a series of networks in the paper's letters, as a title."""
+    """Return a title with the fixed sizes of a series of networks, in the paper's symbols."""
     first, last = rows.iloc[0], rows.iloc[-1]
     other = f"$L = {first['depth']}$" if against == "width" else f"$d = {first['width']}$"
     ratio = first["vocab"] / first["width"]
@@ -104,7 +109,9 @@ def setting(rows: pd.DataFrame, against: str) -> str:
     claims=("T1",),
 )
 def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw the slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, with theory and bound, by placement.
+    """Draw how steeply the last W2's gradient norm changes between neighbouring widths or depths.
+
+    It is the slope of ln‖∂L/∂W^{2,L}‖_F, with theory and bound, by placement.
 
     Points are samples with 2 standard errors; neighbouring slopes share a network, so their errors alternate. The line
     is large-width theory over the same pairs, and the dashed line is Theorem 1's bound.
@@ -158,7 +165,6 @@ def _beside_theory(
 
 
 def _bounded(chosen: list[tuple[Any, pd.DataFrame]]) -> list[tuple[Any, pd.DataFrame]]:
-    """Return the placements that Theorem 1 bounds, which are Post-LN and Pre-LN."""
     return [(placement, rows) for placement, rows in chosen if rows["bound"].notna().all()]
 
 
@@ -182,7 +188,6 @@ def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> No
 
 
 def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> str:
-    """Return the figure's finding as a sentence, for its title."""
     if y == "exponent":
         letter = "d" if against == "width" else "L"
         ends = [rows.iloc[-1] for _, rows in chosen]

@@ -25,7 +25,6 @@ from figures.looks import looks as looks
 _FROM, _TO = np.array([0.82, 0.62, 0.84]), np.array([0.20, 0.02, 0.33])
 _NEUTRAL = "#3b3b3b"
 MEASURED: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "capsize": 2.5}
-PREDICTED: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4}
 BOUND: dict[str, Any] = {"color": _NEUTRAL, "linestyle": "--", "linewidth": 1.4}
 PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
 
@@ -52,7 +51,7 @@ _RC: Any = {
 
 @contextmanager
 def style(axes: Sequence[Axes] | None = None) -> Iterator[None]:
-    """Set the matplotlib style of a figure within a `with` block; if axes are given, keep the caller's style.
+    """Set the matplotlib style of a figure within a `with` block, unless the caller gives axes with their own style.
 
     Args:
         axes: the caller's axes, or None for a new figure.
@@ -62,12 +61,15 @@ def style(axes: Sequence[Axes] | None = None) -> Iterator[None]:
 
 
 def of_placement(name: object) -> dict[str, Any]:
-    """Return the color, marker and line style of a placement, which are the same in every figure."""
+    """Return the color, marker and line style of a LayerNorm placement, which are the same in every figure."""
     return PLACEMENTS[str(name)]
 
 
 def ordered(count: int) -> list[dict[str, Any]]:
-    """Return colors from light to dark, and small filled markers, for so many widths, depths or steps."""
+    """Return a given number of colors from light to dark, for curves of different widths, depths or steps.
+
+    They come with small filled markers.
+    """
     shades = np.linspace(_FROM, _TO, count) if count > 1 else _TO[None]
     marks = zip(itertools.cycle("osDv^PX"), shades, strict=False)
     return [{"marker": mark, "color": to_hex(shade), "linestyle": "-"} for mark, shade in marks]
@@ -76,7 +78,9 @@ def ordered(count: int) -> list[dict[str, Any]]:
 def panels(
     count: int, *, share_x: bool = False, share_y: bool = True, axes: Sequence[Axes] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Make a new figure with a row of panels (four panels in two rows), or return the given axes with their figure.
+    """Create a new figure with a row of panels, or return the given axes with their figure.
+
+    Four panels are in two rows.
 
     A page is as wide as two and a half panels: in a row of four, the text would be smaller than the page's.
 
@@ -99,7 +103,7 @@ def pale_line(axis: Axes, x: Any, predicted: Any, color: str, label: str | None 
 
 
 def message(figure: Figure, text: str, *, axes: Sequence[Axes] | None = None) -> None:
-    """Write the finding as the figure's title, or as the title of the first given axis."""
+    """Write the figure's finding as its title, or as the title of the first given axis."""
     if axes is None:
         figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
     else:
@@ -139,7 +143,9 @@ def name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None
 
 
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
-    """Draw one legend for all panels below them, or a legend inside the first given axis for that axis only.
+    """Draw one legend for all panels below them, or a legend inside the first given axis.
+
+    The latter lists only that axis.
 
     Curves that differ between panels only in the placement's color are listed in grey.
 
@@ -178,7 +184,10 @@ def _uncoloured(look: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def value_ticks(axes: Axes, values: list[float]) -> None:
-    """Set the ticks of a log₂ axis to the measured values: integers, powers of two if those are long, or rounded."""
+    """Set the ticks of a log₂ axis to the measured values, such as the widths of the networks.
+
+    They are integers, powers of two if those are long, or rounded.
+    """
     axes.set_xscale("log", base=2)
     labels = [f"{v:.0f}" if v >= 10 or float(v).is_integer() else f"{v:.1f}" for v in values]
     if max(map(len, labels)) > 5 and all(math.log2(v).is_integer() for v in values):
@@ -188,7 +197,7 @@ def value_ticks(axes: Axes, values: list[float]) -> None:
 
 
 def decimal_ticks(axes: Axes) -> None:
-    """Label a log₁₀ y axis of few decades with plain decimals at 1, 2 and 5 of every decade.
+    """Label a logarithmic y axis of few decades with plain decimals at 1, 2 and 5 of every decade.
 
     An axis of many decades keeps powers of ten. Matplotlib's own labels between decades, such as 6×10⁻¹, are too wide
     and overlap.
@@ -201,7 +210,7 @@ def decimal_ticks(axes: Axes) -> None:
 
 
 def plain_decades(axis: Axis, steps: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
-    """Set the ticks of a log₁₀ axis to given multiples of every power of ten, as plain decimals."""
+    """Set the ticks of a logarithmic axis to given multiples of every power of ten, as plain decimals."""
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FormatStrFormatter("%g"))
     axis.set_minor_formatter(NullFormatter())

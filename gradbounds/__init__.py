@@ -1,4 +1,4 @@
-"""Predict, measure and judge the gradients of Transformers at initialization: the public Python interface.
+"""The public Python interface: predict, measure and judge the gradients of Transformers at initialization.
 
     import gradbounds as gb
 

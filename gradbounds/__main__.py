@@ -1,4 +1,4 @@
-"""The entry point of the program: `gradbounds` and `python -m gradbounds`."""
+"""The entry point of the program, for `gradbounds` and for `python -m gradbounds`."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ from gradbounds.shadowing import ShadowedError, check_own_packages, stranger
 
 
 def main() -> int:
-    """Run the command line. Ctrl-C during the imports ends with one line, too.
+    """Run the command line; Ctrl-C ends the program with one line of text, even while libraries are being imported.
 
     A shadowed module is somebody's module with the name of a package of ours or of a library. SIGTERM, which Slurm and
     Kubernetes send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def program() -> None:
-    """Run the command line as a process and end the process with its exit code.
+    """Run the command line as a process, and end the process with the exit code of the command.
 
     A signal after the work is done is ignored: Python and torch take some tenths of a second to end.
     """

@@ -1,4 +1,4 @@
-"""Limits of time and memory for a prediction, and the choice of a method within them."""
+"""Limits of time and memory for a prediction, and the choice of the prediction method that keeps within them."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -32,7 +32,7 @@ _GROUPED = "a few tokens represent groups of their neighbours (docs/attention.md
 
 
 class OverBudgetError(ValueError):
-    """An error: theory has a rule for the network, but the prediction exceeds its budget."""
+    """An error: a prediction would take more time or memory than the user allows."""
 
 
 _made: ContextVar[dict[Hashable, Any] | None] = ContextVar("made", default=None)
@@ -42,7 +42,7 @@ Made = TypeVar("Made")
 
 @contextmanager
 def each_once() -> Iterator[None]:
-    """Cache all predictions within a `with` block, since many answers need the same networks."""
+    """Store every prediction within a `with` block, so that no network is predicted twice."""
     before = _made.set({})
     try:
         yield
@@ -55,7 +55,7 @@ _by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
 
 @contextmanager
 def by_estimates() -> Iterator[None]:
-    """Compare only estimated times with budgets within this context, and time nothing."""
+    """Within a `with` block, compare only estimated times with the time limit; no times are measured."""
     before = _by_estimates.set(True)
     try:
         yield
@@ -64,7 +64,7 @@ def by_estimates() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], Made]) -> Made:
-    """Return `make()`, or the value made before for the same key within `each_once`."""
+    """Return the value of a function, which is called at most once per key within a `with` block of `each_once`."""
     by_key = _made.get()
     if by_key is None:
         return make()
@@ -92,7 +92,7 @@ class Budget:
 
     @classmethod
     def of(cls, max_time: str | None, memory: str | None) -> "Budget":
-        """Read a budget from the user's words; defaults do not depend on the machine.
+        """Parse limits of time and memory, such as "90s" and "4GB"; the default limits are the same on every machine.
 
         Raises:
             ValueError: one of them cannot be read.
@@ -102,19 +102,19 @@ class Budget:
         return cls(seconds, limits[0], max_time is not None and not _by_estimates.get(), limits[1])
 
     def holds(self, cost: Cost) -> bool:
-        """Return whether an estimate is within both limits."""
+        """Return whether an estimated cost is within both the time limit and the memory limit."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
 
     def has_room(self, cost: Cost) -> bool:
-        """Return whether a prediction's memory is allowed by the budget and available on the machine."""
+        """Return whether the memory limit and this machine's free memory both suffice for a prediction."""
         return cost.bytes <= min(self.bytes, self.free)
 
     def excess(self, cost: Cost) -> float:
-        """Return cost / limit for time or memory, whichever ratio is larger."""
+        """Return the larger of two ratios: estimated time / time limit, and estimated memory / memory limit."""
         return max(cost.seconds / self.seconds, cost.bytes / self.bytes)
 
     def exceeded(self, cost: Cost) -> str:
-        """Say which limits a cost exceeds."""
+        """Describe in words which of the limits of time and memory a prediction would exceed."""
         limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
         limits += [f"the {format_bytes(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
         limits += [f"the {format_bytes(self.free)} of free memory"] if self.free < cost.bytes <= self.bytes else []
@@ -123,7 +123,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A method of predicting a network: with all or grouped tokens, and a number of attention samples; and its cost.
+    """A method of predicting a network, with its cost.
+
+    The method takes all tokens or groups of tokens, and a number of attention samples.
 
     Attributes:
         stack: the network.
@@ -139,16 +141,16 @@ class Way:
 
     @property
     def measured(self) -> Cost:
-        """Measure the cost on this machine by timing a small batch."""
+        """Measure the cost of this prediction method on this machine, by timing a small batch."""
         return measured(self.stack, self.cost, **self.arguments)
 
     @property
     def pace(self) -> float:
-        """Return the time on this machine divided by its estimate."""
+        """Return the measured time of a prediction on this machine divided by the estimated time."""
         return self.measured.seconds / self.cost.seconds
 
     def predicted(self) -> Prediction:
-        """Predict the network, whose cost was compared with the budget before."""
+        """Predict the network by this method, without a further check of limits of time and memory."""
         arguments = {"grouped": False} | dict(self.arguments)
 
         def prediction() -> Prediction:
@@ -160,7 +162,7 @@ class Way:
 
 
 def measured(stack: Stack, cost: Cost, **how: Any) -> Cost:
-    """Measure the time of a prediction on one core of this machine, by timing a small batch once."""
+    """Measure on one core of this machine how long a prediction takes, by timing a small batch once."""
     return replace(cost, seconds=by_clock(lambda: _clocked(stack, **how), cost.seconds))
 
 
@@ -168,7 +170,7 @@ _clocked = lru_cache(maxsize=32)(predicted_seconds)
 
 
 def by_clock(clock: Callable[[], float], estimate: float) -> float:
-    """Return the time that `clock` measures with one thread, or the estimate within `by_estimates`."""
+    """Return a time measured on one thread, or its estimate within a `with` block of `by_estimates`."""
     if _by_estimates.get():
         return estimate
     with one_numpy_thread():
@@ -176,7 +178,9 @@ def by_clock(clock: Callable[[], float], estimate: float) -> float:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = False) -> Way:
-    """Choose a prediction method within the budget: as requested, by groups of tokens, or with fewer attention samples.
+    """Choose a prediction method within the limits of time and memory.
+
+    The method is the requested one, or takes groups of tokens, or takes fewer attention samples.
 
     Args:
         stack: the network.
@@ -194,7 +198,7 @@ def way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = Fa
 
 
 def chosen_way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool = False) -> Way:
-    """Choose the method by estimates alone: the best within the budget, or the cheapest that exists.
+    """Choose the most accurate prediction method with an estimated cost within the limits, or else the cheapest method.
 
     Raises:
         NoRuleError: theory has no rule for the network, or its logits are too large; see `way`.
@@ -211,7 +215,7 @@ def chosen_way(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bo
 
 
 def check(chosen: Way, budget: Budget, pace: float) -> None:
-    """Refuse a prediction that exceeds the budget once its estimate is multiplied by the measured slowdown.
+    """Raise an error if a prediction would exceed its limits, with its time scaled to this machine's measured speed.
 
     Raises:
         OverBudgetError: the cost exceeds the budget.
@@ -277,7 +281,10 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
-    """Return the largest power of two below the network's tokens whose prediction is within the budget."""
+    """Return the longest shorter sequence, a power of two of tokens, whose prediction is within the limits.
+
+    The result is None if no shorter sequence is within them, or if the stack needs its own number of tokens.
+    """
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:
         try:

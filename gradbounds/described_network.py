@@ -1,4 +1,4 @@
-"""The network of a command: described by flags, by a configuration file, or by a published model."""
+"""The network that a command is about, described by flags, a configuration file or a published model's name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A network's configuration and the rule that initializes its weights, without flags of single fields.
+    """The configuration of a network: a file or a published model's name, and the code that initializes its weights.
 
     Attributes:
         config: a configuration file, or its content.
@@ -30,7 +30,7 @@ class Description:
     drawn_by: str = HUGGING_FACE
 
     def read(self, given: Mapping[str, Any]) -> tuple[Stack, tuple[Note, ...]]:
-        """Read the network of a configuration with some fields changed, and notes on the file.
+        """Return the network of a configuration, with some fields changed, and notes on the configuration file.
 
         Raises:
             ValueError: there is neither a file nor a model whose keys are ignored or whose weights are drawn, or as
@@ -45,7 +45,7 @@ class Description:
         return stack_from_config(self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by, **given)
 
     def compared(self, given: Mapping[str, Any], changes: Sequence[str]) -> Stack:
-        """Return the network of `read` with further fields changed, each given as FIELD=VALUE.
+        """Return the network of a configuration with changed fields, each given as FIELD=VALUE.
 
         Raises:
             ValueError: a change is not of that form, or names no field, or the field does not take the value.
@@ -54,11 +54,11 @@ class Description:
 
     @property
     def is_model(self) -> bool:
-        """Return whether a file or a published model is given."""
+        """Return whether the user named a configuration file or a published model."""
         return self.config is not None or self.like is not None
 
     def grid(self, given: Mapping[str, Any], *, zipped: bool = False) -> dict[str, Any]:
-        """Return a grid of networks around a configuration, with the given values of some fields.
+        """Return a grid of networks: one configuration, with several given values of some fields.
 
         Without a configuration, the grid consists of the given fields. At every width and depth the weights are
         initialized by the model's rule for that size: fields that the rule changes move together with the sizes.
@@ -104,7 +104,9 @@ class Description:
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
-    """Split changes into compared networks: a repeated field or a `+` begins the next network.
+    """Split a list of changed fields into the changes of each compared network.
+
+    A repeated field or a `+` begins the next network.
 
     >>> variants(["placement=post", "placement=peri", "depth=4"])
     [('placement=post',), ('placement=peri', 'depth=4')]

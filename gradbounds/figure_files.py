@@ -1,4 +1,4 @@
-"""The files of a figure, written in the same way by every command."""
+"""The files of a figure, with the same format and options for every command."""
 
 import io
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from simulate.runs.files import write_whole
 def save(
     figure: Figure, folder: Path, name: str, *, drawn_from: str = "", suffixes: Sequence[str] = ("svg", "png")
 ) -> list[Path]:
-    """Write a figure to one file of each kind; equal figures give equal files.
+    """Write a figure as one file of each format; the same figure always gives identical files.
 
     Args:
         figure: the figure.

@@ -1,4 +1,4 @@
-"""Declarations of command-line flags."""
+"""The definitions of command-line flags that several commands share."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,14 +21,14 @@ Folder = Annotated[Path, Positional, Flag(name="run", help="run folder")]
 
 
 def optional(about: str, metavar: str | None, default: str = "") -> Any:
-    """Declare an optional flag whose default is described in words instead of None."""
+    """Declare an optional command-line flag, and describe its default value in words in the help text."""
     return Flag(help=about, metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
 
 
 LOGGED_AS = optional(
-    "units of the logged numbers; requires --logged",
+    "how the logged numbers were computed; requires --logged",
     "mean|sum|norm|square|unclipped|clipped:C [...]",
-    default="from the column names, otherwise: mean norm unclipped",
+    default="from the names in the log, else mean norm unclipped",
 )
 """The flag `--logged-as` of commands that read a log."""
 
@@ -36,7 +36,9 @@ _TYPES = get_type_hints(Stack)
 
 
 def in_groups(flag: Callable[[Field], Any]) -> Any:
-    """Return a dataclass with a flag for every field of a Stack, grouped for the help text; None means not given.
+    """Return a dataclass with a command-line flag for every field of a network, in the groups of the help text.
+
+    A flag that is not given has the value None.
 
     Args:
         flag: function from a field to its flag's annotation.
@@ -60,7 +62,7 @@ def in_groups(flag: Callable[[Field], Any]) -> Any:
 
 
 def network(defaults: Stack, several: Collection[str] = ()) -> Any:
-    """Return flags for the fields of a Stack, one value each, with the defaults in the help text.
+    """Return command-line flags for all fields of a network, with their default values in the help text.
 
     Args:
         defaults: the Stack with the default values.
@@ -93,7 +95,7 @@ def _number(name: str, many: bool) -> tyro.constructors.PrimitiveConstructorSpec
 
 
 def given(flags: Any) -> dict[str, Any]:
-    """Return the fields of a Stack that were given as flags, as typed."""
+    """Return the fields of a network that the user gave as command-line flags, with the values as typed."""
     named = {name: value for group in vars(flags).values() for name, value in vars(group).items() if value is not None}
     return {name: None if value == OWN_WORD and name in OWN else value for name, value in named.items()}
 
@@ -105,7 +107,7 @@ def check_together(
     excludes: Mapping[str, tuple[Sequence[str], str]] = {},
     also: Mapping[str, bool] = {},
 ) -> None:
-    """Check that the given flags can be combined.
+    """Check that the command-line flags that were given can be combined.
 
     Args:
         command: the command; flags that differ from their defaults count as given.
@@ -132,14 +134,14 @@ def check_together(
 
 @dataclass(frozen=True, kw_only=True)
 class WithJson:
-    """The flag `--json` of commands that print tables."""
+    """The command-line flag `--json`, for commands that print tables."""
 
     json: Annotated[bool, optional("print JSON instead of text (keys: docs/runs.md)", None)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(WithJson):
-    """The flags of commands that read a network from a model's configuration."""
+    """The command-line flags that name the configuration of a network: a file or a published model."""
 
     config: Annotated[Path | None, optional("config.json (Hugging Face) or nanoGPT's arguments", "FILE")] = None
     like: Annotated[str | None, optional("published model; an unknown name lists all", "NAME")] = None
@@ -156,13 +158,13 @@ class ModelFlags(WithJson):
 
     @property
     def description(self) -> Description:
-        """Return the description of the network that the flags give."""
+        """Return the network's configuration that these command-line flags describe."""
         return Description(config=self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntoFolder(WithJson):
-    """The flags of commands that sample networks and save their measurements."""
+    """The command-line flags of commands that sample networks and save their measurements in a folder."""
 
     out: Annotated[Path, Flag(help="output folder; finished parts in it are not repeated")]
     seed: Annotated[int, Flag(help="seed of the first network")] = 0
@@ -172,7 +174,7 @@ class IntoFolder(WithJson):
 
 @dataclass(frozen=True, kw_only=True)
 class OnTexts(IntoFolder):
-    """The flags of commands that train translation models on two texts."""
+    """The command-line flags of commands that train translation models on pairs of sentences."""
 
     source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
     target: Annotated[Path, Flag(help="text to translate to, line by line")]

@@ -1,4 +1,4 @@
-"""Grids of Stacks: values and ranges of fields, their product, and fields that vary together."""
+"""Grids of networks: lists and ranges of values of fields, their product, and fields that vary together."""
 
 import math
 import re
@@ -30,7 +30,7 @@ _RANGE = re.compile(r"([^:]+):([^:]+):([x+])([^:]+)")
 
 
 def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
-    """Yield every network (Stack) of a grid: the product of its fields' values; fields under `zip` vary together.
+    """Yield every network of a grid: all combinations of the fields' values, but fields under `zip` vary together.
 
     A field that is not given has its default, the paper's value, and `placement` has both.
 
@@ -85,12 +85,12 @@ def field_value(name: str, word: str) -> Any:
 
 
 def said(name: str, value: Any) -> Any:
-    """Return a field's value as flags and files write it: "own" for a placement's own value."""
+    """Return a field's value as flags and files write it; "own" is the value that the LayerNorm placement defines."""
     return OWN_WORD if name in OWN and (value is None or value != value) else value
 
 
 def with_words(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Return a table for printing, in which "own" marks a field with the placement's own value."""
+    """Return a table for printing, in which "own" replaces values that the LayerNorm placement itself defines."""
     return table.assign(**{name: [said(name, value) for value in table[name]] for name in OWN if name in table})
 
 
@@ -118,7 +118,7 @@ def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:
 
 
 def field_values(name: str, given: Any) -> list[Any]:
-    """Return the values that a flag or a file gives for a field, with ranges expanded.
+    """Return all values that a flag or a file gives for one field, with ranges written out as lists.
 
     Raises:
         ValueError: no value, or one that cannot be read.

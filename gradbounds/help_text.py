@@ -1,4 +1,4 @@
-"""The help text of commands, folded to the width of the terminal."""
+"""The help text of commands, wrapped to the width of the terminal."""
 
 import io
 import re
@@ -18,24 +18,24 @@ _ENDLESS = 2**20
 
 
 class Captured(io.StringIO):
-    """A text stream that keeps the colours of a terminal if stdout is one."""
+    """A text stream in memory that receives the colour codes of a terminal if the standard output is a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
         self._stdout = sys.stdout
 
     def isatty(self) -> bool:
-        """Return whether stdout is a terminal."""
+        """Return whether the standard output is a terminal."""
         return self._stdout.isatty()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of stdout, spelled as tyro expects it."""
+        """The text encoding of the standard output, in lower case."""
         return (getattr(self._stdout, "encoding", None) or "utf-8").lower()
 
 
 def folded_help(text: str) -> str:
-    """Return the help of a command with its prose folded and its boxes unchanged."""
+    """Return the help of a command with its prose wrapped to the terminal's width and its boxes of flags unchanged."""
     drawn = tuple("╭│╰")
     return "\n".join(
         line if _COLOUR.sub("", line)[:1] in drawn and line else folded(line) for line in text.splitlines()
@@ -43,7 +43,7 @@ def folded_help(text: str) -> str:
 
 
 def some_boxes(text: str, fields: bool) -> str:
-    """Return a help text without the boxes of the network's fields, or only these boxes.
+    """Return the help of a command either without the flags of the network's fields, or with only these flags.
 
     In the list of commands, only the first paragraph of each command is kept.
     """
@@ -63,12 +63,12 @@ def some_boxes(text: str, fields: bool) -> str:
 
 
 def prose_width() -> int:
-    """Return the number of characters in a line of prose: the terminal's width, at most 100."""
+    """Return the number of characters in a line of prose: the terminal's width, but at most 100."""
     return min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
 
 
 def folded(text: str, *, indent: str = "", width: int | None = None) -> str:
-    """Fold long lines of prose if stdout is a terminal or COLUMNS gives its width.
+    """Wrap long lines of prose if the standard output is a terminal or the variable COLUMNS gives its width.
 
     Args:
         text: the lines; those that fit are unchanged.

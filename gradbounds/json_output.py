@@ -1,4 +1,4 @@
-"""Print the result of a command as one JSON object with its tables and numbers (`--json`).
+"""Print the result of a command as one JSON object, which contains its tables and numbers (`--json`).
 
 Every object has `schema`, the version of the format, and `command`; docs/runs.md lists the other keys. Adding a key
 does not raise the version; changing a key does. A missing number is null.
@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
-    """Write an object as JSON: tables become lists of rows, dataclasses objects, and NaN and infinity null.
+    """Return an object as JSON text: a table becomes a list of rows, a dataclass an object, and NaN and infinity null.
 
     Args:
         content: the object's members.

@@ -1,4 +1,4 @@
-"""Comparisons of networks in text: changed fields, several sequence lengths, and samples against theory."""
+"""Comparisons of networks as printed text: with changed fields, at several sequence lengths, samples with theory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,9 @@ from theory.stack.quantities import QUANTITIES
 def comparison_lines(
     changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
 ) -> list[str]:
-    """Compare a network with changed fields in a table: norms of first / last layer, and norms in the last layer.
+    """Compare the predicted gradient norms of a network and of a changed network in one table.
+
+    The table lists the ratio first layer / last layer, and the last layer's norms.
 
     Args:
         changes: changed fields, each as FIELD=VALUE.
@@ -43,7 +45,7 @@ def comparison_lines(
         rows.append([matrix_name(name), *_end_texts(both, ratio=True), *_end_texts(both, ratio=False)])
     (loss, norm), (loss_changed, norm_changed) = _whole(table, value), _whole(other, "predicted")
     return [
-        "", f"Theory with {', '.join(changes)}, {at} (columns 'changed': with this change)", *table_lines(heads, rows),
+        "", f"Predictions {at}, without and (columns 'changed') with {', '.join(changes)}", *table_lines(heads, rows),
         f"  loss {loss:.4g}, changed {loss_changed:.4g}; gradient norm of all matrices {norm:.4g}, changed "
         f"{norm_changed:.4g}",
     ]  # fmt: skip
@@ -56,7 +58,7 @@ def _whole(table: pd.DataFrame, value: str) -> tuple[float, float]:
 
 
 def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
-    """Compare a network's gradients with another's in one sentence.
+    """Compare the gradient norms of two networks in one sentence.
 
     Args:
         name: name of the other network.
@@ -83,7 +85,9 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
 
 
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """Return the lines on one network at several sequence lengths: norms of first / last layer, and of the last layer.
+    """Print the gradient norms of one network at several sequence lengths.
+
+    The lines give the ratio first layer / last layer, and the last layer's norms.
 
     Args:
         tables: theory's `layer_table` of the network at each number of tokens.
@@ -99,7 +103,7 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
 
 
 def sample_comparison_lines(stack: Stack, rows: pd.DataFrame) -> list[str]:
-    """Format a table of sampled and predicted quantities in the first and last layer of one network.
+    """Return a table, as text lines, of sampled and predicted quantities in the first and the last layer of a network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.
 

@@ -1,4 +1,4 @@
-"""Print one network: theory's norms layer by layer, samples / theory, and the differences between layers."""
+"""The printed text about one network: predicted and sampled gradient norms by layer, and how the layers differ."""
 
 import math
 import re
@@ -49,7 +49,7 @@ SEEN = 0.01
 def network_lines(
     stack: Stack, table: pd.DataFrame, reason: str, *, every_layer: bool = True, evidence: str = ""
 ) -> list[str]:
-    """Format theory's norms and the sampled norms of one network, layer by layer.
+    """Return the lines that print a network's predicted and sampled gradient norms, layer by layer.
 
     Args:
         stack: the network.
@@ -85,7 +85,7 @@ def network_lines(
 
 
 def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> list[str]:
-    """Format gradient norms by layer and matrix, of every layer or only of layers 1, 2, 4, ... and the last.
+    """Return a table of gradient norms by layer and matrix, for every layer or for layers 1, 2, 4, ... and the last.
 
     Args:
         stack: the network.
@@ -98,7 +98,7 @@ def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> l
 
 
 def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
-    """Add rows to a `layer_table` with the cosine similarity of two tokens: mean inner product / mean square.
+    """Add the cosine similarity of two tokens to a table of a network's layers: mean inner product / mean square.
 
     The errors of both are combined as if independent, which they are not: the cosine's error is at most their sum. A
     table that has these rows is unchanged.
@@ -160,7 +160,10 @@ def _legend(table: pd.DataFrame) -> list[str]:
 
 
 def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """State which parts of theory are sampled, and the largest standard error; nothing if nothing is sampled."""
+    """State which random parts of the network the theory samples, and its largest standard error.
+
+    There are no lines if theory samples nothing.
+    """
     errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
     printed = table["quantity"].isin([*matrices(table), *STREAM])
     if not (worst := errors[printed].max()) > 0:
@@ -180,7 +183,7 @@ def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
 
 
 def trust_lines(stack: Stack, evidence: str) -> list[str]:
-    """State how far theory can be trusted for a network that is not tested; nothing for a tested one."""
+    """State how far the predictions may be off at finite width, if such networks were never compared with samples."""
     why = Trust.of(stack).why
     unknown = why.removeprefix("no coefficient: ")
     lines = [evidence] if evidence else []
@@ -195,7 +198,7 @@ def trust_lines(stack: Stack, evidence: str) -> list[str]:
 
 
 def title(stack: Stack, tokens: str = "") -> str:
-    """Describe a network in one line: its placement, its sizes, and the fields that differ from the paper's.
+    """Describe a network in one line: its LayerNorm placement, its sizes, and the fields that differ from the paper's.
 
     `tokens` is printed instead of the network's number of tokens.
 
@@ -240,13 +243,13 @@ def _block(
 
 
 def matrix_name(name: str) -> str:
-    """Return the column heading of a quantity in a `layer_table`, such as "dL/dW2" for "grad_W2"."""
+    """Return the column heading of a quantity in a table of layers, such as "dL/dW2" for "grad_W2"."""
     plain = name.removeprefix("encoder_")
     return STREAM.get(plain, plain.replace("grad_", "dL/d"))
 
 
 def number_text(value: float, error: float, least: float = 0.0) -> str:
-    """Format a number, with its error if error / value is above `least`, to the second digit of the error."""
+    """Format a number; its error is added, to the second digit, if error / number is above a threshold."""
     if not error > least * abs(value):
         return f"{value:.4g}"
     decimals = max(0, 1 - math.floor(math.log10(error)))
@@ -256,7 +259,10 @@ def number_text(value: float, error: float, least: float = 0.0) -> str:
 
 
 def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
-    """State the gradient norms of first / last layer by matrix, and which are equal; an encoder has its own line."""
+    """State for every matrix the gradient norm in the first layer divided by that in the last layer.
+
+    Ratios within 5% of 1 are marked as equal. An encoder has its own line.
+    """
     by_part: dict[str, list[str]] = {}
     for name in matrices(table):
         ends = ends_of_layers(table, name, value)
@@ -270,7 +276,7 @@ def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
 
 
 def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, float, float, float] | None:
-    """Return the ratio first / last layer with its standard error, and the last layer's value with its error.
+    """Return a quantity's ratio first layer / last layer, and its value in the last layer, each with its error.
 
     The result is None if the last layer's value is 0 or missing.
 
@@ -293,12 +299,12 @@ def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, f
 
 
 def ratio_text(ratio: float, error: float) -> str:
-    """Format a ratio with three digits, or with its error if that is above 1%."""
+    """Format a ratio with three digits; its error is added if it is above 1%."""
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
 def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = None, of: str = "") -> list[str]:
-    """Summarize how layers differ: gradients by matrix, the residual stream, and relative updates of the weights.
+    """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
 
     Args:
         stack: The network. With one layer, there are no lines.
@@ -313,12 +319,13 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
     if not ratios:
         return []
     last, energy = stack.depth, stream["hidden_energy"]
-    cosine = stream.get("cosine")
+    cosine, growth = stream.get("cosine"), growth_by_layer(table, norms)
     alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
+    each = f"; each upper layer {growth:.3g}x (exponential)" if growth else ""
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{_sequences(stack)} of {_tokens(stack)}'}",
-        card_row("by matrix", _by_ratio(ratios)),
+        card_row("by matrix", f"{_by_ratio(ratios)}{each}"),
         card_row(
             "residual stream", f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {last}{alike}"
         ),
@@ -333,16 +340,37 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
         lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
-    return [*lines, *_step_lines(stack, gradients)]
+    return [*lines, *_step_lines(stack, gradients, max(ratios.values()) if growth else None)]
+
+
+def growth_by_layer(table: pd.DataFrame, norms: pd.DataFrame | None = None) -> float | None:
+    """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
+
+    The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
+    exponential if the residual stream keeps its size, and if the upper half's factor per layer is between the powers
+    2/3 and 3/2 of that of all layers.
+
+    Args:
+        table: a `layer_table`.
+        norms: norms of gradients that replace those of the table.
+    """
+    energy = profiles(table, "predicted").get("hidden_energy", np.zeros(1))
+    gradients = _whole_profiles(table if norms is None else norms, "predicted")
+    most = max(gradients.values(), key=lambda of: of[0] / of[-1] if of.min() > 0 else 0.0, default=np.zeros(1))
+    if most.min() <= 0 or most[0] < UNEVEN * most[-1] or max(energy) > UNEVEN * min(energy):
+        return None
+    upper, whole = np.log(most[len(most) // 2 :]), np.log(most)
+    rate, mean = ((of[0] - of[-1]) / (len(of) - 1) if len(of) > 1 else 0.0 for of in (upper, whole))
+    return math.exp(rate) if mean / 1.5 < rate < 1.5 * mean else None
 
 
 def card_row(label: str, value: str) -> str:
-    """Format a label and a value as one line of a model's card."""
+    """Format a label and a value as one line of a model's summary."""
     return f"  {label:<16} {value}"
 
 
 def role(name: str) -> str:
-    """Return the matrix's name from the name of its gradient: "W1" from "grad_W1"."""
+    """Return the name of a matrix from the name of its gradient: "W1" from "grad_W1"."""
     return name.replace("grad_", "")
 
 
@@ -372,8 +400,11 @@ def _by_ratio(ratios: dict[str, float]) -> str:
     return "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
 
 
-def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list[str]:
-    """Say whether layers differ in a first step of AdamW or Muon, and which matrices SGD moves most and least."""
+def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explodes: float | None = None) -> list[str]:
+    """Say whether layers differ in a first step of AdamW or Muon, and which matrices SGD moves most and least.
+
+    `explodes` is the largest ratio first / last layer if gradients grow exponentially.
+    """
     sgd, adam = relative_updates(stack, gradients)
     if not sgd:
         only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
@@ -390,8 +421,11 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]]) -> list
     if over_layers < 1 + _FLAT:
         within = f" (AdamW moves {', '.join(largest)} {times:.2g}x as far as {smallest})" * (times > 1 + _FLAT)
         adamw = f": every layer moves equally{', except experts without a token' * bool(stack.experts)}{within}"
+    adamw = f"the ratios do not matter{adamw}"
+    if explodes:
+        adamw = f"equal steps, but layer 1's changes the loss {explodes:.2g} times as much as layer {stack.depth}'s"
     return [
-        card_row("AdamW, Muon", f"the ratios do not matter{adamw}"),
+        card_row("AdamW, Muon", adamw),
         f"Only under SGD: {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as much as "
         f"{role(least[0])} of layer {least[1]}, relative to its initial norm",
     ]
@@ -405,7 +439,9 @@ def _times(ratio: float) -> str:
 def relative_updates(
     stack: Stack, gradients: dict[str, NDArray[np.float64]]
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
-    """Return relative updates |u|/|W| at learning rate 1 by matrix and layer, for SGD and for Adam with epsilon -> 0.
+    """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
+
+    The two results are for SGD and for Adam with epsilon -> 0.
 
     Adam changes every entry by 1. Muon's update has a norm that depends only on the matrix's shape. If all layers have
     the same shapes, updates of both differ between layers only through |W|.
@@ -421,7 +457,7 @@ def relative_updates(
 
 
 def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, float]:
-    """Return the gradient norm of first / last layer for every matrix with a gradient in all layers.
+    """Return the gradient norm in the first layer divided by that in the last layer, for matrices that all layers have.
 
     An encoder's matrices are left out.
 
@@ -438,7 +474,7 @@ def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, 
 
 
 def profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
-    """Return every quantity of a `layer_table` as an array over its layers, the first layer first."""
+    """Return every quantity of a table of layers as an array with one entry per layer, the first layer first."""
     layers, numbers = table["layer"].to_numpy(), table[value].to_numpy(float)
     rows = np.flatnonzero((layers > 0) & ~np.isnan(numbers))
     rows = rows[np.argsort(layers[rows], kind="stable")]
@@ -454,23 +490,28 @@ def _size(stack: Stack, name: str, layer: int) -> float:
 
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:
-    """State a configuration's missing sizes, the code that initializes its weights, and codes that differ from it."""
+    """State which code initializes the weights, which codes differ from it, and which sizes the file does not set."""
     sizes = {*WIDTH, *DEPTH, *HEADS, "vocab_size"}
     lacking = ", ".join(
         f"{note.field} = {note.value}" for note in notes if note.what == "default" and note.field in sizes
     )
     lacks = [f"The file does not set {lacking}; these are the defaults of its class."] if lacking else []
     others = [
-        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization: "
-        f"--drawn-by {name}."
+        f"{TRAINING_CODES[name].title} ({TRAINING_CODES[name].rule}) trains such models with another initialization; "
+        f"--drawn-by {name} predicts it."
         for name in other_codes(notes)
     ]
     drawn = [f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"]
-    return [*lacks, *drawn, *(f"{note}: --depth-scaling none." for note in notes if note.what == "older"), *others]
+    return [
+        *lacks,
+        *drawn,
+        *(f"{note}; --depth-scaling none predicts that." for note in notes if note.what == "older"),
+        *others,
+    ]
 
 
 def other_codes(notes: Sequence[Note]) -> list[str]:
-    """Return the training frameworks that initialize the weights of such models differently."""
+    """Return the names of the training frameworks that initialize the weights of such models differently."""
     return [
         name
         for name, code in TRAINING_CODES.items()
@@ -478,15 +519,20 @@ def other_codes(notes: Sequence[Note]) -> list[str]:
     ]  # fmt: skip
 
 
+def loss_of_head(stack: Stack) -> float:
+    """Return the loss for independent normal logits with variance s² and V tokens: ln V + s²/2."""
+    return math.log(stack.vocab) + stack.output_scale**2 / 2.0
+
+
 def note_lines(notes: Sequence[Note]) -> list[str]:
-    """List a configuration's fields that are not predicted, the defaults that were used, and the neutral fields."""
+    """List the fields of a configuration that are not predicted, have default values, or have no effect."""
     lines = [f"- {note}" for note in notes if note.what == "left out"]
     defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
     return [
         *(["", "Fields of the configuration that are not predicted", *lines] if lines else []),
         *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
-        *([f"Fields that change nothing at initialization: {neutral}."] if neutral else []),
+        *([f"Fields of the configuration without effect at initialization: {neutral}."] if neutral else []),
     ]
 
 

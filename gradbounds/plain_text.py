@@ -1,4 +1,4 @@
-"""Print untrusted text safely on a terminal: control characters are spelled out, and long messages are cut."""
+"""Print text of unknown origin safely on a terminal: control characters become visible, and long messages are cut."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ _END = 400
 
 
 def plain(text: str) -> str:
-    r"""Replace control characters in a text by visible ones; newlines and tabs stay.
+    r"""Replace the control characters in a text by visible ones, except newlines and tabs.
 
     >>> plain("a\x1b[2Jb\n")
     'a\\u001b[2Jb\n'
@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    r"""Write a message as one plain line of at most 2000 characters, cut in the middle.
+    r"""Return a message as one line of at most 2000 characters; a longer message is cut in the middle.
 
     >>> one_line("no such\n\x07file"), len(one_line("a" * 10**6))
     ('no such \\u0007file', 2000)
@@ -38,18 +38,18 @@ def one_line(message: str) -> str:
 
 
 class PlainText:
-    """An output stream that replaces control characters; it accepts a closed stdout."""
+    """An output stream that makes control characters visible, and that also works if the standard output is closed."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write text with its control characters spelled out."""
+        """Write a text with its control characters made visible."""
         self._stream.write(plain(text))
         return len(text)
 
     def isatty(self) -> bool:
-        """Return False, so that libraries print no colours and move no cursor."""
+        """Return False, so that libraries write no colours and do not move the cursor."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -57,19 +57,19 @@ class PlainText:
 
 
 class Unfailing:
-    """A stream for messages that a command can lose: errors of writing are ignored."""
+    """An output stream for unimportant messages: a message that cannot be written is dropped without an error."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write text; ignore an error of the stream."""
+        """Write a text, and drop it without an error if the stream cannot take it."""
         with contextlib.suppress(OSError, ValueError):  # of a stream that was closed
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream, and drop the text if a full disk did not take it."""
+        """Write out the buffered text of the stream, and drop it without an error if the disk is full."""
         try:
             self._stream.flush()
         except (OSError, ValueError):
@@ -80,13 +80,13 @@ class Unfailing:
 
 
 def write_no_more(stream: IO[str]) -> None:
-    """Drop a stream's buffered text, which the interpreter would try to write again at its end."""
+    """Discard the text that a stream has buffered, so that the interpreter does not try to write it when it exits."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a file, or closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Format a table as lines: text in the first column is aligned left, and everything else is aligned right.
+    """Format a table as text lines: a first column of text is aligned left, and all other columns are aligned right.
 
     >>> print(*table_lines(["layer", "norm"], [["1", "0.25"], ["12", "3"]]), sep=chr(10))
       layer  norm

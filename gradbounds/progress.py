@@ -1,4 +1,4 @@
-"""The progress of a sweep: a bar on a terminal, plain lines elsewhere."""
+"""The display of a sweep's progress: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ _FIRST_ESTIMATE = 0.05
 
 @contextmanager
 def progress() -> "Iterator[Callable[[Progress], None]]":
-    """Show the progress that a sweep reports."""
+    """Display the progress of a sweep while it samples networks."""
     console = Console(stderr=True)
     if not console.is_terminal:
         last = -1
@@ -51,7 +51,7 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 
 @contextmanager
 def counted(what: str, *, lines: bool = False) -> Iterator[Callable[..., None]]:
-    """Show the progress of a counted task: a bar on a terminal, elsewhere nothing or lines.
+    """Display how many steps of a task are done: as a bar on a terminal, and elsewhere as lines of text or not at all.
 
     If steps take different times, the function is also called with the share of the work that is done.
 
@@ -91,7 +91,7 @@ def _left(elapsed: float, share: float) -> str:
 
 @contextmanager
 def estimated(what: str, seconds: float) -> Iterator[None]:
-    """Show the progress of a task with an estimated time: a bar on a terminal, elsewhere one line.
+    """Display the progress of a task whose duration is estimated: as a bar on a terminal, and elsewhere as one line.
 
     The bar is full after the expected time, and then shows the elapsed time.
     """
@@ -116,7 +116,7 @@ class _Clock(BarColumn):
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Name the running task on a terminal while it runs; print nothing elsewhere."""
+    """Display the name of the running task if standard error is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -130,7 +130,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence `shown` within a `with` block: one bar is enough for many steps."""
+    """Hide the progress displays of the single tasks within a `with` block, whose progress is displayed as a whole."""
     before = _silent.set(True)
     try:
         yield
@@ -139,14 +139,14 @@ def quietly() -> Iterator[None]:
 
 
 def shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Show a running task on a terminal, and print its expected duration anywhere if that is long."""
+    """Display a running task on a terminal; for a long task, also print the expected duration."""
     if _silent.get():
         return nullcontext()
     return estimated(what, seconds) if seconds > LONG else working(what)
 
 
 def words(now: "Progress") -> str:
-    """Return a sweep's progress as text: finished cells and blocks, draws per second, and remaining time."""
+    """Describe the progress of a sweep: finished configurations and blocks, networks per second, and remaining time."""
     elapsed = max(now.seconds, 1e-9)
     line = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "

@@ -1,4 +1,4 @@
-"""The option `pytest --gradbounds-run RUN`, which asserts scaling exponents and means of a user's run."""
+"""A plugin for pytest: with `--gradbounds-run RUN`, it tests whether the samples of a user's run agree with theory."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ OPTION = "--gradbounds-run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option `--gradbounds-run`."""
+    """Add the command-line option `--gradbounds-run` to pytest."""
     about = "run only the assertions of gradbounds about this run folder: exponents, means, committed verdicts"
     parser.getgroup("gradbounds").addoption(OPTION, metavar="RUN", help=about)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect only the test suite about a run if the option is given.
+    """Restrict pytest to the tests about a run if `--gradbounds-run` is given.
 
     Raises:
         pytest.UsageError: the folder is no run that can be judged, or our packages cannot be imported.
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the tests about a run its verdicts and cells."""
+    """Create one test for every verdict and every configuration of the run."""
     folder = metafunc.config.getoption(OPTION)
     if folder is None or metafunc.module.__name__.rpartition(".")[2] != "run_suite":
         return

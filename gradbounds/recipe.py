@@ -1,4 +1,4 @@
-"""The recipe of a sweep: everything that determines its samples, from flags, a TOML file or a preset."""
+"""The recipe of a sweep: all settings that determine its samples, from flags, a TOML file or a preset."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,7 +22,7 @@ _SAMPLING = ("engine", "device", "dtype", "text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A sweep as flags or a file describe it; the keys of the file are these names.
+    """The settings of a sweep, which flags or a TOML file give under the names of these attributes.
 
     Attributes:
         grid: one grid or several, whose cells are taken together; see `gradbounds.grid.stacks`.
@@ -50,7 +50,7 @@ class Recipe:
                 raise ValueError(f"{f.name} must be {'an integer' if kind is int else 'a string'}, got {value!r}.")
 
     def stacks(self) -> list[Stack]:
-        """Return the distinct Stacks of all grids.
+        """Return all different networks of the recipe's grids.
 
         Raises:
             ValueError: a grid makes no sense.
@@ -58,7 +58,7 @@ class Recipe:
         return list(dict.fromkeys(stack for grid in self.grid for stack in stacks(grid)))
 
     def changed(self, grid: Mapping[str, Any], **others: Any) -> "Recipe":
-        """Return this recipe with the given flags: network fields change in every grid, other values if not None.
+        """Return a copy of this recipe with fields changed in all its networks, and with the other given settings.
 
         Raises:
             ValueError: a value is of the wrong kind.
@@ -67,13 +67,15 @@ class Recipe:
         return replace(self, grid=tuple({**table, **grid} for table in self.grid), **given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as the mapping that a file contains."""
+        """Return the recipe as a dictionary, with the keys of a recipe's TOML file."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "grid"}
         return plain | {"grid": [dict(table) for table in self.grid]}
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe from a TOML file or a run's manifest; relative text files are next to that file.
+    """Read the recipe of a sweep from a TOML file or from the manifest of an earlier run.
+
+    The path of a text file is relative to the TOML file.
 
     Raises:
         ValueError: the file is missing, no TOML, has keys that a recipe has not, or networks that no recipe describes.
@@ -112,7 +114,9 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
 
 
 def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
-    """Read the recipe of a run's manifest; in old manifests without "own", 0 means "own" in fields like branch_scale.
+    """Return the recipe in the manifest of a run, which may have been written by an older version.
+
+    Older manifests write 0 instead of "own" for fields such as `branch_scale`.
 
     Raises:
         ValueError: the recipe has unknown keys or values of a wrong type; see `recipe_of`.
@@ -132,12 +136,12 @@ def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
 
 
 def preset(name: str) -> Recipe:
-    """Return a preset recipe that comes with gradbounds."""
+    """Return a recipe that ships with gradbounds, by its name."""
     return recipe_of(parsed((_FOLDER / f"{name}.toml").read_bytes(), "TOML"))
 
 
 def recipe_of(content: Mapping[str, Any]) -> Recipe:
-    """Return the recipe that a mapping describes.
+    """Return the recipe that a dictionary describes, after checking its keys and values.
 
     Raises:
         ValueError: the mapping has unknown keys, or values of a wrong type.

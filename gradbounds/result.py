@@ -1,4 +1,4 @@
-"""Results of commands, delivered to the terminal, as JSON, or into a folder."""
+"""Results of commands: printed on the terminal, as JSON, or written into a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _INDENT = " " * 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """The result of a command or function, the same in Python and on the command line.
+    """The result of a command or of its Python function: text, tables, figures and verdicts.
 
     Attributes:
         about: the subject, in one line.
@@ -61,7 +61,7 @@ class Result:
         return f"<p>{self.about}</p>" + "".join(tables)
 
     def to_frame(self, name: str = "") -> "pd.DataFrame":
-        """Return a table by name; without a name, the main table.
+        """Return a table of the result as a data frame, by its name; without a name, the main table.
 
         Raises:
             ValueError: there is no such table.
@@ -69,7 +69,7 @@ class Result:
         return _named(self.tables, name, "table")
 
     def plot(self, name: str = "", **options: Any) -> "Figure":
-        """Draw a figure by name with its options; without a name, the first figure.
+        """Draw a figure of the result, by its name; without a name, the first figure.
 
         Raises:
             ValueError: there is no such figure.

@@ -1,4 +1,4 @@
-"""The command `gradbounds runs`: list the runs of a folder, or describe one; torch is not loaded."""
+"""The command `gradbounds runs`: list the runs in a folder, or describe one run."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ _SHOWN = 30
 
 
 def show(folder: Path) -> Result:
-    """Show a run, or list the runs in a folder.
+    """Describe one run, or list all runs in a folder.
 
     Raises:
         ValueError: the folder is not a run and holds none, or a study wrote it.

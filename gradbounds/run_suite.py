@@ -1,4 +1,7 @@
-"""The tests of `pytest --gradbounds-run RUN`; claims that the run cannot decide are skipped with the reason."""
+"""The tests that `pytest --gradbounds-run RUN` runs on the samples of one run.
+
+Claims that the run cannot decide are skipped, with the reason.
+"""
 
 from functools import cache
 from typing import Any
@@ -15,7 +18,7 @@ from simulate import Run
 
 @cache
 def compared_with_theory(folder: str) -> dict[str, dict[str, Any]]:
-    """Return the arguments of the tests below, by name and id.
+    """Return the verdicts and predictions that the tests of a run compare, by name and test id.
 
     Raises:
         ValueError: the folder is no run, or holds no draws.
@@ -34,7 +37,7 @@ def compared_with_theory(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def test_exponent_is_the_predicted_one(exponent: Verdict) -> None:
-    """Test that a measured exponent is within 0.02, or 4 standard errors, of theory's on the same grid."""
+    """Test that a measured exponent is within 0.02 or 4 standard errors of the predicted exponent."""
     low, high = exponent.interval
     numbers = f"samples {exponent.measured:.4g} [{low:.4g}, {high:.4g}], theory {exponent.predicted:.4g}"
     assert exponent.agreement != "differs", numbers
@@ -43,7 +46,7 @@ def test_exponent_is_the_predicted_one(exponent: Verdict) -> None:
 
 
 def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:
-    """Test that every quantity in every layer is within 3%, or 4 standard errors, of theory."""
+    """Test that every quantity in every layer is within 3% or 4 standard errors of its prediction."""
     differing = cell[cell["agreement"] == "differs"]
     columns = ["quantity", "layer", "mean", "sem", "predicted"]
     assert differing.empty, "\n" + differing[columns].to_string(index=False)
@@ -52,7 +55,7 @@ def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:
 
 
 def test_verdict_is_the_committed_one(pair: tuple[Verdict, Verdict]) -> None:
-    """Test that each verdict equals the committed one in `paper_checks.md`."""
+    """Test that each verdict of a run equals the verdict in `paper_checks.md`."""
     now, before = pair
     if now.verdict != before.verdict and "undecided" in (now.verdict, before.verdict):
         pytest.skip(f"undecided: {now.note}")

@@ -1,4 +1,4 @@
-"""A check that Python imports this project's packages, not other modules with the same names.
+"""A check that Python imports this project's own packages, and not other modules that have the same names.
 
 `theory`, `simulate`, `checks` and `figures` are words that a script or a folder of one's own may well use. Where that
 folder comes first on Python's path (a script's own folder, a notebook's, `python -m`), its module would be taken for
@@ -23,7 +23,7 @@ _PROGRAMS = ("__main__", "__mp_main__")
 
 
 class ShadowedError(ImportError):
-    """An error: another module has the name of one of this project's packages and is found first."""
+    """An error: Python found another module with the name of one of this project's packages."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython and its notebooks show."""
@@ -58,12 +58,12 @@ def _is_program(origin: str) -> bool:
 
 
 def allow_names_of_programs() -> None:
-    """Import gradbounds' packages correctly even if the running program has the name of one of them."""
+    """Make Python import this project's own packages even if the running program has the name of one of them."""
     sys.meta_path.insert(0, _OwnPackages())
 
 
 def load_own(*names: str) -> None:
-    """Import gradbounds' packages even if other modules have their names, in a process that has run no other code."""
+    """Import this project's own packages even if other modules with the same names would be found first."""
     finder = _OwnPackages(names)
     sys.meta_path.insert(0, finder)
     try:
@@ -74,7 +74,7 @@ def load_own(*names: str) -> None:
 
 
 def check_own_packages(last: str = _PACKAGES[-1]) -> None:
-    """Check that Python finds this project's packages: those up to `last`, or all if it is left out.
+    """Raise an error if Python would import another module instead of one of this project's packages.
 
     Raises:
         ShadowedError: Python finds another module first, or has loaded one already.
@@ -92,7 +92,7 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
 
 
 def stranger() -> str:
-    """Describe a local module that was imported instead of a library of the same name; "" if there is none."""
+    """Describe a file of the user that Python imported instead of a library with the same name; "" if there is none."""
     folder = Path(sys.path[0] or ".").resolve()
     for name, module in list(sys.modules.items()):
         origin = getattr(module, "__file__", None)

@@ -14,7 +14,7 @@ from simulate.runs.files import write_whole
 
 
 def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
-    """Return the table of a key from the folder, or compute and store it; and whether it was computed.
+    """Return a table from a folder of stored tables, or compute and store it; also return whether it was computed.
 
     Args:
         out: the folder.
@@ -35,7 +35,7 @@ def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.D
 
 
 def write_frame(file: Path, frame: pd.DataFrame) -> None:
-    """Write a data frame as a Parquet file atomically, with checksums of pages and values.
+    """Write a data frame as a Parquet file with checksums, so that a reader never finds a partly written file.
 
     Raises:
         ValueError: the file cannot be written.
@@ -47,7 +47,7 @@ def write_frame(file: Path, frame: pd.DataFrame) -> None:
 
 
 def read_frame(file: Path) -> pd.DataFrame:
-    """Read a file of `write_frame`, or of an earlier version without checksums.
+    """Read a data frame from a Parquet file, and check its checksums if it has any.
 
     Raises:
         ValueError: the file is damaged.
@@ -68,6 +68,6 @@ def _digest(frame: pd.DataFrame) -> str:
 
 
 def file_of(out: Path, key: dict[str, Any], version: int) -> Path:
-    """Return the path at which a folder stores the table of a key."""
+    """Return the path of the file that stores a table in a folder."""
     name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
     return out / "models" / f"{name}.parquet"

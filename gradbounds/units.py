@@ -1,4 +1,4 @@
-"""Durations and sizes of memory: parsed from a user's text, and formatted with a suitable unit."""
+"""Durations and sizes of memory: parsed from text, and printed with a suitable unit."""
 
 import math
 import re
@@ -13,7 +13,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in seconds with a suitable unit.
+    """Return a number of seconds as text with a suitable unit, such as "2.5 h".
 
     >>> duration(0.4), duration(61), duration(86400)
     ('0.4 s', '1.0 min', '24.0 h')
@@ -26,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Write a number of bytes with a suitable unit.
+    """Return a number of bytes as text with a suitable unit.
 
     >>> format_bytes(512), format_bytes(3 * 2**20), format_bytes(5 * 2**50)
     ('1 KiB', '3.0 MiB', '5.0 PiB')
@@ -53,7 +53,7 @@ def seconds_of(text: str) -> float:
 
 
 def byte_count(text: str) -> float:
-    """Parse a size such as "4GB" into bytes: kB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB of 1024.
+    """Parse a size such as "4GB" into bytes; kB, MB and GB are powers of 1000, KiB, MiB and GiB powers of 1024.
 
     Raises:
         ValueError: the text is not a size above 0 with a unit.

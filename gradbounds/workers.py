@@ -1,4 +1,4 @@
-"""The imports of the process from which workers are forked, safe from modules with our packages' names.
+"""The imports of the process from which worker processes are forked, safe from other modules with the same names.
 
 Python looks first in the folder where the process is started, and would import somebody's `simulate.py` from there.
 """

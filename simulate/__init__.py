@@ -1,4 +1,4 @@
-"""Simulation of random networks: independent draws of a Stack, their quantities, and run folders that store them.
+"""Sample random networks: independent networks of one description, their gradients, and folders that store them.
 
 Each public name is imported at its first use, so a run folder can be read without importing torch.
 """

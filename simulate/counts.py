@@ -1,4 +1,4 @@
-"""The check of all counts that users give, such as draws and seeds, without importing torch."""
+"""Check all counts that users give, such as numbers of networks and seeds, without importing torch."""
 
 import numpy as np
 
@@ -12,7 +12,9 @@ MOST_OF_ANY = 2**31 - 1
 
 
 def check_count(name: str, value: object, least: int) -> None:
-    """Check that a value is an integer from `least` to the maximum allowed for its name.
+    """Check that a value is an integer between a smallest value and the largest one allowed for its name.
+
+    The smallest value is `least`.
 
     Raises:
         ValueError: the value is not an integer, or is outside this range.

@@ -1,4 +1,4 @@
-"""The free memory of this machine and process, without importing torch."""
+"""Find the free memory of this machine and process, without importing torch."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,10 @@ import psutil
 
 
 def free_memory() -> float:
-    """Return the bytes that this process may still allocate, limited by the machine and by its control groups."""
+    """Return the number of bytes that this process may still allocate on this machine.
+
+    Control groups limit it, as in a container.
+    """
     groups = _left_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     return float(min(psutil.virtual_memory().available, *groups, math.inf))
 

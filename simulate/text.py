@@ -1,4 +1,4 @@
-"""Real text as windows of token ids: repeated words share an embedding, and labels are the next words."""
+"""Real text as inputs: windows of token ids, in which repeated words share an embedding and labels are next words."""
 
 import hashlib
 from collections import Counter
@@ -18,7 +18,7 @@ TEXTS = {"lighthouse": Path(__file__).parent / "lighthouse.txt"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextWindows:
-    """Consecutive windows of a text, as token ids.
+    """The consecutive windows of a text, as token ids.
 
     Attributes:
         ids: token ids of shape (windows, n + 1); the first n columns are inputs, the last n labels.
@@ -31,18 +31,26 @@ class TextWindows:
     source: str
 
     def batches(self, sequences: int) -> NDArray[np.int64]:
-        """Return batches of so many consecutive windows, (batches, sequences, n + 1); leftover windows are not used."""
+        """Return batches of a given number of consecutive windows; leftover windows are not used.
+
+        The shape is (batches, sequences, n + 1).
+        """
         count = len(self.ids) // sequences
         return self.ids[: count * sequences].reshape(count, sequences, -1)
 
     def first_occurrence(self, sequences: int = 1) -> NDArray[np.int64]:
-        """Return for every input of a batch the first position with the same token id, (batches, sequences * n)."""
+        """Return, for every input token of a batch, the first position with the same token id.
+
+        The shape is (batches, sequences * n).
+        """
         words = self.batches(sequences)[:, :, :-1].reshape(len(self.ids) // sequences, -1)
         return np.argmax(words[:, :, None] == words[:, None, :], axis=2)
 
 
 def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
-    """Read a text file as consecutive windows of token ids, one id per word; a word's label is the next word.
+    """Read a text file as consecutive windows of token ids, with one id for each word.
+
+    A word's label is the next word.
 
     Words are separated by whitespace. The vocab − 1 most frequent words have their own ids, with ties in order of
     appearance; all other words share id 0. A window starts every `tokens` words, and words after the last whole window
@@ -71,7 +79,7 @@ def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
 
 
 def read_utf8(name: str, path: str | Path) -> bytes:
-    """Return a file's bytes after checking that they are UTF-8.
+    """Read a file and return its bytes, after a check that they are UTF-8 text.
 
     Raises:
         ValueError: the file is missing, unreadable or not UTF-8; the message begins with `name`.

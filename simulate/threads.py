@@ -1,4 +1,4 @@
-"""The number of threads in NumPy's matrix products."""
+"""Limit the number of threads that NumPy's matrix products use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

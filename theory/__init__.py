@@ -1,4 +1,6 @@
-"""The theory package: the paper's claims in symbols, and exact large-width predictions of gradient norms.
+"""The theory package: the paper's claims in symbols, and predictions of gradient norms at large width.
+
+The predictions are exact in the limit of large width.
 
 A public name is imported on first access, so that command help and lists of claims load neither the recursion nor
 scipy.

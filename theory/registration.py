@@ -1,4 +1,7 @@
-"""Functions that register a user's activation, placement or initialization under a name that `Stack` accepts."""
+"""Register a user's own activation, LayerNorm placement or initialization under a name.
+
+A `Stack` then accepts the name.
+"""
 
 import math
 import re
@@ -33,7 +36,9 @@ def register_activation(
     slope_moment: Moment | None = None,
     version: str = "1",
 ) -> None:
-    """Register an activation φ under a name for `Stack`, theory, sampling, flags and configuration keys.
+    """Register a user's activation function φ under a name that all predictions and commands accept.
+
+    The name is a value of `Stack`'s field, of flags and of configuration keys, for theory and sampling.
 
     A name has one meaning in a process: repeating the same call is allowed, another one with the name is an error.
 
@@ -84,7 +89,9 @@ def register_activation(
 
 
 def register_placement(name: str, composition: Composition, *, version: str = "1") -> None:
-    """Register a placement of LayerNorm under a name for `Stack`, theory, sampling, flags and configuration keys.
+    """Register a user's placement of LayerNorm under a name that all predictions and commands accept.
+
+    The name is a value of `Stack`'s field, of flags and of configuration keys, for theory and sampling.
 
     Args:
         name: the value of `Stack.placement` from now on.
@@ -112,7 +119,9 @@ def register_placement(name: str, composition: Composition, *, version: str = "1
 
 
 def register_initialization(name: str, initialization: Initialization, *, version: str = "1") -> None:
-    """Register an initialization under a name for `Stack`, theory, sampling, flags and configuration keys.
+    """Register a user's weight initialization under a name that all predictions and commands accept.
+
+    The name is a value of `Stack`'s field, of flags and of configuration keys, for theory and sampling.
 
     Args:
         name: the value of `Stack.initialization` from now on.

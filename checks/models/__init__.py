@@ -1,1 +1,1 @@
-"""Verdicts on PyTorch modules of any kind: alarms, exponents, and comparison with theory or a reference."""
+"""The judgement of any PyTorch module: alarms, scaling exponents, and comparisons with theory or another module."""

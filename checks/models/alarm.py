@@ -1,4 +1,4 @@
-"""Alarms about a probed PyTorch module, one sentence for each fault."""
+"""The alarms about a probed PyTorch module, one sentence for each fault."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True, order=True)
 class Alarm:
-    """A fault of a layer, of a list of layers, or of the whole probed module.
+    """A fault of one layer, of a list of layers, or of the whole module, as one sentence of a report.
 
     Attributes:
         part: the name of the list of layers with the fault; "" for a fault outside of all lists.
@@ -44,7 +44,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault of a layer or list of layers in a module of one width and depth, before findings are merged into alarms.
+    """A fault of a layer or a list of layers in a module of one width and depth, which may become part of an alarm.
 
     Attributes:
         layer: the layer's number, or `WHOLE_MODEL`.
@@ -63,13 +63,13 @@ class Finding:
 
 
 def of_weights(kind: str, names: Sequence[str], what: str, where: tuple[tuple[int, int], ...] = ()) -> Alarm:
-    """Return an alarm about weights, with their parameter names as its subject."""
+    """Return an alarm about weights, which names their parameters."""
     few = ", ".join(names[:_FOLDED]) + (f", ... ({len(names)} in all)" if len(names) > _FOLDED else "")
     return Alarm(few, WHOLE_MODEL, kind, what, where)
 
 
 def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Alarm]:
-    """Merge findings of several module sizes into alarms; numbers that differ between sizes become ranges.
+    """Merge the faults found in modules of several sizes into alarms; numbers that differ become ranges.
 
     >>> wide = ((64, 4), "h", Finding(2, "weight", "{} times", (980.0,)))
     >>> print(*merged([wide, ((128, 4), "h", Finding(2, "weight", "{} times", (1030.0,)))]))
@@ -90,7 +90,7 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
 
 
 def alarms_by_cause(raised: Iterable[Alarm]) -> list[Alarm]:
-    """Order alarms by the most likely cause, and join further alarms about the same layer or list into one alarm.
+    """Order alarms by the most likely cause, and join alarms about the same layer into one alarm.
 
     >>> wide, late = ((64, 4),), ((64, 4), (64, 8))
     >>> print(*alarms_by_cause([Alarm("h", 2, "energy", "rises", late), Alarm("h", 2, "weight", "is large", wide)]))
@@ -122,7 +122,7 @@ def _likely(alarm: Alarm) -> tuple[int, str, int]:
 
 
 def escaped(name: str) -> str:
-    """Escape the braces of a name that becomes part of a format string."""
+    """Escape the braces in a name, so that the name can be part of a format string."""
     return name.replace("{", "{{").replace("}", "}}")
 
 
@@ -136,7 +136,7 @@ def _ends(values: list[float]) -> tuple[float, float]:
 
 
 def alarm_lines(raised: Sequence[Alarm]) -> list[str]:
-    """Return the alarms as lines of a report, with only the first differences from a reference."""
+    """Return alarms as lines of a report; of many differences from a reference module, only the first are listed."""
     first = [alarm for alarm in raised if alarm.kind != "reference"]
     others = [alarm for alarm in raised if alarm.kind == "reference"]
     lines = [f"ALARM {alarm}" for alarm in first + others[:_SHOWN]]
@@ -146,6 +146,6 @@ def alarm_lines(raised: Sequence[Alarm]) -> list[str]:
 
 
 def folded(notes: Sequence[str]) -> list[str]:
-    """Return the first notes as lines of a report, and the number of further ones."""
+    """Return the first few notes as lines of a report, followed by the number of further notes."""
     lines = [f"note: {note}" for note in notes[:_FOLDED]]
     return [*lines, f"... and {len(notes) - _FOLDED} more notes (see `notes`)"] if len(notes) > _FOLDED else lines

@@ -1,4 +1,4 @@
-"""Alarms that an installed class also raises with new weights, drawn as its own configuration says."""
+"""Alarms that new random weights of the same model class raise as well, so that the module itself is not at fault."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ def drawn_alike(
     module: Any, wrong: Sequence[Alarm], depths: Mapping[str, int],
     judged: Callable[[Any, int], Iterable[Alarm]], seed: int,
 ) -> list[Alarm]:  # fmt: skip
-    """Return the alarms that new modules of the same installed class and configuration also raise.
+    """Return the alarms that newly initialized modules of the same class and configuration raise as well.
 
     Args:
         module: the judged module. A class in the user's own files is never excused, and neither is a module whose

@@ -1,4 +1,4 @@
-"""Causes of exponents outside a parametrization's range: weight, multiplier or learning rate, with a correction."""
+"""The causes of wrong scaling exponents: initial scale, multiplier or learning rate, each with its correction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _HELD_BACK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A fault of a parametrization that some weights share, with its correction in words.
+    """A fault in the scaling of weights with the width, with its correction in words.
 
     Attributes:
         kind: "initial scale", "multiplier", "learning rate", "epsilon", "tied readout", "attention" or "unexplained".
@@ -37,7 +37,7 @@ class Cause:
 
 
 def causes(sizes: Sizes, rows: Sequence[Exponent], parametrization: Parametrization) -> list[Cause]:
-    """Find the causes of wrong exponents, the likely origin first; weights with the same fault share one cause.
+    """Find the causes of wrong scaling exponents, the likely origin first; weights with the same fault share a cause.
 
     Args:
         sizes: the measured modules, all widths or all depths.

@@ -1,4 +1,4 @@
-"""Exponents in width or depth of module outputs and their changes by optimizer steps, with expected ranges."""
+"""The exponents with which module outputs and their changes by optimizer steps scale with width or depth."""
 
 import re
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ Row = tuple[str, str, str, int, int, int, float]
 
 
 class Exponent(NamedTuple):
-    """The fitted exponent, in width or depth, of a module's output or its change, with the expected range.
+    """The fitted exponent of a module's output, or of its change, in the width or the depth, with its expected range.
 
     Attributes:
         against: "width" or "depth".
@@ -89,7 +89,9 @@ class Exponent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sizes:
-    """The measured numbers for exponents in one variable: all widths at the greatest depth, or the reverse.
+    """The measurements for exponents in one variable.
+
+    They cover all widths at the greatest depth, or all depths at the greatest width.
 
     Attributes:
         against: "width" or "depth".
@@ -110,7 +112,7 @@ class Sizes:
     attention: bool
 
     def power(self, quantity: str, place: str, base: str = "") -> float:
-        """Return the exponent of an exactly known quantity from its values at the smallest and the largest size.
+        """Return the exponent of a quantity without random error, from its values at the smallest and the largest size.
 
         Args:
             quantity: a quantity of `Stepped.rows`, taken in the first step in which it is above 0.
@@ -124,7 +126,7 @@ class Sizes:
         return float(np.log(ends[1] / ends[0]) / np.log(sizes[1] / sizes[0]))
 
     def at(self, quantity: str, place: str, size: int) -> float:
-        """Return the mean of a quantity of a module at one size, in the first step in which it is above 0.
+        """Return the mean of a module's quantity at one size, in the first optimizer step in which it is not 0.
 
         If the quantity was not measured, the result is 1 for a multiplier and NaN otherwise.
         """
@@ -133,7 +135,10 @@ class Sizes:
 
 
 def probe_grid(stepped: Stepped, against: Against) -> Sizes:
-    """Select the measured numbers for exponents in the width (at the greatest depth) or the depth (the reverse)."""
+    """Select the measurements from which exponents in the width, or in the depth, are fitted.
+
+    Widths are compared at the greatest depth, and depths at the greatest width.
+    """
     most_wide, deepest = (max(of) for of in zip(*stepped.owners, strict=True))
     rows = list[Row]()
     for width, depth, seed, step, place, parameter, quantity, value in stepped.rows:
@@ -182,7 +187,7 @@ def _first_means(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
 
 
 def exponent_excess(exponent: float, asked: Range) -> float:
-    """Predict an exponent at widths or depths `FARTHER` times as large, from its value inside the expected range.
+    """Extrapolate an exponent within its expected range to much larger widths or depths.
 
     The squared quantity is modelled as a sum of two terms, whose exponents are the ends of the expected range. In mu-P,
     a product with random weights or inputs contributes n^-1/2, and the learned part is of order 1.
@@ -201,7 +206,7 @@ def exponent_excess(exponent: float, asked: Range) -> float:
 
 
 def exponent_lead(exponent: float, half: float, asked: Range, wider: float) -> tuple[float, float]:
-    """Predict an exponent at sizes `FARTHER` times as large, with half of its 95% interval.
+    """Extrapolate an exponent to much larger widths or depths, with half of its 95% interval.
 
     The exponent is extrapolated if it lies inside the range and its interval of `LEVEL` excludes the lower end. Near
     that end, the exponent of a single power would be distorted, and its error would grow up to `FARTHER` times. Near
@@ -238,7 +243,7 @@ def _starred(rows: Sequence[Row]) -> list[Row]:
 
 
 def exponents(stepped: Stepped, sizes: Sizes, parametrization: Parametrization) -> list[Exponent]:
-    """Fit the exponent of every module's output and its changes, and compare each with its expected range.
+    """Fit the scaling exponent of every module's output and of its changes, and compare it with its expected range.
 
     For widths, outputs and their changes include a multiplier that is applied directly afterwards; for depths,
     multipliers are judged separately. Fits use geometric means over seeds. Each exponent has a 95% interval.
@@ -316,7 +321,7 @@ def _asked(
 
 
 def wider_by(freedom: int) -> float:
-    """Return the length of the interval of `LEVEL` divided by the 95% interval's, for Student's t."""
+    """Return the length of a stricter confidence interval divided by that of the 95% interval, for Student's t."""
     return float(stdtrit(freedom, 0.5 + LEVEL / 2) / stdtrit(freedom, 0.975))
 
 
@@ -326,7 +331,7 @@ Judged = tuple[float, float, float, float, float, str, float, float, float, floa
 
 
 def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judged]:
-    """Fit and judge exponents from rows of values, sizes and expected ranges, in the order of the rows."""
+    """Fit exponents to rows of values and compare them with their expected ranges; each row has its own sizes."""
     alike: dict[bytes, list[int]] = {}
     for k, (_, sizes, _) in enumerate(rows):
         alike.setdefault(sizes.tobytes(), []).append(k)
@@ -338,7 +343,7 @@ def judged_rows(rows: Sequence[tuple[Array, Array, Range | None]]) -> list[Judge
 
 
 def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[Judged]:
-    """Fit exponents from rows of values at the same sizes, and compare them with their expected ranges."""
+    """Fit exponents to rows of values at the same sizes, and compare them with their expected ranges."""
     missing = float("nan")
     x, at = np.unique(sizes, return_inverse=True)
     count = np.bincount(at).astype(float)

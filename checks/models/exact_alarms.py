@@ -1,4 +1,4 @@
-"""Alarms and notes from a module's exact tests (leaks, norms, copies, attention), each with its layers."""
+"""The alarms and notes from tests of a module that need no statistics: leaks, norms, copied weights, attention."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,7 +53,7 @@ Place = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement about a layer; statements that differ only in layer and number become one alarm.
+    """A statement about one layer; statements that differ only in the layer and in numbers become one alarm.
 
     Attributes:
         part: the name of the list that contains the layer.
@@ -75,7 +75,7 @@ class Fact:
 
 
 def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alarm], list[str]]:
-    """Return the alarms, one per cause, and the notes of a module's exact tests.
+    """Return the alarms and notes from a module's tests that need no statistics, one alarm for each cause.
 
     Args:
         tests: the results of `simulate.modules.exact_tests`.
@@ -90,17 +90,17 @@ def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alar
 
 
 def said(alarm: Alarm) -> str:
-    """Return an alarm's text as a note, without its kind."""
+    """Return the text of an alarm without its kind, for use as a note."""
     return str(alarm).split(": ", 1)[1]
 
 
 def values(tests: ExactTests, quantity: str) -> dict[Place, float]:
-    """Return a quantity of a module's exact tests by list, layer and parameter name."""
+    """Return the results of one test of a module, by list of layers, layer and parameter name."""
     return {(part, layer, name): value for part, layer, name, what, value in tests.rows if what == quantity}
 
 
 def whole(tests: ExactTests, quantity: str) -> float:
-    """Return a quantity of a module's exact tests for the whole module, or NaN if it was not measured."""
+    """Return the result of one test for the whole module; NaN if the test was not made."""
     return values(tests, quantity).get(("", 0, ""), float("nan"))
 
 

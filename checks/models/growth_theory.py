@@ -1,4 +1,4 @@
-"""Large-width theory for how one module's residual stream and gradient grow over its layers."""
+"""The predicted growth of a module's activations and gradients over its layers, at large width."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _SAME = 0.02
 
 @dataclass(frozen=True, slots=True)
 class GrowthTheory:
-    """The predicted growth of activations and gradients between the first and the last layer of a list.
+    """The predicted growth of activations and gradients between the first and last layer of a module's list of layers.
 
     Attributes:
         part: the name of the list of layers.
@@ -41,7 +41,7 @@ class GrowthTheory:
     measured: float
 
     def line(self) -> str:
-        """Return the predicted growth as one line of a report."""
+        """Return the predicted growth of activations and gradients as one line of a report."""
         line = f"Theory for {self.of}: mean squared activation {times(self.energy)}"
         if not np.isfinite(self.gradient):
             return f"{line}."
@@ -53,7 +53,7 @@ class GrowthTheory:
 def growth_theory(
     measured: Probed, part: str, energies: np.ndarray, gradients: np.ndarray, given: Stack | None = None
 ) -> GrowthTheory | None:
-    """Predict the growth of activations and gradients over a list of layers of a probed module.
+    """Predict how activations and gradients grow over each list of layers of a module.
 
     If the network is known, the prediction is for a Stack of the same shape and initialization, with the same number of
     tokens or as many as half a second allows. It covers the mean squared activation of the residual stream and the
@@ -95,7 +95,7 @@ def _network(measured: Probed, depth: int, given: Stack | None) -> tuple[Stack |
 
 
 def described_stack(measured: Probed) -> Stack | None:
-    """Return the Stack that a probed module's own configuration describes, or None if no configuration can be read."""
+    """Return the network that a module's own configuration describes; None if no configuration can be read."""
     with suppress(ValueError):
         return stack_from_config(measured.config, tokens=max(measured.words, 2))[0] if measured.config else None
     return None

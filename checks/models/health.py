@@ -1,4 +1,4 @@
-"""Alarms about single layers of a probed module: each layer is compared with the nearest layers of its list.
+"""The alarms about single layers of a module: each layer is compared with the nearest layers in its list.
 
 The limits are factors, not statistical tests: at initialization the layers of one list differ by a few percent, and
 smoothly.
@@ -45,7 +45,7 @@ _VANISHED, _EXPLODED = 1e-3, 1e6
 
 
 def alarms(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[Alarm]:
-    """Return the alarms about single layers of probed modules, one per fault, with the sizes where it was seen.
+    """Return the alarms about single layers of modules, one for each fault, with the module sizes that have the fault.
 
     Args:
         frame: the measured numbers, as in `simulate.Probed.frame`.
@@ -236,7 +236,7 @@ def _names(rows: pd.DataFrame, layers: list[int]) -> dict[int, set[str]]:
 
 
 def layer_kinds(rows: pd.DataFrame, layers: list[int], config: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Return a label for each layer; layers with the same label are of one kind, such as dense or expert layers.
+    """Return a number for each layer that is equal for layers of one kind, such as dense layers or expert layers.
 
     Two layers are of different kinds if each has parameters that the other lacks. A layer that only lacks some
     parameters is of the same kind, unless the configuration names another kind or at most half of the layers have these
@@ -267,7 +267,7 @@ def _configured_kinds(config: Mapping[str, Any], layers: list[int]) -> list[Any]
 
 
 def kinds_of_layers(frame: pd.DataFrame, config: Mapping[str, Any] | None = None) -> list[str]:
-    """Return a note for each list with several kinds of layers, with the parameters that only one kind has."""
+    """Return a note for each list of layers that contains several kinds of layers, with the parameters of each kind."""
     lines: dict[str, None] = {}
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
         layers = sorted(rows["layer"].unique())
@@ -378,10 +378,10 @@ def _steps_apart(
     After a layer without a residual connection, the residual stream starts again and grows faster. Such a layer causes
     the faults of the layers after it; the layers before it are compared with one another. Branches after norms add
     equal amounts, so their factor is large where the stream is small: a larger factor counts if the added amount is
-    larger too. A factor on the stream keeps only a share of the input's energy, the share that follows the input's
-    scale; the added amount is then what exceeds the nearest layers' share. An output of another shape than its input
-    (not `same`), as where a pyramid widens, is another stream. Each item is the layer, the layer to blame, and the
-    logarithm of the ratio of factors.
+    larger too. A factor on the stream keeps only a share of the input's energy, and this share follows the input's
+    scale. The added amount is then the excess over the nearest layers' share. An output of another shape than its
+    input (not `same`), as where a pyramid widens, is another stream. Each item is the layer, the layer to blame, and
+    the logarithm of the ratio of factors.
     """
     steps, inputs = np.concatenate([[np.nan], np.diff(energies)]), np.concatenate([[np.nan], np.exp(energies[:-1])])
     kept = np.where(np.isnan(responses), 1.0, np.clip(responses, 0.0, 1.0) * np.exp(steps))

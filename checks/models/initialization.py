@@ -1,4 +1,4 @@
-"""Comparison of a probed module with its expected Stack: matrices first, then activations and gradients.
+"""The comparison of a module with the network that it should be: first its matrices, then activations and gradients.
 
 One sample determines the standard deviation of a d x m matrix with relative error 1/sqrt(2 d m), and a wrong deviation
 is a cause. Activations and gradients vary more and follow from the matrices, so they are judged only if all matrices
@@ -78,7 +78,9 @@ class _Matrix(NamedTuple):
 def against_initialization(
     frame: pd.DataFrame, table: pd.DataFrame, stack: Callable[[int, int], Stack], roles: Mapping[str, tuple[str, ...]]
 ) -> list[Alarm]:
-    """Report where modules differ from their expected Stacks: in matrices, or else in activations and gradients.
+    """Report where modules differ from the networks that they should be.
+
+    The matrices are compared first; activations and gradients only if all matrices agree.
 
     A matrix differs if its standard deviation is off by at least 2% and by more than chance allows at the false-alarm
     rate `WEIGHT_RATE`, for normal entries. A mean squared activation or squared gradient differs if it is off by four
@@ -110,7 +112,7 @@ def against_initialization(
 
 
 def against_description(probed: Probed, given: Stack | None, *, trained: bool) -> tuple[list[Alarm], list[str]]:
-    """Report where one module differs from the Stack that it should be: alarms and notes.
+    """Return alarms and notes about differences between one module and the network that it should be.
 
     Compared are the number of layers, whether embedding and output matrix are tied, and, unless weights are trained,
     the standard deviations of all matrices and the gains of norms. A parameter is matched with matrices of the network
@@ -162,7 +164,7 @@ def _of_lists(frame: pd.DataFrame, network: Stack, *, several: bool) -> Iterator
 
 
 def roles_by_size(rows: pd.DataFrame, network: Stack) -> dict[str, tuple[str, ...]]:
-    """Match the parameters of a list's layers with matrices of a network by their numbers of entries."""
+    """Match the parameters of a module's layers with the matrices of a network by their numbers of entries."""
     one_each = {role: shape for role, shape in weight_shapes(network).items() if copies(network, role) == 1}
     sizes = {role: int(np.prod(shape)) for role, shape in one_each.items()}
     first = rows.drop_duplicates(["parameter", "quantity"]).pivot_table("value", "parameter", "quantity")

@@ -1,4 +1,4 @@
-"""The function `probe`: measures and judges one module, modules of several sizes, or optimizer steps."""
+"""The function `probe`: it measures and judges one module, modules of several sizes, or optimizer steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ def probe(
     learning_rate: float | None = None, parametrization: Parametrization = "mup",
     on_module: Callable[[int, int], None] | None = None,
 ) -> ProbeReport:  # fmt: skip
-    """Check the initialization of one PyTorch module, or of a factory's modules over widths and depths.
+    """Check the initialization of one PyTorch module, or of the modules that a function makes for several sizes.
 
     Args:
         factory: a module, with its batch; a factory as in `simulate.probe`; a function without arguments that returns
@@ -132,7 +132,7 @@ def judged_module(
     learning_rate: float | None = None, stack: Stack | None = None,
     on_part: Callable[[int, int], None] | None = None,
 ) -> ProbeReport:  # fmt: skip
-    """Measure and judge one existing PyTorch module, which is left unchanged.
+    """Measure and judge one PyTorch module, which is left unchanged.
 
     Args:
         module: a `torch.nn.Module`.
@@ -322,7 +322,7 @@ def _judged_steps(
 
 
 def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> ProbeReport:
-    """Judge measured optimizer steps by the exponents of a parametrization, and return the report."""
+    """Judge optimizer steps by how their effects scale with the width, and return the report."""
     rows, alarms = list[Exponent](), [of_weights(kind, names, what, (at,)) for at, kind, names, what in stepped.alarms]
     alarms = _gathered(alarms)
     dead = any(alarm.kind == "non-finite" for alarm in alarms)

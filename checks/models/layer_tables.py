@@ -1,4 +1,4 @@
-"""Tables about the layers of probed modules: activations, gradients, exponents, updates and theory."""
+"""Tables about the layers of modules: activations, gradients, exponents, updates, and comparisons with theory."""
 
 from collections.abc import Callable, Mapping
 
@@ -33,7 +33,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 
 
 def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
-    """Check and return a user's mapping of parameter names to matrices of a Stack.
+    """Check a user's dictionary from parameter names to matrices of a network, and return it.
 
     Raises:
         ValueError: it is not a dict of names to tuples of known matrices.
@@ -48,7 +48,7 @@ def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
 
 
 def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the squared gradient norms of every layer and seed of probed modules, per parameter and in total.
+    """Return the squared gradient norms of modules, for every layer and random seed, per parameter and in total.
 
     Returns:
         Columns width, depth, seed, part, layer, parameter (`TOTAL` for the total), value.
@@ -61,7 +61,7 @@ def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
-    """Fit exponents of gradient norms of probed modules in depth, in width, and over the layers.
+    """Fit exponents of the gradient norms of modules in the depth and in the width, and slopes over the layers.
 
     Exponents in the depth (at the largest width) and in the width (at the largest depth) are those of the last layer.
     Rows against "layer" hold the slope of ln(gradient norm) over the layers of the deepest modules at the largest
@@ -117,7 +117,7 @@ def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, 
 
 
 def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Average activations and gradients of probed modules over seeds: one row per width, depth, list and layer.
+    """Return activations and gradients of modules, averaged over random seeds, with one row for each size and layer.
 
     Returns:
         Columns width, depth, part, layer, energy (mean squared activation), energy_sem, gradient (root mean square of
@@ -136,7 +136,7 @@ def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
 def against_theory(
     frame: pd.DataFrame, stack: Callable[[int, int], Stack], roles: Mapping[str, tuple[str, ...]] = ROLES
 ) -> pd.DataFrame:
-    """Compare measured activations and gradients of modules with large-width theory for a Stack, one row per number.
+    """Compare measured activations and gradients of modules with their predictions, one row for each number.
 
     Args:
         frame: the measured numbers, as in `simulate.Probed.frame`.
@@ -199,7 +199,7 @@ def _word(ratio: float, noise: float, seeds: int, *, judged: bool) -> str:
 
 
 def not_compared(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Return the names of layers' parameters that are missing in a table of `against_theory`."""
+    """Return the names of the parameters whose gradients were not compared with a prediction."""
     there = frame[(frame["quantity"] == "gradient") & (frame["layer"] > 0)]["parameter"].unique()
     return sorted(set(there) - set(table["quantity"]))
 
@@ -220,7 +220,7 @@ LAYER_COLUMNS = {
 
 
 def layers_table(probed: Probed) -> pd.DataFrame:
-    """Return the main numbers of every layer of a probed module: one row per layer, means over seeds.
+    """Return a table with one row for each layer of a module: the mean activation, gradient and attention numbers.
 
     Returns:
         Rows are for the greatest width and depth. Columns part, layer, energy (mean squared activation of its output),
@@ -247,7 +247,7 @@ def layers_table(probed: Probed) -> pd.DataFrame:
 
 
 def updates_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return relative updates of one module's matrices in a first step at learning rate 1, for SGD, Adam and Muon.
+    """Return the relative update of each matrix in a first step at learning rate 1, for SGD, Adam and Muon.
 
     Returns:
         Columns part, layer, parameter, and the norm of the update divided by the norm of the matrix: sgd (the norm of

@@ -1,4 +1,4 @@
-"""The exponents in width or depth that a parametrization requires of outputs, updates and attention logits.
+"""The exponents in width or depth that a parametrization, such as µP, requires of outputs, updates and logits.
 
 The width is n. Matrices W belong to hidden layers (n x n), to the input (n x fixed) or to the output (fixed x n).
 
@@ -47,7 +47,7 @@ _FIRST_STEP: dict[str, dict[Role, float]] = {
 
 
 def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool) -> Role:
-    """Return the role of a weight (input, hidden, output, vector, ...) from its lengths that grow with the width.
+    """Return whether a weight is an input, hidden, output, ... weight, from which of its lengths grow with the width.
 
     Args:
         growing: number of its lengths that grow with the width.
@@ -68,14 +68,14 @@ def role_of(growing: int, lengths: int, *, input_grows: bool, output_grows: bool
 
 
 def start_exponents(parametrization: Parametrization, *, grows: bool) -> Range:
-    """Return the expected range of the exponent of a module's output before training, as (low, high)."""
+    """Return the expected range, (low, high), of the exponent in the width of a module's output before training."""
     if grows or parametrization == "sp":
         return 0.0, 0.0
     return (-HALF, -HALF) if parametrization == "mean-field" else (-HALF, 0.0)
 
 
 def crowded(vectors: int, inputs: float) -> bool:
-    """Return whether a sign update changes the output for one vector mostly through the batch's other vectors.
+    """Return whether the sign update of a matrix changes the output for one vector mostly because of other vectors.
 
     Args:
         vectors: number of vectors that the matrix multiplies.
@@ -91,7 +91,7 @@ def own_change_exponents(
     parametrization: Parametrization, role: Role, optimizer: str, rate: float, *, crowd: bool = False,
     attention: bool = False,
 ) -> Range | None:  # fmt: skip
-    """Return the expected range of the exponent of a module's output change by its weight's first update.
+    """Return the expected range of the exponent with which a weight's first update changes its module's output.
 
     Args:
         parametrization: the parametrization.
@@ -115,10 +115,10 @@ def own_change_exponents(
 
 
 def passed_change_exponents(parametrization: Parametrization) -> Range | None:
-    """Return the expected range of the exponent of output changes that a changed input causes; None without one."""
+    """Return the expected range of the exponent with which a changed input changes a module's output, or None."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 
 def logit_exponent(parametrization: Parametrization) -> float:
-    """Return the required exponent of the factor of q·k in the key size d_k: -1/2 if standard, else -1."""
+    """Return the exponent of the key size d_k in the factor of q·k: -1/2 in the standard parametrization, else -1."""
     return -HALF if parametrization == "sp" else -1.0

@@ -1,4 +1,4 @@
-"""The three uses of `probe`, and the arguments and flags that each allows."""
+"""The three uses of the function `probe`, with the arguments and flags that each of them allows."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -19,7 +19,7 @@ BELONGS: dict[str, tuple[tuple[Question, ...], str]] = {
 
 
 def check_question(question: Question, given: Iterable[str]) -> None:
-    """Check that every given argument or flag applies to this use of `probe`.
+    """Check that every given argument of `probe` applies to the chosen use.
 
     Args:
         question: the use: "one" module, a "grid" of widths and depths, or optimizer "steps" over such a grid.

@@ -1,4 +1,4 @@
-"""Comparison of a probed module with a reference: another module, or stored measurements.
+"""The comparison of a module with a reference: another module, or stored measurements of one.
 
 This finds faults that all layers share. It compares the means of logarithms of norms (weights, gradients, activations)
 over seeds, with an error from the scatter of both modules.
@@ -46,7 +46,7 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """Stored measurements of a probed module, with which other modules are compared.
+    """The stored measurements of one module, with which other modules are compared.
 
     Attributes:
         name: the name of the module's factory.
@@ -58,14 +58,14 @@ class Reference:
     table: pd.DataFrame
 
     def save(self, path: Path) -> None:
-        """Write the reference to a JSON file."""
+        """Write the reference measurements to a JSON file."""
         content = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
         rows = [[_plain(value) for value in row] for row in self.table.itertuples(index=False)]
         write_whole(path, (json.dumps(content | {"rows": rows}) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> "Reference":
-        """Read a reference from a JSON file.
+        """Read reference measurements from a JSON file.
 
         Raises:
             ValueError: the file was not written by `save`, or by another version.
@@ -87,7 +87,7 @@ class Reference:
 
 
 def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None) -> Reference:
-    """Return the measurements of a probed module as a reference for other modules.
+    """Return the measurements of a module as a reference for other modules.
 
     Args:
         name: the name of the module's factory.
@@ -118,7 +118,7 @@ def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None
 
 
 def against_reference(found: Reference, reference: Reference, rate: float = RATE) -> list[Alarm]:
-    """Report the differences between a module and a reference as alarms: first of the whole model, then of layers.
+    """Report the differences between a module and a reference as alarms: about the whole model first, then the layers.
 
     Args:
         found: the module's measurements.
@@ -151,7 +151,7 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
 def compare_modules(
     maker: Any, other: Any, *, seeds: int, seed: int, layers: Sequence[str], device: str
 ) -> tuple[list[Alarm], list[str]]:
-    """Compare the modules that two functions without arguments make; return alarms about differences, and notes.
+    """Compare two modules, each made by a function without arguments, and return alarms and notes on their differences.
 
     Args:
         maker: the function to judge, or its name.

@@ -45,7 +45,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ProbeReport:
-    """The result of `probe`: alarms, notes, tables and a verdict on one or several PyTorch modules.
+    """The report on one or several PyTorch modules: alarms, notes, tables and a verdict.
 
     Attributes:
         name: the name of the factory, or of the module's class.
@@ -95,37 +95,37 @@ class ProbeReport:
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """The tables of this report by name; tables that do not apply are left out."""
+        """The tables of this report by name, without tables that do not apply."""
         tables = {"layers": self.layers, "exponents": self.exponents, "steps": self.steps, "updates": self.updates}
         tables |= {} if self.theory is None else {"theory": self.theory}
         return {name: table for name, table in tables.items() if len(table.columns)}
 
     def to_frame(self) -> pd.DataFrame:
-        """Return all measured numbers as a data frame, one row each, with size, seed, layer or module, and quantity."""
+        """Return all measured numbers as a data frame with one row for each number."""
         return self.stepped.to_frame() if self.stepped is not None else self._measured.frame
 
     def reference(self) -> Reference:
-        """Return the measurements as a `Reference` for other modules; its `save` writes a file for `against`."""
+        """Return the measurements as a `Reference`, with which other modules can be compared."""
         return reference_of(self.name, self._measured.frame, self._measured.tests)
 
     def profile(self) -> pd.DataFrame:
-        """Return activations and gradients over the layers of several modules, the table for `figures.probe.probe`."""
+        """Return a table of activations and gradients over the layers of several modules, for the probe's figure."""
         return profile_table(self._measured.frame)
 
     def lines(self) -> list[str]:
-        """Return the report as lines of text: verdict, alarms, measurements, notes, and what was judged."""
+        """Return the report as lines of text: the verdict, alarms, measurements, notes, and what was judged."""
         lines = [f"Verdict: {self._verdict()}", *alarm_lines(self.alarms)]
         if self.stepped is not None:
             return [*lines, *steps_lines(self.steps, self.stepped), *folded(self.notes)]
         return [*lines, *self._measured_lines(self._measured), *folded(self.notes), *self._scope()]
 
     def judgement(self) -> str:
-        """Return the verdict, the first alarm, and what was judged, as one paragraph."""
+        """Return one paragraph with the verdict on the module, the first alarm, and what was judged."""
         first = [f"First alarm: {alarm}{'' if alarm.what.endswith('?') else '.'}" for alarm in self.alarms[:1]]
         return " ".join([self._verdict(), *first, *([] if self.stepped is not None else self._scope())])
 
     def assert_healthy(self) -> None:
-        """Raise an error that lists the alarms, if there are any.
+        """Raise an error that lists the alarms, if the module raised any.
 
         Raises:
             AssertionError: the report has an alarm.

@@ -1,4 +1,4 @@
-"""The sections of a report of `probe`, as lines of text."""
+"""The sections of the printed report of `probe`, as lines of text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ _SHOWN = 12
 
 
 def no_layer(unseen: Mapping[str, str]) -> str:
-    """Return a sentence with the reason why no layer of a module was measured."""
+    """Return a sentence that states why no layer of a module could be measured."""
     return f"no layer was measured, because {'; '.join(unseen.values()) or 'no layer returns a tensor of floats'}"
 
 
 def scope_lines(probed: Probed, *, stepped: bool = False, trained: bool = False, compared: bool = False) -> list[str]:
-    """Return one sentence on what `probe` judged in a module, and one on what it did not judge.
+    """Return two sentences on a module: what `probe` judged, and what it did not judge.
 
     Args:
         probed: the measured module.
@@ -81,7 +81,7 @@ def scope_lines(probed: Probed, *, stepped: bool = False, trained: bool = False,
 
 
 def growths(frame: pd.DataFrame) -> dict[str, str]:
-    """Describe the growth of activations and gradients over each list of layers, in total and per layer."""
+    """Describe how activations and gradients grow over each list of layers, in total and per layer."""
     words = {}
     for part, (energy, gradient) in ends_of(frame).items():
         steps = len(profile(frame, part, "hidden_energy")) - 1
@@ -94,7 +94,7 @@ def growths(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
-    """Report the growth of activations and gradients of one module, a change that would reduce it, and theory."""
+    """Report how activations and gradients grow over a module's layers, with the prediction and a change that helps."""
     frame, lines = probed.frame, []
     for part, text in growths(frame).items():
         smaller = profile(frame, part, "energy_smaller_ends")
@@ -109,13 +109,13 @@ def growth_lines(probed: Probed, theories: Sequence[GrowthTheory]) -> list[str]:
 
 
 def loss_reason(tests: ExactTests) -> str:
-    """Compare the initial loss of one module with the loss of a uniform guess, as a reason for the verdict."""
+    """Compare a module's initial loss with the loss of a uniform guess, in words that explain the verdict."""
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
     return f"loss {size:.3g} (uniform guess: {np.log(classes):.3g})" if np.isfinite(size) else ""
 
 
 def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
-    """Report the initial loss of a module, next to the loss of a uniform guess."""
+    """Return a line with a module's initial loss and the loss of a uniform guess."""
     loss = float(frame.loc[frame["quantity"] == "loss", "value"].iloc[0])
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
     if not np.isfinite(loss):
@@ -131,7 +131,7 @@ def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
 
 
 def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
-    """Report on which positions and samples a module's layers depend."""
+    """Report whether the outputs of a module's layers depend on earlier or later positions and on other samples."""
     lines = []
     later, earlier, samples = (values(tests, f"sees_{whom}") for whom in ("later", "earlier", "samples"))
     for part in parts_of(frame):
@@ -163,7 +163,7 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
 
 
 def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
-    """Describe the contents of a module's layers as report lines, if no attention was found in them."""
+    """Report which operations the layers of a module contain, if none of these operations is attention."""
     if layers.empty:
         return ["Attention: not tested, because no layer was measured."]
     if layers["logits"].notna().any():
@@ -177,7 +177,7 @@ def attention_lines(layers: pd.DataFrame, tests: ExactTests) -> list[str]:
 
 
 def table_lines(layers: pd.DataFrame) -> list[str]:
-    """Format the numbers of one module's layers as tables, with one line that explains the columns."""
+    """Return the numbers of a module's layers as printed tables, with one line that explains the columns."""
     lines = []
     for part, of in layers.groupby("part", sort=False):
         columns = [title for title in LAYER_COLUMNS.values() if of[title].notna().any()]
@@ -191,7 +191,7 @@ def table_lines(layers: pd.DataFrame) -> list[str]:
 
 
 def update_lines(updates: pd.DataFrame) -> list[str]:
-    """Report the smallest and the largest relative update of matrices for each optimizer."""
+    """Report for each optimizer which matrices have the smallest and the largest relative update."""
     if updates.empty:
         return []
     ends = []
@@ -203,7 +203,7 @@ def update_lines(updates: pd.DataFrame) -> list[str]:
 
 
 def step_lines(step: OneStep) -> list[str]:
-    """Report the loss before and after an optimizer's step, and the relative changes of the matrices."""
+    """Report the loss before and after an optimizer step, and the relative changes of the matrices."""
     first = f"First step of {step.optimizer}"
     which = first if step.steps < 2 else f"Step {step.steps} of {step.optimizer} (the first at a rate above 0)"
     if not np.isfinite(step.loss_before):
@@ -231,7 +231,7 @@ def _stepped_lines(moves: pd.DataFrame) -> list[str]:
 
 
 def exponent_lines(exponents: pd.DataFrame) -> list[str]:
-    """Report how the last layer's gradient norm scales with depth and width, and its change per layer."""
+    """Report how the last layer's gradient norm scales with depth and width, and how the norms change per layer."""
     lines = []
     for row in exponents[exponents["parameter"] == TOTAL].itertuples():
         if row.against == "layer":
@@ -246,7 +246,7 @@ def exponent_lines(exponents: pd.DataFrame) -> list[str]:
 
 
 def theory_lines(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    """Compare the last layer of the largest judged module with theory, and count the numbers that agree in all."""
+    """Compare the last layer of the largest module with theory, and count the numbers of all layers that agree."""
     if table.empty:
         return ["Large-width theory: not compared, because no number has a prediction."]
     judged = table[table["agreement"] != WORDS[-1]]
@@ -279,7 +279,7 @@ def _names_not_compared(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
 
 
 def steps_lines(table: pd.DataFrame, stepped: Stepped) -> list[str]:
-    """Format the exponents of optimizer steps in width or depth, one line for each use of a weight."""
+    """Return the exponents of optimizer steps in the width or the depth, one printed line for each use of a weight."""
     lines = []
     for against, rows in table.groupby("against", sort=False):
         sizes = {size[str(against) == "depth"] for size in stepped.owners}
@@ -300,7 +300,7 @@ def steps_lines(table: pd.DataFrame, stepped: Stepped) -> list[str]:
 
 
 def steps_notes(alarms: Sequence[Alarm], stepped: Stepped, table: pd.DataFrame) -> list[str]:
-    """Return the notes of a report on optimizer steps, one line each."""
+    """Return the notes of a report on optimizer steps, one line for each note."""
     kinds, notes = {alarm.kind for alarm in alarms}, list[str]()
     if "initial scale" in kinds:
         # Updates follow from an initial scale that is off, so that a wrong rate may hide behind it.

@@ -1,4 +1,4 @@
-"""Checks of a probed module's residual stream: residual connections, gradients that arrive, number of layers."""
+"""The checks of a module's residual connections, of its gradients at early layers, and of its number of layers."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,10 @@ _LESS = 1e-3
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each layer's coefficient of its input in its output, and its error: means over seeds, NaN if unknown."""
+    """Return by which factor each layer's output contains its input, and the error of this factor.
+
+    Both are means over seeds, and NaN if unknown.
+    """
     values = []
     for quantity in ("stream_coefficient", "coefficient_error"):
         by_layer = rows[rows["quantity"] == quantity].groupby("layer")["value"]
@@ -68,7 +71,7 @@ def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]
 
 
 def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
-    """Return a note for each list in which no layer has a residual connection, which may be intended."""
+    """Return a note for each list of layers in which no layer has a residual connection; this may be intended."""
     lines = []
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
         highest = _no_coefficient(rows, sorted(rows["layer"].unique()))
@@ -87,13 +90,13 @@ def _no_coefficient(rows: pd.DataFrame, layers: list[int]) -> float:
 
 
 def independent(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Return whether layers' activations are independent: no output contains its input or follows its input's scale."""
+    """Return whether no layer's output contains the layer's input or changes its size with the size of the input."""
     asked = not rows[rows["quantity"] == "scale_response"].empty
     return asked and not _answers(rows) and bool(np.isfinite(_no_coefficient(rows, layers)))
 
 
 def behind_norms(rows: pd.DataFrame) -> bool:
-    """Return whether most layers' outputs are normalized: equally large for all tokens and for any input scale.
+    """Return whether the outputs of most layers are normalized: equally large for all tokens and for any size of input.
 
     The result is true if this was not measured.
     """
@@ -101,7 +104,7 @@ def behind_norms(rows: pd.DataFrame) -> bool:
 
 
 def residual_of_normed(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Return whether residual connections carry the normalized stream, x = norm(x) + b, instead of x itself.
+    """Return whether residual connections add to the normalized residual stream: x = norm(x) + b instead of x = x + b.
 
     Then the output contains the input, does not scale with the input, and is not normalized: its tokens differ in size.
     Only layers after the first count, because the first may get a stream that is smaller than any branch.
@@ -127,7 +130,10 @@ def _uneven(rows: pd.DataFrame) -> bool:
 
 
 def normed_residuals(frame: pd.DataFrame) -> list[str]:
-    """Return a note for each list whose residual connections carry the normalized stream, which may be intended."""
+    """Return a note for each list of layers whose residual connections add to the normalized residual stream.
+
+    This may be intended.
+    """
     lines: dict[str, None] = {}
     for (_, _, part), rows in frame[frame["layer"] > 0].groupby(["width", "depth", "part"], sort=False):
         if residual_of_normed(rows, sorted(rows["layer"].unique())):
@@ -138,7 +144,7 @@ def normed_residuals(frame: pd.DataFrame) -> list[str]:
 
 
 def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Find the layers where the gradient stops on its way to the input although earlier parameters are trainable."""
+    """Find the layers that stop the gradient on its way to the input, although earlier parameters are trainable."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers).to_numpy(float)
     reached = [k for k, value in enumerate(arrives) if value > 0]
     if not reached:
@@ -160,7 +166,7 @@ def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
 
 
 def unreached(rows: pd.DataFrame, layers: list[int]) -> set[int]:
-    """Return the layers whose outputs get no gradient, if the outputs of other layers do."""
+    """Return the layers whose outputs get no gradient, unless this is true of all layers."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers)
     return {int(layer) for layer, value in arrives.items() if not value > 0} if (arrives > 0).any() else set()
 
@@ -174,7 +180,7 @@ def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
-    """Find parameters that get no gradient in any layer, now or after zero weights have moved.
+    """Find the parameters that get no gradient in any layer, neither now nor after zero weights have been updated.
 
     There is one finding per cause. Numbered parts, such as the experts of a layer, count together, because few tokens
     may reach only some of them.
@@ -223,7 +229,7 @@ def _rounding(table: pd.DataFrame, alike: pd.Index, half: float) -> Iterator[Fin
 
 
 def learning_later(frame: pd.DataFrame) -> list[str]:
-    """Return a note for each list of layers whose gradient is 0 until a later zero parameter was updated."""
+    """Return a note for each list of layers that get a gradient only after some parameter, now 0, has been updated."""
     lines: dict[str, None] = {}
     if not (frame.loc[frame["quantity"] == "gradient_later", "value"] > 0).any():
         return []
@@ -241,13 +247,13 @@ def learning_later(frame: pd.DataFrame) -> list[str]:
 
 
 def learning(rows: pd.DataFrame, layers: list[int]) -> bool:
-    """Return whether some layers have a parameter that is not frozen."""
+    """Return whether any of the given layers has a trainable parameter."""
     here = rows[rows["layer"].isin(layers)]
     return bool((here["quantity"] == "weight").sum() > (here["quantity"] == "frozen").sum())
 
 
 def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Find lists that have the same number of layers at every depth requested from the factory."""
+    """Find lists of layers that have the same length for every depth that the user requested."""
     counts = frame[frame["quantity"] == "layers"]
     for part, rows in counts.groupby("part", sort=False):
         if rows["depth"].nunique() > 1 and rows["value"].nunique() == 1:
@@ -258,7 +264,7 @@ def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Fin
 
 
 def other_depths(frame: pd.DataFrame) -> list[str]:
-    """Return a note for each list and depth whose number of layers is not the requested depth."""
+    """Return a note for each list whose number of layers differs from the depth that the user requested."""
     counts = frame[(frame["quantity"] == "layers") & (frame["value"] != frame["depth"])]
     unique = counts[["part", "depth", "value"]].drop_duplicates()
     return [f"{row.part} has {row.value:.0f} layers at depth {row.depth}" for row in unique.itertuples()]

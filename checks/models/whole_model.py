@@ -1,4 +1,4 @@
-"""Alarms about a whole module at initialization: its loss, growth over all layers, dtype, and weight entries."""
+"""The alarms about a whole module at initialization: loss, growth over the layers, data type, and weights."""
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,7 @@ _FEWEST_LAYERS = 4
 
 
 def whole_model_alarms(measured: Probed) -> list[Alarm]:
-    """Return alarms about an initialized module's loss, its growth over the layers, and its dtype."""
+    """Return the alarms about a newly initialized module's loss, its growth over the layers, and its data type."""
     alarms = loss_alarms(measured.tests)
     for part, (energy, gradient) in ends_of(measured.frame).items():
         energies, squares = (profile(measured.frame, part, of) for of in ("hidden_energy", "gradient_sq"))
@@ -71,7 +71,7 @@ def whole_model_alarms(measured: Probed) -> list[Alarm]:
 
 
 def least_growth(values: np.ndarray) -> float:
-    """Return a heuristic lower bound on the growth or decay that all layers of a list share.
+    """Return a lower bound, by a heuristic, on the growth or decay that all layers of a list have in common.
 
     The bound is the 99% quantile of Student's t for the mean step of the logarithm from layer to layer, as if steps
     were independent. Exponential growth has equal steps, and doubling the depth squares it. Growth by a power of the
@@ -90,7 +90,7 @@ def least_growth(values: np.ndarray) -> float:
 
 
 def loss_alarms(tests: ExactTests) -> list[Alarm]:
-    """Return alarms if the initial loss is far above a uniform guess's loss or below the entropy of the labels."""
+    """Return alarms if the initial loss is far above that of a uniform guess, or below the entropy of the labels."""
     size, classes, known = (whole(tests, what) for what in ("cross_entropy", "classes", "label_entropy"))
     alarms = []
     if LOSS * np.log(classes) < size < np.inf:
@@ -135,18 +135,20 @@ def entry_notes(frame: pd.DataFrame) -> list[str]:
 
 
 def profile(frame: pd.DataFrame, part: str, quantity: str) -> np.ndarray:
-    """Return a quantity of one module for all layers of a list, in order, (layers,)."""
+    """Return one quantity of a module for all layers of a list, in order, as an array of shape (layers,)."""
     rows = frame[(frame["part"] == part) & (frame["layer"] > 0) & (frame["quantity"] == quantity)]
     return rows.sort_values("layer")["value"].to_numpy(dtype=float)
 
 
 def parts_of(frame: pd.DataFrame) -> list[str]:
-    """Return the names of the lists with at least one measured layer."""
+    """Return the names of a module's lists of layers in which at least one layer was measured."""
     return list(frame.loc[frame["quantity"] == "hidden_energy", "part"].unique())
 
 
 def ends_of(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the growth of activations and gradients over each list of at least two layers.
+    """Return the growth of activations and gradients between the first and the last layer of each list of layers.
+
+    A list is left out if it has one layer only, or if a value is not finite, or 0 in the first or last layer.
 
     Returns:
         By list: mean squared activation of the last layer / first layer, and gradient norm of the first / last layer.

@@ -1,1 +1,1 @@
-"""Judges of the claims on the paper's networks and their relaxations, from samples."""
+"""The judgement, from samples, of claims about the networks of the paper and networks without its assumptions."""

@@ -1,4 +1,7 @@
-"""A table that compares Definition 1 with samples: how often a token's energy exceeds (1 + ε) times its mean."""
+"""A table that compares Definition 1 with samples.
+
+It lists how often the squared norm of a token's activations exceeds (1 + ε) times its mean.
+"""
 
 from collections.abc import Sequence
 
@@ -15,10 +18,9 @@ _EPSILON = np.linspace(0.02, 0.5, 25)
 
 
 def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Compare δ(ε) before the last LayerNorm in samples and theory, for networks with one token per sequence.
+    """Compare sampled and predicted δ(ε) before the last LayerNorm, for networks with one token per sequence.
 
-    δ(ε) is the probability that a token's energy exceeds (1 + ε) times its mean. With one token, each draw is one
-    token.
+    δ(ε) is the probability that the token's squared norm exceeds (1 + ε) times its mean. Each draw is one token.
 
     Args:
         cells: sampled networks, some with one token.

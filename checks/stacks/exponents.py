@@ -1,4 +1,4 @@
-"""Verdicts on the exponents of the last layer's gradient in the width d and the depth L."""
+"""The verdicts on how the last layer's gradient norm scales with the width d and the depth L."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ _DEEP_PATTERNS = 256
 
 
 def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Theorem 1's growth with d: the measured exponent against that of d √(ln d) over the same widths.
+    """Judge the gradient's growth with d in Theorem 1: the measured exponent against that of d √(ln d).
 
     At fixed V, the norm follows a power law, but the factor B = O(1 + √(V/d)) makes the bound deviate from one. At
     fixed V/d, the bound follows a power law times √(ln d), but the norm deviates from one, because labels coincide more
@@ -116,7 +116,7 @@ def _width_row(subject: Subject, series: list[Samples], widths: Array) -> Verdic
 
 
 def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim H2: the exponent in d of bound / norm, at fixed V/d, where ‖W_emb‖₂ does not depend on d.
+    """Judge claim H2: the exponent in d of the ratio bound / norm, at fixed V/d, where ‖W_emb‖₂ does not depend on d.
 
     Args:
         cells: sampled networks.
@@ -164,7 +164,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Theorem 1's growth with L: the measured exponent, the recursion's over the same depths, and its limit.
+    """Judge the gradient's growth with L in Theorem 1: the measured exponent against the predicted one and its limit.
 
     Args:
         cells: sampled networks.
@@ -212,7 +212,7 @@ def _local_words(last: LastLayer, x: Array) -> Sentence:
 
 
 def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim S1: the exponent in L of the first layer's gradients in Pre-LN, -1/2 in the paper."""
+    """Judge claim S1: the exponent in the depth L of the first layer's gradients in Pre-LN, -1/2 in the paper."""
     rows = []
     pre = [s for s in cells if s.stack.placement == "pre"]
     for _, fixed, series, depths in _long_series(pre, _depth_series, "depth"):
@@ -261,7 +261,7 @@ def _first_layer(series: list[Samples], depths: Array, name: str) -> tuple[Power
 
 
 def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest: Stack) -> Agreement:
-    """Decide whether a measured exponent agrees with the predicted one; "beyond" if finite width may bend it too much.
+    """Decide whether a measured exponent agrees with the predicted one, or the networks are too narrow to decide.
 
     The last layer's correction is of the order of `output_correction` at every depth. It bends the norm's exponent by
     half of its change, divided by the logarithm of the range of x.
@@ -279,7 +279,7 @@ def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest
 
 @lru_cache(maxsize=256)
 def depth_limit(stack: Stack) -> float:
-    """Return theory's local exponent in L of the last layer's norm at great depth, taken as the limit."""
+    """Return the predicted exponent in L of the last layer's gradient norm at very large L, used as the limit."""
     deep = _DEEP[is_exchangeable(stack)]
     ends = [
         float(predict(replace(stack, depth=depth), patterns=_DEEP_PATTERNS)["grad_sq_W2"][-1])

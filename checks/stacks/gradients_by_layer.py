@@ -1,4 +1,4 @@
-"""Tables of one network: gradients of layers and matrices in theory and samples, and exponents around the network."""
+"""Tables of one network's gradients by layer and matrix, predicted and sampled, and of their scaling exponents."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,9 @@ _ERRORS = {"predicted": "predicted_sem", "mean": "sem"}
 
 
 def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.DataFrame:
-    """Return one row per quantity and layer of a network, in theory and samples; gradient norms are root mean squares.
+    """Return a table with one row for every quantity and layer of a network, predicted and sampled.
+
+    Gradient norms are root mean squares.
 
     Args:
         prediction: the large-width means of a network; None if theory has no rule.
@@ -53,7 +55,7 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
 
 
 def first_over_last(samples: "Samples") -> dict[str, Estimate]:
-    """Return, for every matrix, the first layer's gradient norm divided by the last layer's, with its standard error.
+    """Return for every matrix the gradient norm in the first layer divided by that in the last layer, with its error.
 
     Norms are root mean squares over the same draws. With squares a and b of the two layers, the ratio is r = sqrt(mean
     a/mean b), and its error is the standard error of r (a/mean a - b/mean b)/2 over draws (the delta method). Variation
@@ -92,13 +94,13 @@ def _measured(samples: "Samples | None", name: str) -> Estimate | None:
 
 
 def matrices(table: pd.DataFrame) -> list[str]:
-    """Return the names of the per-layer gradient norms in a `layer_table`, in the table's order."""
+    """Return the names of all gradient norms in a table of layers, in the order of the table."""
     per_layer = table["quantity"].to_numpy()[table["layer"].to_numpy() > 0]
     return [str(name) for name in dict.fromkeys(per_layer) if _NORM in str(name)]
 
 
 def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
-    """Predict exponents of the gradient norms of the last and first layer, from doubling the width or the depth.
+    """Predict the exponents of the first and last layer's gradient norms by doubling the width or the depth.
 
     The number of heads, the feed-forward ratio and V stay fixed. An encoder's depth is doubled with the depth.
 

@@ -1,4 +1,4 @@
-"""Verdicts on Appendix F's statements about single Jacobians: Post-LN's norm and Pre-LN's attention branch."""
+"""The verdicts on the statements of Appendix F about a LayerNorm's and an attention branch's Jacobian."""
 
 import math
 from functools import cache
@@ -19,7 +19,10 @@ _BRANCHES = 16
 
 @cache  # about functions, whatever the cells
 def norm_jacobians() -> tuple[Verdict, ...]:
-    """Judge claim F3: the root of E||J_LN(x5)||^2 in Post-LN, for x5 = x3 + ReLU(x3 W1) W2 with ||x3||^2 = d."""
+    """Judge claim F3 on Post-LN: the root mean square norm of the Jacobian of a layer's second LayerNorm.
+
+    The Jacobian is taken at x5 = x3 + ReLU(x3 W1) W2, with ||x3||^2 = d.
+    """
     rng, d = np.random.default_rng(0), _WIDTH
     x = rng.normal(size=(_DRAWS, 1, d))
     x -= x.mean(-1, keepdims=True)
@@ -48,7 +51,7 @@ def norm_jacobians() -> tuple[Verdict, ...]:
 
 @cache
 def branch_jacobians() -> tuple[Verdict, ...]:
-    """Judge claim F4: the eigenvalues of I + J_LN(x) W^V in Pre-LN with one token, at energies of deep layers."""
+    """Judge claim F4 on Pre-LN: the eigenvalues of I + J_LN(x) W^V for one token, with x as large as in deep layers."""
     rng, d = np.random.default_rng(0), _WIDTH
     radii = []
     for layer in _LAYERS:

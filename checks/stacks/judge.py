@@ -1,4 +1,4 @@
-"""The front door of the judges: all verdicts on claims that a set of samples allows."""
+"""The entry point of the judges: all verdicts on claims that a set of samples allows."""
 
 from collections.abc import Sequence
 

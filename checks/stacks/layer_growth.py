@@ -1,4 +1,4 @@
-"""Verdicts on claim G1: the growth of Post-LN's gradients over layers, against its closed form."""
+"""The verdicts on claim G1: how Post-LN's gradients grow over the layers, compared with a closed formula."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ MARGIN = 0.03
 
 
 def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim G1: the slope of ln‖∂L/∂W^{2,l}‖ over the upper half of the layers, against ln of `layer_factor`.
+    """Judge claim G1: the factor per layer by which ‖∂L/∂W^{2,l}‖ grows in the upper half of the layers.
 
     The closed form is a limit. The claim fails if the recursion has another limit, or if samples have another slope
     than a recursion that has reached the limit. It holds if recursion and samples both have the limit's slope in these
@@ -67,7 +67,10 @@ def _verdict(s: Samples) -> Verdict | None:
     return Verdict(
         claim="G1",
         subject=Subject(
-            placement="post", quantity="growth of ||dL/dW2|| per layer, upper half", kind="growth", against="layer"
+            placement="post",
+            quantity="ln of the growth of ||dL/dW2|| per layer, upper half",
+            kind="growth",
+            against="layer",
         ),
         verdict=word,
         claimed=sentence("{:.4g}", limit),

@@ -1,4 +1,4 @@
-"""Verdicts on Lemmas 1, 2 and 3 from samples."""
+"""The verdicts on Lemmas 1, 2 and 3 from samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,12 +31,12 @@ _JACOBIAN_DRAWS = 64
 
 
 def lemma1(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 1: ReLU keeps half of the pre-activations' energy; their variance is 1 here, after LayerNorm."""
+    """Judge Lemma 1: ReLU keeps half of the mean square of its inputs, whose variance is 1 after LayerNorm."""
     return _one_number(cells, "L1", "", "ffn_hidden_energy", "E||ReLU(x W1)||^2 / d with s = 1")
 
 
 def lemma2_post(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 2 for Post-LN: the energy before the last LayerNorm of every layer is 3d/2."""
+    """Judge Lemma 2 for Post-LN: a token's expected squared norm before the last LayerNorm of every layer is 3d/2."""
     post = [s for s in cells if s.stack.placement == "post"]
     return _one_number(post, "L2a", "post", "hidden_energy", "E||x5_l||^2 / d")
 
@@ -76,7 +76,7 @@ def _one_number(cells: Sequence[Samples], claim: str, placement: str, quantity: 
 
 
 def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 2 for Pre-LN, a band of energies, with x_l after l layers or, as printed, after l − 1."""
+    """Judge Lemma 2 for Pre-LN: an interval for a token's squared norm, after l layers or, as printed, after l − 1."""
     pre = [s for s in cells if s.stack.placement == "pre"]
     if not pre:
         return []
@@ -122,7 +122,7 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 2's bounds for Post-LN: uniform attention adds between 0 and d to a token's energy."""
+    """Judge Lemma 2's bounds for Post-LN: uniform attention adds between 0 and d to a token's squared norm."""
     post = [s for s in cells if s.stack.placement == "post"]
     if not post:
         return []
@@ -189,7 +189,7 @@ def _leading(values: NDArray[np.bool_]) -> int:
 
 
 def lemma3() -> list[Verdict]:
-    """Judge Lemma 3 on tokens a·1 + N(0, I), as printed and corrected.
+    """Judge Lemma 3, as printed and corrected, on tokens a·1 + N(0, I).
 
     The printed form is wrong by the factor ‖x‖/‖y‖, which is unbounded.
     """

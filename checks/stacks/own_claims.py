@@ -1,4 +1,4 @@
-"""Registration of a user's own claims with functions that judge them."""
+"""The registration of a user's own claims, each with a function that judges it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _JUDGES: Table[Judge] = Table("claim", {})
 
 
 def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
-    """Register a user's claim with its judge, for `claims`, `verdicts`, and the commands `check` and `claims`.
+    """Register a user's own claim and the function that judges it, for use by all commands about claims.
 
     Args:
         claim: the claim; only its type is checked.
@@ -32,7 +32,7 @@ def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
 
 
 def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
-    """Return the verdicts on registered claims from samples, in the order of registration.
+    """Return the verdicts on the user's own claims from samples, in the order in which the claims were registered.
 
     A judge that raises an error, or returns something other than verdicts on its claim, gives one undecided verdict
     with the reason. The other verdicts are kept.
@@ -66,5 +66,5 @@ def _unjudged(name: str, why: str) -> Verdict:
 
 
 def without_own(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return only the verdicts on built-in claims, the ones that are committed to the repository."""
+    """Return the verdicts without those on the user's own claims; the rest is stored in the repository."""
     return [verdict for verdict in verdicts if verdict.claim not in CLAIMS.versions]

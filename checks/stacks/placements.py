@@ -1,4 +1,4 @@
-"""Tables that compare placements of LayerNorm: gradients against the depth, and over the layers."""
+"""Tables that compare placements of LayerNorm: gradient norms against the depth, and over the layers."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ FLAT = 1.1
 
 
 def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return a table of the root mean squares of ‖∂L/∂W²‖, with one row per sampled network and layer.
+    """Return the root mean square gradient norms of W² in a table with one row for each sampled network and layer.
 
     Returns:
         The fields of the network, `layer`, `norm` (measured), `sem` (its standard error) and `predicted` (NaN without a
@@ -34,7 +34,7 @@ def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
 
 
 def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
-    """Return for each placement the measured and predicted exponents in L of the last and the first layer's norm.
+    """Return for each placement the exponents in L of the first and last layer's gradient norm, measured and predicted.
 
     Args:
         norms: table from `layer_norms` of networks that differ only in placement and depth.
@@ -64,7 +64,7 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
 
 
 def layer_spreads(norms: pd.DataFrame) -> pd.DataFrame:
-    """Return for each placement the ratio of the largest to the smallest norm over layers, at the greatest depth.
+    """Return for each placement the largest gradient norm of a layer / the smallest one, at the greatest depth.
 
     Args:
         norms: table from `layer_norms` of networks that differ only in placement and depth.

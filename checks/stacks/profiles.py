@@ -1,4 +1,4 @@
-"""Verdicts on appendix F's claims about gradients over the layers."""
+"""The verdicts on the claims of Appendix F about gradient norms over the layers."""
 
 import math
 from collections.abc import Sequence
@@ -25,19 +25,20 @@ from theory.paper.claims import CLAIMS
 
 
 def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim F1: the slope of ln‖∂L/∂W^{2,l}‖ over the layer l in Post-LN, against ln(3/2)/2 per layer."""
+    """Judge claim F1: the slope of ln‖∂L/∂W^{2,l}‖ over the layer number l in Post-LN, against ln(3/2)/2 per layer."""
     cell = _deepest(cells, "post")
     if cell is None:
         return []
     weights = slope_weights(np.arange(1, cell.stack.depth + 1))
     claimed = -0.5 * math.log(CLAIMS["F1"].numbers["square"])
     note = sentence("least-squares slope of ln(root mean square) over l; the law (2/3)^((L-l)/2) has ln(3/2)/2")
-    subject = Subject(placement="post", quantity="growth of ||dL/dW2|| per layer", kind="growth", against="layer")
+    quantity = "ln of the growth of ||dL/dW2|| per layer"
+    subject = Subject(placement="post", quantity=quantity, kind="growth", against="layer")
     return [_slope("F1", subject, cell, weights, claimed, note)]
 
 
 def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim F2: the exponent of ‖∂L/∂W^{2,l}‖ in l in Pre-LN, over the upper two thirds of the layers."""
+    """Judge claim F2: the exponent of ‖∂L/∂W^{2,l}‖ in the layer number l in Pre-LN, over the upper two thirds."""
     cell = _deepest(cells, "pre")
     if cell is None:
         return []
@@ -94,7 +95,11 @@ def _wide(samples: Samples) -> bool:
 
 
 def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
-    """Select one network per placement for figures of its profile: the deepest, wide and unrelaxed if possible."""
+    """Select one network of each placement for figures over the layers.
+
+    Wide networks come first, then networks with all assumptions of the paper, then the deepest. Networks on texts come
+    last.
+    """
     best: dict[str, Samples] = {}
     for s in sorted(
         cells, key=lambda s: (s.cell.text is None, _wide(s), not s.stack.relaxed, s.stack.depth, s.stack.width)

@@ -1,4 +1,4 @@
-"""Verdicts on the steps of the proof: Lemmas 4 and 5, Definition 1's example, Proposition 1, and claim E1."""
+"""The verdicts on the steps of the proof: Lemmas 4 and 5, Definition 1's example, Proposition 1, and claim E1."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ _EPSILON = (0.1, 0.3, 0.5)
 
 
 def lemma4() -> list[Verdict]:
-    """Judge Lemma 4: the eigenvalues of I − aᵀa for random unit rows a are 0 once and otherwise 1."""
+    """Judge Lemma 4: for a random unit row vector a, one eigenvalue of I − aᵀa is 0 and all others are 1."""
     rows = np.random.default_rng(0).normal(size=(64, _SIZE))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     eigenvalues = np.linalg.eigvalsh(np.eye(_SIZE) - rows[:, :, None] * rows[:, None, :])
@@ -43,7 +43,7 @@ def lemma4() -> list[Verdict]:
 
 
 def lemma5() -> list[Verdict]:
-    """Judge Lemma 5 as stated, as Theorem 1 uses it, and corrected, on an (ε, δ)-bounded law at the paper's ε and δ."""
+    """Judge Lemma 5 as stated, as Theorem 1 uses it, and corrected, for a random variable with the paper's ε and δ."""
     law = counterexample(0.1, 0.125)
     low = law.sample(_DRAWS, seed=0) <= 0.1
     proportion, interval = share(low)
@@ -106,7 +106,7 @@ def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
 
 
 def definition1() -> list[Verdict]:
-    """Judge Definition 1's chi-square example: its exact tail and sampled shares against exp(−d ε²/8)."""
+    """Judge Definition 1's example of a chi-square variable: its exact and its sampled tail against exp(−d ε²/8)."""
     rng, rows = np.random.default_rng(0), []
     for d in (64, 512):
         energy = rng.chisquare(d, _DRAWS) / d
@@ -142,7 +142,7 @@ def definition1() -> list[Verdict]:
 
 
 def proposition1() -> list[Verdict]:
-    """Judge Proposition 1's sub-exponential tail for chi-squares of d degrees of freedom, parameters (2 sqrt(d), 4)."""
+    """Judge Proposition 1's bound on the tail of a chi-square variable with d degrees of freedom."""
     rng, above, tightest, apart = np.random.default_rng(0), 0, [], False
     for d in (1, 8, 64):
         excess = rng.chisquare(d, _DRAWS) - d
@@ -173,7 +173,7 @@ def proposition1() -> list[Verdict]:
 
 
 def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim E1 in the first layer: how often some hidden unit exceeds √(2 ln(100 d)).
+    """Judge claim E1 in the first layer: how often the largest hidden unit exceeds √(2 ln(100 d)).
 
     The prediction assumes n independent positions. Only in the first layer are tokens nearly independent.
     """

@@ -1,4 +1,4 @@
-"""The chain s0 ≤ ... ≤ s6 of Theorem 1's proof: verdicts from every draw, and the table of its figure."""
+"""The chain of inequalities s0 ≤ ... ≤ s6 in Theorem 1's proof: verdicts from samples, and its figure's table."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,9 @@ RECORDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
 
 
 def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge the chain s0 ≤ ... ≤ s6 of Theorem 1's proof in every draw: the sure steps, and the two that may fail.
+    """Judge the chain of inequalities s0 ≤ ... ≤ s6 of Theorem 1's proof in every sampled network.
+
+    Some steps hold always, and two may fail with a small probability.
 
     The proof lets the two steps fail with probability 0.01 per position (E1), plus δ + ε/(0.9 + ε) with unknown δ and
     ε. The claim therefore holds if the share is below 0.01, and fails only if most draws break a step. If ‖W_emb‖₂ is
@@ -75,7 +77,7 @@ def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> W
 
 
 def factor_exponents(cells: Sequence[Samples]) -> list[float]:
-    """Return the exponent in d of each of the six factors of the proof's chain, from least-squares log-log fits.
+    """Return the exponents in d of the six factors between neighbours in the chain s0 ≤ ... ≤ s6 of Theorem 1's proof.
 
     Args:
         cells: sampled networks of one placement with different widths that recorded the chain.
@@ -87,7 +89,7 @@ def factor_exponents(cells: Sequence[Samples]) -> list[float]:
 
 
 def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return the steps s0..s6 of the proof's chain, measured and predicted, at the ends of series of networks.
+    """Return a table of the steps s0, ..., s6 of Theorem 1's proof, measured and predicted, at the ends of each series.
 
     A series contains networks that differ only in width, only in depth or only in the number of tokens.
 

@@ -1,4 +1,4 @@
-"""Effects of dropping the paper's assumptions on the last layer's gradient, its exponents, and the layers."""
+"""The effects of dropping single assumptions of the paper: on gradient norms, on exponents, and over the layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -73,7 +73,7 @@ _LETTER: dict[Against, str] = {"width": "d", "depth": "L"}
 
 
 def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
-    """Describe in words how a stack differs from a base network, the paper's if None: such as "causal mask"."""
+    """Describe in words how a network differs from a base network, by default the paper's: such as "causal mask"."""
     before = {} if base is None else base.relaxed
     changed = {name: value for name, value in stack.relaxed.items() if before.get(name) != value}
     changed |= {name: getattr(stack, name) for name in before if name not in stack.relaxed}
@@ -84,7 +84,7 @@ def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
 
 
 def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
-    """Return one row per placement and dropped assumption with its effects on gradients, measured and predicted.
+    """Return a table of the measured and predicted effects of each dropped assumption, for each LayerNorm placement.
 
     Args:
         cells: samples of the grids of `gradbounds sweep --preset relax`.
@@ -121,10 +121,10 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
 
 def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claims T1, F1 and F2 with every dropped assumption: exponents in d and L, and profiles over layers.
+    """Judge claims T1, F1 and F2 for networks that drop assumptions of the paper.
 
-    The claim on L is about a limit, which the recursion gives. It holds if that limit is the paper's and samples agree
-    with the recursion over their depths.
+    The claims state exponents in d and L, and growth over the layers. The claim on L is about a limit, which the
+    recursion gives. It holds if that limit is the paper's and samples agree with the recursion over their depths.
     """
     rows = []
     for against in _LETTER:

@@ -1,4 +1,4 @@
-"""The tables of a run that its figures are drawn from, by name."""
+"""The tables of a run from which its figures are drawn, by name."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""The judge of claims from files: a weighted sum of logarithms of means, compared with an interval.
+"""The judgement of claims in a file: each compares a weighted sum of logarithms of means with an interval.
 
 A value, a ratio, a growth, an exponent and an order of networks are all Σ w ln E[q] over quantities and networks.
 Theory computes this number from its means. Samples give it with an error by the delta method, because different
@@ -35,6 +35,10 @@ A comparison has no margin.
 STEPS = ("gain", "curvature", "critical_rate", "logit_change_sq")
 """The numbers of a first step that a claim with an optimizer may concern."""
 
+_UNDECIDED = (
+    "neither surely inside nor surely outside the claimed range with its margin; more random networks may decide"
+)
+
 _PATTERNS, _SECONDS = 1024, 120.0
 """The number of attention samples of a prediction, and its time limit in seconds."""
 
@@ -56,13 +60,13 @@ Means = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The tested number of a claim, an exponent or a logarithm: Σ w ln E[q] over networks, plus a constant."""
+    """The tested number of a claim: a weighted sum of logarithms of means, Σ w ln E[q], plus a constant."""
 
     terms: tuple[tuple[Network, Columns], ...]
     constant: float
 
     def of_theory(self, means: Callable[[Network], Means]) -> float:
-        """Compute the number in theory, given a function that returns the means of a network."""
+        """Compute the tested number of a claim from predictions, given a function that returns a network's means."""
         parts = [
             weight * math.log(float(means(network)[name] if layer is None else means(network)[name][layer]))
             for network, columns in self.terms
@@ -71,7 +75,7 @@ class Contrast:
         return self.constant + math.fsum(parts)
 
     def of_samples(self, samples: Callable[[Network], Means]) -> Estimate:
-        """Estimate the number from samples, given a function that returns the draws of a network."""
+        """Estimate the tested number of a claim from samples, given a function that returns a network's draws."""
         parts = []
         for network, columns in self.terms:
             draws = samples(network)
@@ -82,7 +86,7 @@ class Contrast:
 
 
 def variants(claim: Claim) -> list[Claim]:
-    """Return a claim in its source's own setting and in each of its variants, one `Claim` per setting."""
+    """Return a claim once for each setting in which it is tested: its source's own setting and the variants of it."""
     settings = [replace(claim, setting=claim.setting if not claim.variants else "the source's setting")]
     for name, changes in claim.variants.items():
         settings.append(replace(claim, network={**claim.network, **changes}, setting=name))
@@ -90,7 +94,7 @@ def variants(claim: Claim) -> list[Claim]:
 
 
 def networks(claim: Claim) -> list[Network]:
-    """Return every kind of network that a claim is about, in its own setting and in its variants.
+    """Return every kind of network that a claim is about, in all settings in which the claim is tested.
 
     Raises:
         ValueError: a network, a quantity or a number of the claim is invalid.
@@ -100,7 +104,7 @@ def networks(claim: Claim) -> list[Network]:
 
 
 def contrasts(claim: Claim) -> list[Contrast]:
-    """Return the tested number of a claim as a list of one; a comparison has one for each pair of neighbours.
+    """Return the numbers of a claim that are tested: usually one, and one for each pair of neighbours in an ordering.
 
     Raises:
         ValueError: a network, a quantity or a number of the claim is invalid.
@@ -208,7 +212,7 @@ def _column(claim: Claim, column: str, stack: Stack) -> tuple[str, int | None]:
 
 
 def theory_of(network: Network) -> Means:
-    """Predict a network's quantities, or the numbers of its first step, by name; empty if theory has no rule."""
+    """Predict the quantities of a network, or of its first step, by name; empty if theory has no rule for it."""
     try:
         if network.optimizer:
             step = first_step(network.stack, network.optimizer)  # type: ignore[arg-type]
@@ -219,7 +223,7 @@ def theory_of(network: Network) -> Means:
 
 
 def judge(claim: Claim, samples: Callable[[Network], Means], theory: Callable[[Network], Means]) -> Verdict:
-    """Judge a claim in one setting by the rule of its kind, from samples and theory.
+    """Judge a claim in one setting from samples and theory, by the rule for this kind of claim.
 
     The claim fails if samples are outside the claimed interval by more than the margin of `MARGINS` and by more than
     chance explains in all but 6e-5 of cases, and if theory (if it has a rule) is outside by more than the margin. It
@@ -259,6 +263,7 @@ def judge(claim: Claim, samples: Callable[[Network], Means], theory: Callable[[N
         agreement=_agreement(claim, parts, measured, known, margin),
         setting=Setting(ranges=sizes(*every), draws=(measured.draws, measured.draws)),
         loose=loose if word == "holds, loose" else None,
+        note=sentence(_UNDECIDED if word == "undecided" else ""),
         relaxed=claim.setting,
     )
 
@@ -294,7 +299,7 @@ def _agreement(claim: Claim, parts: Sequence[Contrast], measured: Estimate, know
 
 
 def claimed_words(claim: Claim) -> str:
-    """Return the claimed number or numbers of a claim as text for tables."""
+    """Return the number or numbers that a claim states, as text for tables."""
     if claim.kind == "comparison":
         return " > ".join(claim.networks)
     if claim.claimed is not None:
@@ -305,7 +310,7 @@ def claimed_words(claim: Claim) -> str:
 
 
 def subject_words(claim: Claim) -> str:
-    """Describe in words the measured number of a claim."""
+    """Describe in words the number that is measured to test a claim."""
     powers = " ".join(f"{name}" if power == 1 else f"{name}^{power:g}" for name, power in claim.quantity.items())
     step = f" of the first {claim.optimizer} step" if claim.optimizer else ""
     over = f" {'over layers' if claim.against == 'layer' else f'in {claim.against}'}" if claim.against else ""

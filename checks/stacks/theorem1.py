@@ -1,4 +1,4 @@
-"""Verdicts on Theorem 1's bound: whether it holds in samples, and how loose it is."""
+"""The verdicts on Theorem 1's bound: whether it holds in samples, and how loose it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LastLayer:
-    """The gradient norms ‖∂L/∂W^{2,L}‖_F of the last layer for several networks, one entry per network.
+    """The gradient norms of W^{2,L}, in the last layer, for several networks.
 
     Attributes:
         squares: squared norms of all draws, one array per network.
@@ -44,24 +44,24 @@ class LastLayer:
 
     @property
     def measured(self) -> Array:
-        """The measured root mean squares of the gradient norm, (networks,)."""
+        """The measured root mean square gradient norms, one for each network, (networks,)."""
         return np.array([float(n.mean) for n in self.norm])
 
     @property
     def errors(self) -> Array:
-        """The standard errors of the measured root mean squares, (networks,)."""
+        """The standard errors of the measured root mean square gradient norms, (networks,)."""
         return np.array([float(n.sem) for n in self.norm])
 
     def exponent(self, x: Array, values: Array) -> PowerLaw:
-        """Fit the exponent of values against x, with the weights of the measured norms for every curve."""
+        """Fit the exponent in x of a measured, predicted or bounding norm, with the weights of the measured norm."""
         return power_law(x, values, self.errors / self.measured * values)
 
     def bootstrap(self, x: Array) -> tuple[float, float]:
-        """Return the 95% interval of the measured exponent against x, by resampling draws."""
+        """Return the 95% interval of the measured exponent in x, by resampling the draws (bootstrap)."""
         return bootstrap_interval(self.exponent(x, self.measured), self.squares)
 
     def local(self, x: Array) -> tuple[Array, Array, Array]:
-        """Return the measured local exponents between neighbouring x: positions, values and standard errors.
+        """Return the measured slopes on log-log axes between neighbouring x: positions, slopes and standard errors.
 
         `x` must be increasing.
         """
@@ -69,7 +69,7 @@ class LastLayer:
 
 
 def last_layers(cells: Sequence[Samples]) -> LastLayer:
-    """Collect the last layer's gradient norms of several networks, with predictions and bounds."""
+    """Collect the last layer's gradient norms of several networks, with their predictions and Theorem 1's bounds."""
     squares = [s["grad_sq_W2"][:, -1].astype(float) for s in cells]
     return LastLayer(
         squares=squares,
@@ -82,7 +82,7 @@ def last_layers(cells: Sequence[Samples]) -> LastLayer:
 
 
 def last_layer_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Return one row per network: its fields, draws, and the last layer's norm, sem, predicted and bound."""
+    """Return a table with one row for each network: the last layer's gradient norm, its prediction and its bound."""
     last = last_layers(cells)
     return pd.DataFrame([cell_fields(s) for s in cells]).assign(
         draws=[s.draws for s in cells],
@@ -94,7 +94,7 @@ def last_layer_table(cells: Sequence[Samples]) -> pd.DataFrame:
 
 
 def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Theorem 1's bound in every draw, with the draw's own ‖W_emb‖₂ if the engine has the matrix."""
+    """Judge in every sampled network whether Theorem 1's bound holds, with the network's own ‖W_emb‖₂ if known."""
     rows = []
     for placement, group in by_key(cells, lambda s: s.stack.placement):
         with np.errstate(divide="ignore"):  # a gradient that underflowed to 0 is below any bound

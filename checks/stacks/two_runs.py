@@ -1,4 +1,4 @@
-"""Comparison of two runs of the same networks: which numbers differ by more than chance explains."""
+"""The comparison of two runs on the same networks: which of their numbers differ by more than chance explains."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -23,7 +23,7 @@ are 1%.
 
 
 def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, tuple[object, object]]:
-    """Return the fields that have one value in each of two runs but different ones, as pairs by field name.
+    """Return the fields that are constant within each of two runs but differ between them, with both values.
 
     Networks of the two runs are matched without these fields.
     """
@@ -36,7 +36,7 @@ def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, 
 
 
 def can_differ(first: int, second: int) -> bool:
-    """Check whether two numbers of draws are large enough to show any difference at all: 4 against 4 are not.
+    """Return whether two numbers of draws suffice to show any significant difference; 4 and 4 do not.
 
     The smallest p-value of a permutation test is the share of permutations that give the two runs themselves or, with
     equally many draws, the runs exchanged.
@@ -46,7 +46,7 @@ def can_differ(first: int, second: int) -> bool:
 
 
 def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.DataFrame:
-    """Compare every quantity and layer of the networks that two runs share, and mark significant differences.
+    """Compare every quantity and layer of the networks that two runs share, and mark the significant differences.
 
     The draws of a network are reassigned to the two runs at random, `PERMUTATIONS` times. A number differs if its
     difference is among the largest 1% of the largest difference over all numbers in these permutations (the max-T test
@@ -108,7 +108,7 @@ def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.D
 
 
 def only_in_one(first: Sequence[Samples], second: Sequence[Samples]) -> tuple[int, int]:
-    """Count the networks that only the first run has, and those that only the second run has."""
+    """Count the networks that only one of two runs contains, for each of the two runs."""
     names = _names(first, second)
     a, b = ({names[id(s)] for s in run} for run in (first, second))
     return len(a - b), len(b - a)

@@ -1,1 +1,1 @@
-"""Actions of the commands: each module computes and prints the result of one command or view."""
+"""The actions of the commands: each module computes and prints the result of one command or view."""

@@ -1,4 +1,4 @@
-"""The card of a model: the first screen of `gradbounds predict`, at most 18 lines of at most 110 columns."""
+"""The first screen of `gradbounds predict`: a summary of one network in at most 18 lines of at most 110 columns."""
 
 import math
 import re
@@ -7,13 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from checks.stacks.gradients_by_layer import matrices
 from checks.statistics import MARGIN
 from checks.trust import Trust
 from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
-from gradbounds.actions.first_line import ZIPF, FirstLine, cost_of_batch, largest_loss_deviation, norms_of_texts
+from gradbounds.actions.first_line import (
+    COARSE,
+    ZIPF,
+    FirstLine,
+    cost_of_batch,
+    largest_loss_deviation,
+    norms_of_texts,
+    quick_sampling,
+)
 from gradbounds.actions.predict import predict_stack
 from gradbounds.actions.remedies import Remedy
 from gradbounds.budget import OverBudgetError, by_estimates
@@ -23,20 +32,21 @@ from gradbounds.network_text import (
     card_row,
     first_over_last,
     layer_lines,
+    loss_of_head,
     matrix_name,
     number_text,
     other_codes,
+    profiles,
 )
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration
-from theory import NoRuleError, Stack
+from theory import Stack
 from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import gaps, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_step
-from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
@@ -50,19 +60,14 @@ _LINES, _COLUMNS = 18, 110
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
 
-# Seconds by the estimate: of the first step's batch, at most of a deep network's batch, and of the critical rates.
-_BATCH_SECONDS, _MOST_SECONDS, _RATE_SECONDS = 2.5, 15.0, 1.5
+# Seconds by the estimate: at most of a deep network's batch, and of the critical rates.
+_MOST_SECONDS, _RATE_SECONDS = 15.0, 1.5
 
 # The fewest tokens of a sequence that represents a longer one; tokens repeat too rarely in shorter ones.
 _FEWEST_TOKENS = 128
 
-_PARTS = dict.fromkeys(("WQ", "WK", "WV", "WO"), "attention ") | dict.fromkeys(("WG", "W1", "W2"), "MLP ")
-
 # The smallest share of the squared norm that the card lists.
 _SMALL = 0.005
-
-# Attention samples of a batch, and whether its groups are coarse: the first of these that fits, or the last.
-_WAYS = ((16, False), (4, False), (16, True), (4, True), (2, True))
 
 # Below this factor of the tangent kernel, the error of a critical rate is larger: with 4, 12 and 16 layers of width 256
 # and factors of 0.2 and more, rates of networks are up to 2.4 times as large.
@@ -74,16 +79,14 @@ _FEWER = 0.69
 Measured for 13 published models, with a median of 0.85 for Adam and 0.93 for SGD.
 """
 
-_COARSE = 0.09
-"""The most by which coarse groups of tokens lower the norm with gated units.
-
-Measured: 6 to 9% in Llama 2 7B and Llama 3 8B, 0.1% in GPT-2 and Pythia 1.4B, which have plain units.
-"""
-
 # Attention samples of one sequence with coarse groups where only its stream and the change of a field are printed.
 _FEW = 4
 _RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
 
+_SUBSTITUTE = (
+    "Another network (--ignore): only the loss at the head is that of the model, norms are off by an unknown factor; "
+    "of your own module: gradbounds probe FILE:NAME"
+)
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
@@ -94,7 +97,7 @@ _OPTIMIZERS: dict[Optimizer, str] = {"adam": "AdamW", "sgd": "SGD"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStepOfRun:
-    """Loss and gradient norm of step 1 of a run, if they take only seconds.
+    """The predicted loss and gradient norm of the first step of a training run.
 
     Attributes:
         tokens: tokens of a sequence.
@@ -124,7 +127,7 @@ class FirstStepOfRun:
 def model_card(
     given: Mapping[str, Any], of: Description, *, layers: bool = False, every_layer: bool = False, **how: Any
 ) -> Result:
-    """Return the card of a network, and the tables of layers on request.
+    """Return the summary of a network that `gradbounds predict` prints first, and the tables of its layers on request.
 
     Only a model has step 1 of a run and critical rates. With samples or comparisons, the card omits them.
 
@@ -223,7 +226,7 @@ def _first_step_of_run(
             else "theory has no rule for repeated tokens in such a network"
         )
         return replace(known, why_not=f"unknown: {rule}")
-    patterns, coarse = _sampling_of_batch(whole, law, limits["patterns"])
+    patterns, coarse = quick_sampling(whole, law, limits["patterns"])
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:
         return _with_norm(
@@ -232,16 +235,8 @@ def _first_step_of_run(
     except OverBudgetError:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
-    except NoRuleError as error:
-        return replace(known, why_not=f"unknown: {error}")
-
-
-def _sampling_of_batch(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[int, bool]:
-    """Return the number of attention samples of the batch, and whether its groups of tokens are coarse."""
-    ways = [(patterns or count, coarse) for count, coarse in _WAYS]
-    return next(
-        (way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _BATCH_SECONDS), ways[-1]
-    )
+    except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
+        return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
 
 
 def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:
@@ -317,10 +312,10 @@ def _drawn(
     drawn, names = next((str(note.reason) for note in notes if note.what == "drawn"), ""), []
     for name in other_codes(notes):
         try:
-            other = _loss_of_head(replace(of, drawn_by=name).read(given)[0])
+            other = loss_of_head(replace(of, drawn_by=name).read(given)[0])
         except ValueError:  # a given field contradicts the rule
             continue
-        loss, by_head = float(table[table["quantity"] == "loss"]["predicted"].iloc[0]), _loss_of_head(stack)
+        loss, by_head = float(table[table["quantity"] == "loss"]["predicted"].iloc[0]), loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     others = [f"; others: --drawn-by {', '.join(names)}"] * bool(names)
@@ -332,11 +327,6 @@ def _drawn(
 def _is_untied_here(notes: Sequence[Note]) -> bool:
     """Return whether the model's class ties both ends and the Stack does not, which makes the model's loss larger."""
     return any(note.field == SHARED_ENDS for note in notes)
-
-
-def _loss_of_head(stack: Stack) -> float:
-    """Return the loss for independent Gaussian logits with the variance of the output matrix: ln V + s²/2."""
-    return math.log(stack.vocab) + stack.output_scale**2 / 2.0
 
 
 def _more(stack: Stack, *, of_run: bool) -> str:
@@ -358,7 +348,7 @@ def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
         *[card_row("loss", f"{each:.4g}") for each in loss],
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
-        *[_carried(shares)] * (norm > 0),
+        *[_carried(shares, stack, table, table, "")] * (norm > 0),
     ]  # fmt: skip
 
 
@@ -374,12 +364,28 @@ def _shares(table: pd.DataFrame) -> dict[str, float]:
     return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
 
 
-def _carried(squares: Mapping[str, float], of: str = "") -> str:
-    """List the matrices with the largest shares of the squared norm."""
+def _carried(squares: Mapping[str, float], stack: Stack, table: pd.DataFrame, norms: pd.DataFrame, of: str) -> str:
+    """List the matrices with the largest shares of the squared norm, and the layer with a large share and its reason.
+
+    Every norm divides the gradient by the stream's size, so a stream that grows makes the first layers' norms larger.
+
+    Args:
+        squares: squared norms by kind of parameter.
+        stack: the network.
+        table: its `layer_table`, with the residual stream.
+        norms: gradient norms by layer and matrix.
+        of: text at the end of the row.
+    """
     whole = sum(squares.values())
-    largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:4] if item[1] > _SMALL * whole]
-    shares = ", ".join(f"{_PARTS.get(name, '')}{name} {part / whole:.0%}" for name, part in largest)
-    return card_row("carried by", f"{shares} of the squared norm{of}")
+    largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:3] if item[1] > _SMALL * whole]
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in largest)
+    gradients = norms[norms["quantity"].str.startswith("grad_") & (norms["layer"] > 0)]
+    layers = (gradients["predicted"] ** 2).groupby(gradients["layer"]).sum() / whole
+    energy = profiles(table, "predicted").get("hidden_energy", np.ones(1))
+    growth, most = energy[-1] / energy[0], layers.max() if len(layers) else 0.0
+    layer = f"; layer {layers.idxmax() if len(layers) else 0}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    layer += f", as the stream's square grows {float(f'{growth:.2g}'):g}x" * bool(layer and growth > UNEVEN)
+    return card_row("carried by", f"{shares}{layer}{of}")
 
 
 def _run_lines(
@@ -389,19 +395,18 @@ def _run_lines(
     by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
-    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens, {by}{of_context}; your logs: {_LOG_VIEW}"]
+    other = " (--tokens N)" * (longest is not None and not fewer)
+    lines = [f"Step 1 of a run: {BATCH} sequences of {first.tokens} tokens{other}, {by}{of_context}; log: {_LOG_VIEW}"]
     is_bound = first.result is None or first.result.values["line"].is_bound
     runs = " at most)" if is_bound else ") in 19 of 20 runs"
     loss = f"{_normal(first.loss, first.loss_deviation)}{runs}, finite-width error included"
     if _is_untied_here(notes):
         loss = f"unknown: the class ties both ends, and theory has the loss of untied ends, {first.loss:.4g}"
     if first.result is None:
-        of_one = f", for one sequence of {stack.tokens} tokens"
-        return [
-            *lines, card_row("loss", loss), card_row("gradient norm", first.why_not), _carried(_shares(table), of_one)
-        ]  # fmt: skip
+        carried = _carried(_shares(table), stack, table, table, f"; one sequence of {stack.tokens} tokens")
+        return [*lines, card_row("loss", loss), card_row("gradient norm", first.why_not), carried]
     assert first.norm is not None and first.norm_deviation is not None
-    low = _COARSE * (first.coarse and stack.ffn == "gated")
+    low = COARSE * (first.coarse and stack.ffn == "gated")
     errors = [*["text"] * bool(first.texts), *["token-group"] * bool(low), "finite-width"]
     listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
     included = f"{listed} error{'s' * (len(errors) > 1)} included"
@@ -415,7 +420,7 @@ def _run_lines(
             "gradient norm",
             f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
         ),
-        _carried(squares, f"; all: --batch {BATCH}"),
+        _carried(squares, stack, table, first.result.to_frame("layers"), f"; --batch {BATCH}"),
     ]  # fmt: skip
 
 
@@ -456,7 +461,9 @@ def _change_lines(
         return [card_row("to even it out", none)] if sentences["evened"] else []
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
-    within = f"ratios within {change.first_over_last:.3g}x"
+    before, after, _ = change.losses
+    cost = f", loss {before:.1f} -> {after:.1f}" * (abs(after - before) >= _SAME_LOSS)
+    within = f"within {change.first_over_last:.3g}x{cost}"
     return [card_row("to even it out", f"{change.words.partition(',')[0]}: {within}; --compare {flag}")]
 
 
@@ -499,6 +506,7 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     cheaper = result.values["cheaper"]
     reasons += [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
     reasons += [left_out] * bool(left_out)
+    lines += [_SUBSTITUTE] * any(note.reason == "ignored on request" for note in result.values["notes"])
     return [*lines, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]
 
 

@@ -1,4 +1,4 @@
-"""The figures of a set of samples, saved as files."""
+"""The figures of a set of sampled networks, saved as files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,14 +14,16 @@ from simulate import Cell, Run, Samples
 
 
 def draw(folder: Path, out: Path) -> int:
-    """Draw every figure that a run has data for, and print the file names."""
+    """Draw all figures for which a run has data, and print the names of their files."""
     for path in draw_figures(judged_samples(Run.open(folder)), out, ("svg", "png", "pdf")):
         print(path)
     return 0
 
 
 def draw_figures(cells: Sequence[Samples], folder: Path, suffixes: Sequence[str] = ("svg", "png")) -> list[Path]:
-    """Draw every figure for which the cells have data; a scaling figure needs two widths or two depths.
+    """Draw all figures for which the sampled networks suffice.
+
+    A figure of a scaling law needs two widths or two depths.
 
     Raises:
         ValueError: the folder cannot be written, or theory has no rule for any of the networks.
@@ -51,7 +53,7 @@ def draw_figures(cells: Sequence[Samples], folder: Path, suffixes: Sequence[str]
 
 
 def networks_line(cells: Sequence[Cell], draws: int) -> str:
-    """Describe the networks of a figure for its files: their fields, and a digest that identifies the set.
+    """Describe the networks of a figure in one line: their fields, and a checksum that identifies the set.
 
     Args:
         cells: the sampled cells.

@@ -1,4 +1,4 @@
-"""The view `gradbounds predict --first-step`: critical learning rates of step 1, in theory and in samples."""
+"""The view `gradbounds predict --first-step`: the critical learning rate of step 1, predicted and measured."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def first_steps(
     patterns: int | None = None, notes: Sequence[Note] = (), max_time: str | None = None, memory: str | None = None,
     every_power: bool = False, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Predict the critical learning rate of step 1 by network and optimizer; measure it in sampled networks on request.
+    """Predict the critical learning rate of step 1 of networks; on request, measure it in sampled networks.
 
     Args:
         stacks: the networks.

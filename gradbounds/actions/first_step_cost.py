@@ -1,4 +1,4 @@
-"""Time and memory of first steps, in theory and by stepping sampled networks."""
+"""The time and memory of predicting first optimizer steps, and of making such steps in sampled networks."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _SECONDS_A_STEP, _PASSES, _SPEED = 0.15, 25.0, 4.4e9
 
 
 def parameter_count(stack: Stack) -> int:
-    """Estimate the number of entries in all matrices of a network."""
+    """Estimate the number of parameters in all matrices of a network."""
     return stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
 
 
 def network_seconds(stack: Stack, optimizers: int) -> float:
-    """Estimate the seconds on one core for the steps of one network and its encoder."""
+    """Estimate the seconds, on one core, of the optimizer steps of one sampled network."""
     shapes = sum(rows * columns for rows, columns in weight_shapes(stack).values())
     encoder = (stack.encoder_depth or stack.depth) if stack.source_tokens else 0
     parameters = (stack.depth + encoder) * shapes + stack.width * stack.vocab
@@ -34,7 +34,7 @@ def network_seconds(stack: Stack, optimizers: int) -> float:
 
 
 def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None) -> Cost:
-    """Estimate the cost of theory for the first steps that have a rule, and for their noise scales."""
+    """Estimate the time and memory of predicting the first optimizer steps and the noise scales of networks."""
     known = [stack for stack in stacks if not gaps(stack, "first_step")]
     steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
     return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
@@ -43,7 +43,7 @@ def steps_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], pattern
 def cost_within(
     stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None
 ) -> tuple[Cost, float]:
-    """Return theory's estimated cost for all networks, and measured / estimated time on this machine.
+    """Return the estimated cost of predicting first steps, and measured time / estimated time on this machine.
 
     Raises:
         OverBudgetError: the cost exceeds the budget; the error states by how much, and how many tokens fit.
@@ -69,7 +69,7 @@ def cost_within(
 
 
 def noise_patterns(stack: Stack) -> int | None:
-    """Return the number of attention samples for the noise scale, or None if attention is not random."""
+    """Return the number of attention samples for predicting the noise scale; None if attention is not random."""
     return pattern_count(stack) if is_fluctuating(stack) else None
 
 

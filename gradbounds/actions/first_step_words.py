@@ -1,4 +1,4 @@
-"""A table of first steps in words: the printed table, its exponents, and comparisons."""
+"""The printed table of first optimizer steps, its scaling exponents, and comparisons with measured steps."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def _varying(table: pd.DataFrame) -> list[str]:
 
 
 def table_lines(table: pd.DataFrame) -> list[str]:
-    """Format the table of first steps, with a legend and the reasons for missing numbers."""
+    """Return the table of first optimizer steps as text, with a legend and the reasons for missing numbers."""
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
     named = with_words(table)
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
@@ -41,7 +41,10 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
-    lines = ["critical rate: learning rate 2 g.u/u'Gu; above it, step 1 raises the quadratic (Gauss-Newton) loss."]
+    lines = [
+        "critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss, 2 g.u/u'Gu. For one "
+        "sequence of tokens that all differ; a batch of text has another one (--batch 64 --learning-rate R)."
+    ]
     if has_draws:
         draws = int(table["draws"].max())
         lines.append(
@@ -76,7 +79,7 @@ def _number(value: float) -> str:
 
 
 def exponent_lines(table: pd.DataFrame) -> list[str]:
-    """Format theory's exponents in d at the smallest depth and in L at the largest width."""
+    """Return lines with the exponents of the predicted critical learning rate in the width d and in the depth L."""
     lines = []
     for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
@@ -105,7 +108,7 @@ def _families(notes: Sequence[Note]) -> list[str]:
 
 
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
-    """State how theory's first steps compare with measured steps of the model family's own class."""
+    """State how predicted first steps compare with measured steps of the model's own PyTorch class."""
     sentences = [
         compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
     ]

@@ -1,4 +1,4 @@
-"""The view `gradbounds predict --tokens 16 256 4096`: one network at several sequence lengths."""
+"""The view `gradbounds predict --tokens 16 256 4096`: the gradients of one network at several sequence lengths."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def predict_lengths(
     given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str | None,
     memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """Predict gradient norms of the first layer / last layer at several sequence lengths, for every matrix.
+    """Predict the ratio of gradient norms first layer / last layer for every matrix, at several sequence lengths.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or a length is beyond the time or

@@ -1,4 +1,4 @@
-"""The first step of a training log: loss, gradient norm, and norms of single parameters."""
+"""The first step of a training log: its loss, its gradient norm, and the gradient norms of single parameters."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ _NEAR = 0.005
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """The first step that a training log records.
+    """The first step that a training log contains, with its loss and gradient norms.
 
     Attributes:
         loss: loss of the step in nats; None if the log contains only norms of parameters.
@@ -43,11 +43,11 @@ class LogLine:
 
     @property
     def is_first(self) -> bool:
-        """Return whether the record is of the first update of fresh weights; true if the log states no step."""
+        """Return whether a log's record is the first update of fresh weights; true if the log states no step."""
         return self.step is None or 0 <= self.step <= 1 + self.skipped
 
     def facts(self) -> str:
-        """Return the facts about the record that are printed next to its numbers.
+        """Describe a log's record in words: its step, the skipped steps before it, and a conversion from bits.
 
         >>> LogLine(11.0, step=3, skipped=2).facts()
         'at step 3, after 2 skipped steps'
@@ -59,7 +59,7 @@ class LogLine:
 
 
 def read_log(path: str | Path) -> LogLine:
-    """Read the first step of a log from the beginning of its file.
+    """Read the first training step from the beginning of a log file.
 
     Args:
         path: as `log_records` takes it.
@@ -81,7 +81,7 @@ def read_log(path: str | Path) -> LogLine:
 
 
 def first_record(path: str | Path) -> LogLine:
-    """Return the first record with a loss, which may belong to a later step or be a mean over steps.
+    """Return the first record of a training log with a loss; it may belong to a later step or be a mean over steps.
 
     A validation loss is used only at step 0, and only if no other loss belongs to fresh weights. A step whose norm is 0
     or not finite was skipped.

@@ -1,4 +1,7 @@
-"""Names in training logs: of losses, gradient norms, steps and parameters, and what a name says of its number."""
+"""The names of numbers in training logs: of losses, gradient norms, steps and parameters.
+
+A name may also state that its number is squared or clipped.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -42,12 +45,12 @@ _WRAPPER = re.compile(r"(?<![^./])(?:_checkpoint_wrapped_module|_fsdp_wrapped_mo
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case, with one space between words."""
+    """Return a name in lower case, with one space between its words."""
     return re.sub(r"[^a-z0-9.]+", " ", name.lower()).strip()
 
 
 def is_squared(name: str) -> bool:
-    """Return whether a name says that its number is a squared norm.
+    """Return whether a logged number's name says that it is a squared norm.
 
     >>> is_squared("grad_norm^2"), is_squared("layers.3.up.weight/norm_sq"), is_squared("grad_norm")
     (True, True, False)
@@ -56,7 +59,7 @@ def is_squared(name: str) -> bool:
 
 
 def is_clipped(name: str) -> bool | None:
-    """Return whether a name says "after clipping" (True) or "before clipping" (False); None if neither.
+    """Return whether a logged norm's name says "after clipping" (True), "before clipping" (False), or neither (None).
 
     >>> is_clipped("grad_norm_clipped"), is_clipped("grad_norm/before_clipping"), is_clipped("grad_norm")
     (True, False, None)
@@ -66,7 +69,7 @@ def is_clipped(name: str) -> bool | None:
 
 
 def bare(name: str) -> str:
-    """Return a name without its words for squares and clipping.
+    """Return the name of a logged norm without the words for "squared" and "clipped".
 
     >>> bare("clipped_grad_norm"), bare("layers.3.up.weight/norm_sq")
     ('grad_norm', 'layers.3.up.weight/norm')
@@ -75,7 +78,7 @@ def bare(name: str) -> str:
 
 
 def unwrapped(name: str) -> str:
-    """Return a parameter's name without the prefixes of compiling, checkpointing and sharding.
+    """Return a parameter's name without the prefixes that compiling, checkpointing and sharding add.
 
     >>> unwrapped("_orig_mod.h.0._checkpoint_wrapped_module.fc.weight")
     'h.0.fc.weight'
@@ -84,7 +87,7 @@ def unwrapped(name: str) -> str:
 
 
 def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
-    """Return the names of training or validation losses; a cross-entropy comes before a sum with other terms.
+    """Return the names of training or validation losses, with a cross-entropy before sums that contain other terms.
 
     >>> losses(["train/Z loss", "loss/train/total", "val/loss", "train/CE loss"])
     ['train/CE loss', 'loss/train/total']
@@ -98,7 +101,7 @@ def losses(names: Iterable[str], *, of_validation: bool = False) -> list[str]:
 
 
 def norms(names: Iterable[str]) -> list[str]:
-    """Return the names of the total gradient norm: before clipping first, norms before squares.
+    """Return the names of the total gradient norm in a log: norms before clipping first, norms before their squares.
 
     >>> norms(["param_norm", "clipped_grad_norm", "grad_norm_sq", "layers.3.up.weight/grad_norm"])
     ['grad_norm_sq', 'clipped_grad_norm']
@@ -117,7 +120,7 @@ def norms(names: Iterable[str]) -> list[str]:
 
 
 def step_of(record: Mapping[str, float], *, has_loss: bool) -> float | None:
-    """Return the step that a record belongs to: an integer, NaN if it is marked as unknown, None if none is stated.
+    """Return the training step of a log's record: an integer, NaN if marked as unknown, or None if not stated.
 
     >>> step_of({"_step": 0, "train/global_step": 10, "train/loss": 9.9}, has_loss=True)
     10

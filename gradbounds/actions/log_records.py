@@ -1,4 +1,4 @@
-"""Records of a training log, as numbers by name: JSON, CSV, TensorBoard events, or lines of text."""
+"""The records of a training log in JSON, CSV, TensorBoard events or lines of text, as dictionaries of numbers."""
 
 import csv
 import importlib
@@ -44,7 +44,7 @@ _RANGE = ("__MIN", "__MAX")
 
 
 def log_records(path: str | Path) -> Iterator[dict[str, float]]:
-    """Yield the records at the beginning of a log, each as numbers by name.
+    """Yield the records at the beginning of a training log, each as a dictionary of numbers by name.
 
     Args:
         path: JSON lines, a JSON list of records or what has one as `log_history`, CSV with a header, words and numbers

@@ -1,4 +1,4 @@
-"""Logged gradient norms of single matrices, by layer and role, compared with theory's or a module's."""
+"""Logged gradient norms of single matrices, compared with predicted norms or with a module's own norms."""
 
 import math
 import re
@@ -41,7 +41,7 @@ _SHOWN = 8
 
 
 def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
-    """Return the layer (from 0) and the roles of a parameter; None if it is not a matrix of a layer.
+    """Return the layer (from 0) and the matrices that a parameter's name means; None if they are in no layer.
 
     A logger's prefix up to a slash and the suffixes `.grad` and `/norm` are ignored. The first number is the layer, and
     the last word is the role.
@@ -71,7 +71,7 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
 def compare_with_theory(
     parameters: Mapping[str, float], squares: Mapping[str, Array]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Compare logged norms with theory's by layer and role, and list names that match no matrix.
+    """Compare logged with predicted gradient norms by layer and matrix; also list names that match no matrix.
 
     Names with invalid norms come first. If some names contain `grad`, other names belong to other quantities, such as
     weights.
@@ -99,7 +99,7 @@ def compare_with_theory(
 
 
 def compare_with_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
-    """Compare logged norms with those of a module's own batch, and list names that match no matrix.
+    """Compare logged gradient norms with a module's own on one batch; also list names that match no matrix.
 
     Args:
         parameters: logged norms by names that contain the module's own name of the parameter.
@@ -145,7 +145,7 @@ def _holds(name: str, parameter: str) -> bool:
 
 
 def patterns_of(names: Iterable[str]) -> list[str]:
-    """Merge names that differ only in the layer's number into one, with a star and their count.
+    """Merge parameter names that differ only in the number of the layer into one name with a star, and count them.
 
     >>> patterns_of(["h.0.ln_1.bias", "h.1.ln_1.bias", "h.1.rotary.weight"])
     ['h.*.ln_1.bias (2)', 'h.1.rotary.weight']
@@ -162,20 +162,20 @@ def patterns_of(names: Iterable[str]) -> list[str]:
 
 
 def names_line(names: Iterable[str]) -> str:
-    """List names, merged by `patterns_of`, and cut a long list."""
+    """Return a line of text with parameter names; equal names of several layers are merged, and a long list is cut."""
     patterns = patterns_of(names)
     return ", ".join(patterns[:_SHOWN]) + ", ..." * (len(patterns) > _SHOWN)
 
 
 def furthest(table: pd.DataFrame) -> tuple[int, float]:
-    """Return the row whose ratio differs most from the median ratio, and by what factor."""
+    """Return the row of the matrix whose ratio logged / predicted is furthest from the median, and by which factor."""
     middle = float(np.exp(np.log(table["ratio"]).median()))
     row = int((np.log(table["ratio"]) - np.log(middle)).abs().idxmax())
     return row, float(table.loc[row, "ratio"]) / middle
 
 
 def far_lines(table: pd.DataFrame, fine: str) -> list[str]:
-    """Report a matrix whose ratio is not within a factor `FAR` of the median, although loss and total norm agree.
+    """Report a matrix with an unusual gradient norm although the loss and the total gradient norm agree with theory.
 
     Args:
         table: table of `compare_with_theory`.
@@ -200,7 +200,7 @@ def _called(role: str) -> str:
 
 
 def layer_lines(table: pd.DataFrame, unmatched: list[str], beside: str = "theory") -> list[str]:
-    """Report the matrix whose ratio logged / predicted is furthest from the median, and each role's range of ratios.
+    """Report the ratio logged / predicted norm for every kind of matrix, and the matrix furthest from the median ratio.
 
     Each role's line ends with the names that were read as this role.
 

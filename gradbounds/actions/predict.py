@@ -1,4 +1,4 @@
-"""The command `gradbounds predict`: gradients of one network by layer, in theory and in samples."""
+"""The command `gradbounds predict`: the gradients of one network layer by layer, predicted and sampled."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from gradbounds.described_network import Description, variants
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
+    growth_by_layer,
     layer_lines,
     matrix_name,
     network_lines,
@@ -59,7 +60,7 @@ def predict_stack(
     patterns: int | None, max_time: str | None, memory: str | None = None, every_layer: bool = False,
     further: bool = True, tables: bool = True, coarse: bool = False,
 ) -> Result:  # fmt: skip
-    """Predict one network's gradients by layer, with samples and compared networks on request.
+    """Predict the gradients of one network layer by layer; on request, sample networks and compare with other networks.
 
     Without `further`, exponents and the change that evens out the layers are omitted. Without `tables`, the tables of
     layers are omitted if theory has a rule and nothing is sampled. `coarse` is the argument of `theory.predict`.
@@ -138,7 +139,7 @@ def predict_plan(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str] = (), draws: int | None = None,
     patterns: int | None, max_time: str | None, memory: str | None = None,
 ) -> Result:  # fmt: skip
-    """Estimate the cost of theory for a network at each sequence length, and for the compared networks.
+    """Estimate the time and memory of a network's predictions, at every sequence length and for the compared networks.
 
     At most one small batch is predicted for timing, of the network that takes longest.
 
@@ -186,12 +187,12 @@ def _pace(stacks: Sequence[Stack], patterns: int | None, budget: Budget) -> floa
 
 
 def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
-    """Describe how theory compares with a published model's own code if these fields were changed; "" if unmeasured."""
+    """Describe how predictions for a published model agree with its own code, if measured; "" otherwise."""
     return compared(model_type(notes), stack, frozenset(given)) if drawn_by(notes) == HUGGING_FACE else ""
 
 
 def predicted(chosen: Way) -> Prediction:
-    """Predict the network, and report any cheaper method before it starts."""
+    """Predict a network; if a cheaper method than the requested one is used, report it before it starts."""
     cost = chosen.measured
     if chosen.said and cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
@@ -206,7 +207,7 @@ def _table_lines(
     """Return the printed tables of layers, with the exponents and Theorem 1."""
     return [
         *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence), *_sampled_ends(samples),
-        *_exponent_lines(slopes), *_bound_line(stack, table),
+        *_exponent_lines(slopes, explodes=growth_by_layer(table) is not None), *_bound_line(stack, table),
     ]  # fmt: skip
 
 
@@ -273,7 +274,8 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
     ]
 
 
-def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
+def _exponent_lines(slopes: pd.DataFrame | None, *, explodes: bool) -> list[str]:
+    """State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially."""
     if slopes is None:
         return []
     lines = []
@@ -284,7 +286,7 @@ def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
                 f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
                 for name, value, sem in rows[["quantity", *of_layer]].dropna().itertuples(index=False)
             ]
-            if numbers:
+            if numbers and not (explodes and (field, layer) == ("depth", "first")):
                 lines.append(
                     f"Exponent in {symbol} of the {layer} layer's gradient norms, from this {field} to twice it: "
                     f"{', '.join(numbers)}."

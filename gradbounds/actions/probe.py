@@ -1,4 +1,4 @@
-"""The command `gradbounds probe`: the printed and written report on a module."""
+"""The command `gradbounds probe`: a printed report on a module, and the files that it writes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ __all__ = ["probed"]
 def probed(
     factory: str, given: dict[str, Any], out: Path | None, logged: Path | None, logged_as: Sequence[str]
 ) -> Result:
-    """Measure and judge the modules of a factory, and write the measurements into a folder.
+    """Probe the modules that a function makes, report their faults, and write the measurements into a folder.
 
     Args:
         factory: name of the factory.
@@ -42,7 +42,7 @@ def probed(
 
 
 def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
-    """Read gradient norms of single parameters from a training log or an export.
+    """Read the gradient norms of single parameters from a training log or from an exported table.
 
     Args:
         logged: path of the log.
@@ -64,7 +64,7 @@ def logged_norms(logged: Path, logged_as: Sequence[str]) -> Reading:
 
 
 def report_result(found: ProbeReport, out: Path | None, norms: Reading | None = None) -> Result:
-    """Return a probe's report with tables and figure; save measurements and the file for `--against` in a folder.
+    """Return the report of a probe with tables and a figure, and write its measurements into a folder.
 
     Args:
         found: report of the probe.

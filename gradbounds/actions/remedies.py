@@ -1,15 +1,16 @@
-"""The single change of a field that best evens out a network's gradients over the layers, by theory."""
+"""The search for the one changed field that makes a network's gradients most equal over the layers, by theory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import layer_table
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
-from gradbounds.network_text import UNEVEN, first_over_last, profiles
+from gradbounds.network_text import UNEVEN, first_over_last
 from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack
@@ -31,40 +32,34 @@ _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of one field that makes the layers' gradients more alike.
+    """A change of one field of a network that makes the gradients of its layers more equal.
 
     Attributes:
         words: description of the change.
         values: the changed field and its value.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
-        first, last: smallest and largest ratio of that layer's norms, after / before the change, over its matrices.
+        losses: losses before and after the change, and the standard error of the latter.
     """
 
     words: str
     values: Mapping[str, Any]
     first_over_last: float
-    first: tuple[float, float]
-    last: tuple[float, float]
+    losses: tuple[float, ...] = ()
 
     def line(self) -> str:
-        """Describe the change, with the words that `--compare` takes."""
+        """Describe the change of a field in one line, in the form that the flag `--compare` takes."""
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
         return (
-            f"- {head}.\n  The first and the last layer then differ by a factor of at most "
-            f"{self.first_over_last:.1f}. Their norms are "
-            f"{range_text(self.first)} and {range_text(self.last)} times the current norms."
+            f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
         )
 
 
-def range_text(ends: tuple[float, float]) -> str:
-    """Write a range to two digits, such as "0.012 to 0.34", or one number if both ends are equal."""
-    return " to ".join(dict.fromkeys(f"{end:.2g}" for end in ends))
-
-
 def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
-    """Return the first change that evens out the layers, or else the best one, and the line that describes it.
+    """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
+
+    The second result is the line of text that describes the change.
 
     If the layers differ by less than a factor of 1.5, there is no line. A change counts only if it at least halves the
     logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too long.
@@ -88,7 +83,9 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_table(chosen.predicted(), None)
-            change = Remedy(words, values, _furthest(changed), *_times(table, changed))
+            before, after = (each[each["quantity"] == "loss"].iloc[0] for each in (table, changed))
+            losses = float(before["predicted"]), float(after["predicted"]), float(np.nan_to_num(after["predicted_sem"]))
+            change = Remedy(words, values, _furthest(changed), losses)
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
             if change.first_over_last < _EVEN:
@@ -132,14 +129,6 @@ def _furthest(table: pd.DataFrame) -> float:
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
 
 
-def _times(table: pd.DataFrame, changed: pd.DataFrame) -> tuple[tuple[float, float], ...]:
-    """Return the smallest and the largest ratio of norms after / before a change, in the first and the last layer."""
-    before, after = (profiles(each, "predicted") for each in (table, changed))
-    names = [name for name in first_over_last(table) if name in first_over_last(changed)]
-    ratios = [[float(after[name][layer] / before[name][layer]) for name in names] for layer in (0, -1)]
-    return tuple((min(each, default=1.0), max(each, default=1.0)) for each in ratios)
-
-
 def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes of one field: those that alter the network least come first, and likely before unlikely ones."""
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
@@ -152,7 +141,7 @@ def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str,
         words = f"embeddings of standard deviation {larger:g}"
         if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too
             times = larger / stack.embedding_scale
-            words = f"the embedding's output times {times:.3g}, its tied matrix unchanged"
+            words = f"embedding's output times {times:.3g}, its tied matrix unchanged"
         yield words, {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}

@@ -1,4 +1,4 @@
-"""The samples of run folders, and differences between two runs."""
+"""The samples in the folders of runs, and the differences between two runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ _SHOWN = 30
 
 
 def judged_samples(run: Run) -> list[Samples]:
-    """Return the cells of a run with at least two draws, which a standard error needs.
+    """Return the samples of a run for every configuration with at least two networks, which a standard error requires.
 
     Raises:
         ValueError: no cell has two draws.
@@ -32,7 +32,7 @@ def judged_samples(run: Run) -> list[Samples]:
 
 
 def diff(first: Path, second: Path) -> Result:
-    """Report the differences between two runs, or between two saved probes.
+    """Report the differences between two runs, or between two stored reports of `gradbounds probe`.
 
     Returns:
         For runs, the table `numbers`: a row for every quantity and layer of the networks in both runs.

@@ -1,10 +1,10 @@
-"""The views `gradbounds verify --source` and `--claims`: statements of a file, sampled, predicted and judged."""
+"""The views `gradbounds verify --source` and `--claims`: predict, sample and judge the claims in a file."""
 
 import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,19 @@ CLAIMS_RUN = "verify claims"
 
 
 def verify_claims(
-    claims: Sequence[Claim] | Path | str, out: Path | str, *, workers: int = 1, max_time: str | None = None
+    claims: Sequence[Claim] | Path | str,
+    out: Path | str,
+    *,
+    draws: int | None = None,
+    workers: int = 1,
+    max_time: str | None = None,
 ) -> Result:
-    """Predict, sample and judge claims, each by the decision rule of its kind.
+    """Predict, sample and judge a list of claims; each kind of claim has its own rule of decision.
 
     Args:
         claims: claims, or a file of claims.
-        out: folder of the run; earlier samples in it are kept and continued.
+        out: folder of the run; samples of earlier claims in it are kept, and reused for the same networks.
+        draws: number of random networks of each kind; None for the number of each claim.
         workers: number of sampling processes.
         max_time: limit on the estimated time of sampling; 20 minutes if None.
 
@@ -52,6 +58,7 @@ def verify_claims(
         ValueError: a statement cannot be judged, or sampling would take longer.
     """
     listed = [*read_claims(claims).values()] if isinstance(claims, Path | str) else list(claims)
+    listed = listed if draws is None else [replace(claim, draws=draws) for claim in listed]
     judged = [claim for claim in listed if claim.quantity and not claim.unjudged]
     wanted: dict[tuple[Network, int], int] = defaultdict(int)
     for claim in judged:
@@ -69,16 +76,6 @@ def verify_claims(
     verdicts = [_verdict(each, numbers, theory) for claim in judged for each in variants(claim)]
     if verdicts:
         write_whole(Path(out) / "verdicts.json", results(verdicts, [], session()["command"]).encode())
-    committed = [v for known in field_results().values() for v in known.verdicts]
-    changes = [
-        f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
-        for now, old in changed_verdicts(verdicts, committed)
-    ]
-    differ = [
-        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
-        for v in verdicts
-        if v.agreement == "differs"
-    ]
     left = [
         f"{claim.id} is not judged: {claim.unjudged or 'it has no quantity'}."
         for claim in listed
@@ -90,12 +87,26 @@ def verify_claims(
     ]
     return Result(
         about=f"verdicts on {len(judged)} claims", verdicts=verdicts, below=["", *remarks, *left],
-        differences=[*differ, *changes],
+        differences=_differences(verdicts),
     )  # fmt: skip
 
 
+def _differences(verdicts: Sequence[Verdict]) -> list[str]:
+    committed = [v for known in field_results().values() for v in known.verdicts]
+    differ = [
+        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
+        for v in verdicts
+        if v.agreement == "differs"
+    ]
+    changes = [
+        f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
+        for now, old in changed_verdicts(verdicts, committed)
+    ]
+    return [*differ, *changes]
+
+
 def about_verdict(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
-    """Return remarks on a claim; if it fails, also the part that its derivation leaves out, and the correction."""
+    """Return the remarks on a claim as lines of text; for a claim that fails, also its gap and its correction."""
     fails = any(v.claim == claim.id and v.verdict == "fails" for v in verdicts)
     lines = [f"{claim.id} leaves out: {claim.left_out}"] if fails and claim.left_out else []
     lines += [f"{claim.id} corrected: {claim.corrected}"] if fails and claim.corrected else []
@@ -129,7 +140,8 @@ def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int)
     if plain:
         every = [Cell(network.stack) for network, _ in plain]
         cells = {cell.name: cell for cell in every}
-        run = Run.create(out, manifest(CLAIMS_RUN, [*cells.values()], draws=2, seed=0))
+        # The request is the same for all claims, so that an edited file continues the folder.
+        run = Run.create(out, manifest(CLAIMS_RUN, [], draws=2, seed=0) | {"cells": len(cells)})
         for seed in sorted({seed for _, seed in plain}):
             draws = {Cell(n.stack).name: count for (n, at), count in plain.items() if at == seed}
             with progress() as on_block:
@@ -164,7 +176,7 @@ def _steps(network: Network, seed: int, draws: int, folder: Path) -> Means:
 
 
 def verify_source(name: str, out: Path | None, *, workers: int = 1, max_time: str | None = None) -> Result:
-    """Judge the claims of one source that ships with gradbounds, or of all sources.
+    """Judge the claims of one paper that ships with gradbounds, or of all such papers.
 
     Raises:
         ValueError: there is no such source, or as in `verify_claims`.

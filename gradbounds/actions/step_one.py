@@ -1,4 +1,4 @@
-"""A hook for a training loop and a callback for Trainer that print theory's step 1 next to the run's."""
+"""A hook for a training loop, and a callback for transformers' Trainer: both print the prediction of step 1."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class StepOne:
-    """A prediction of step 1 that prints itself next to the first loss and gradient norm of a run.
+    """A prediction of step 1, which prints itself next to the first loss and gradient norm of a training run.
 
     Attributes:
         line: the predicted loss and gradient norm, with the standard deviation of one run.
@@ -99,7 +99,7 @@ def _number(value: Any) -> float:
 def step_one_callback(
     *, batch: int | None = None, show: Callable[[str], Any] = print, **options: Any
 ) -> "TrainerCallback":
-    """Return a callback for transformers' Trainer that prints theory's line next to the run's at step 1.
+    """Return a callback for transformers' Trainer that prints the predicted and the actual step 1.
 
     The model's configuration is read when training begins. Trainer logs step 1 with `logging_first_step=True`.
 
@@ -117,12 +117,12 @@ def step_one_callback(
         raise ImportError(f"transformers must be installed: pip install 'gradbounds[models]' ({error})") from error
 
     class StepOneCallback(TrainerCallback):
-        """The Trainer callback; an error in the prediction is reported and does not stop the training."""
+        """A Trainer callback that prints the prediction of step 1; an error in it does not stop the training."""
 
         first: StepOne | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-            """Predict step 1 of the fresh weights, in the first process only."""
+            """Predict step 1 when training begins, in the first process only."""
             if not state.is_world_process_zero or state.global_step > 0:
                 return
             sequences = batch or args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -132,7 +132,7 @@ def step_one_callback(
                 show(f"gradbounds does not predict step 1: {error}")
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
-            """Print both lines at step 1, or the setting that keeps step 1 out of the log."""
+            """Print the predicted and the actual step 1, or the setting that keeps step 1 out of the log."""
             if self.first is None or not logs or "loss" not in logs:
                 return
             if state.global_step == 1:

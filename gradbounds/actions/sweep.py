@@ -1,4 +1,4 @@
-"""Sample a recipe into a run folder, or estimate the cost of sampling it (`gradbounds sweep`)."""
+"""The command `gradbounds sweep`: sample networks into a run folder, or estimate the cost of sampling them."""
 
 import shlex
 import shutil
@@ -17,7 +17,7 @@ from simulate.runs.sweep import begin, check_sweep, sample_into
 
 
 def cells_of(recipe: Recipe) -> list[Cell]:
-    """Return the configurations (`gb.Cell`) that a recipe describes.
+    """Return the configurations, as `gb.Cell` objects, that the recipe of a sweep describes.
 
     Raises:
         ValueError: a grid, the text, or a sampling option is invalid.
@@ -32,7 +32,7 @@ def cells_of(recipe: Recipe) -> list[Cell]:
 
 
 def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> Result:
-    """Sample a recipe's networks into a run folder, or continue a run."""
+    """Sample the networks of a recipe into the folder of a run, which may be a run to continue."""
     cells = cells_of(recipe)
     run = begin(
         cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, resume=resume,
@@ -52,7 +52,7 @@ def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *,
 
 
 def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
-    """Estimate time, memory and disk of a sweep by a calibration on this machine; nothing is written."""
+    """Estimate the time, memory and disk space of a sweep by a short measurement, and write nothing."""
     cells = cells_of(recipe)
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     workers = execution.workers

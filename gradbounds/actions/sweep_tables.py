@@ -1,4 +1,4 @@
-"""The presets `compare` and `relax` of `gradbounds sweep`, which end with a table and a figure."""
+"""The presets `compare` and `relax` of `gradbounds sweep`, which print a table and draw a figure at the end."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -48,7 +48,7 @@ def compare(
     grid: Mapping[str, Any] | None = None, *, draws: int = 128, seed: int = 0, workers: int = 1,
     out: Path | None = None, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Compare placements of LayerNorm by sampling: exponents in the depth, and profiles over the layers.
+    """Compare placements of LayerNorm by sampling networks: exponents in the depth, and gradient norms over the layers.
 
     Args:
         grid: values of fields, as in a sweep's file: several placements and depths, and one value of any other field;
@@ -138,7 +138,7 @@ def relax(
     grid: Mapping[str, Sequence[Any]] | None = None, *, out: Path | None = None, along: str = "",
     values: Sequence[Any] = (), draws: int = 64, seed: int = 0, workers: int = 1, plan: bool = False,
 ) -> Result:  # fmt: skip
-    """Sample networks over widths and depths with each of the paper's assumptions dropped.
+    """Sample networks at several widths and depths, each without one of the paper's assumptions.
 
     Args:
         grid: several widths and depths, and at most one value of every other field, of the base network; the base has
@@ -226,9 +226,10 @@ def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
 def relaxation_grids(
     base: Stack, sizes: Mapping[str, Sequence[int]], steps: Steps
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a grid over widths and a grid over depths for every changed network, and lines on those left out.
+    """Return two grids for every changed network, over widths and over depths.
 
-    Networks that theory cannot predict are left out, with the reason.
+    Networks that theory cannot predict are left out. The second result has one line of text for each of them, with the
+    reason.
     """
     grids, left_out = [], []
     for name, fields in steps.items():
@@ -252,7 +253,7 @@ _ENDS = ("", "_sem", "_predicted")
 
 
 def relaxation_lines(table: pd.DataFrame) -> list[str]:
-    """Format the table: measured value ± standard error, with theory in parentheses."""
+    """Return the table of dropped assumptions as text: measured value ± standard error, prediction in parentheses."""
     numbers = {"effect": "last dL/dW2, times", "width": "exponent in d", "depth": "exponent in L"}
     numbers |= {"profile": "first / last layer"}
     lines = []

@@ -1,4 +1,4 @@
-"""The commands `gradbounds verify` and `check`: verdicts of a run, the committed verdicts, and a report."""
+"""The commands `gradbounds verify` and `check`: judge the samples of a run, and compare with stored verdicts."""
 
 import os
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _REASONS = 5
 
 
 def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None) -> Result:
-    """Sample the default experiment, judge every claim, and save data, figures and an HTML report in a folder.
+    """Sample the default experiment, judge all claims, and write data, figures and an HTML report into a folder.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -84,7 +84,7 @@ def _command(draws: int, seed: int, text: Path | None) -> str:
 
 
 def check(run: Run | Path | str, *, layers: bool = False) -> Result:
-    """Return every verdict that a run can give, and the comparison of theory with samples.
+    """Return all verdicts that a run allows, and a comparison of its samples with theory.
 
     Args:
         run: a run or its folder.

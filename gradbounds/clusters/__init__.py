@@ -1,1 +1,1 @@
-"""Dask clusters, given by an address or the name of a batch queue."""
+"""Dask clusters that sample networks, given by their address or by the name of a batch queue."""

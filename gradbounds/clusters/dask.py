@@ -1,4 +1,4 @@
-"""A Dask cluster that samples the blocks of a sweep: a running one, or jobs of a batch queue."""
+"""A Dask cluster that samples the networks of a sweep: a running cluster, or jobs of a batch queue."""
 
 import logging
 import signal
@@ -29,20 +29,20 @@ QUEUES = {
 
 
 class Errors(logging.Handler):
-    """A log handler that keeps the logged exceptions."""
+    """A log handler that stores the exceptions it receives."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.seen: list[BaseException] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the exception of a log record, if it has one."""
+        """Store the exception of a log message, if the message has one."""
         if record.exc_info and record.exc_info[1] is not None:
             self.seen.append(record.exc_info[1])
 
 
 def silence_dask() -> Errors:
-    """Keep Dask's log messages and tracebacks off the terminal; the errors are reported in one line.
+    """Keep Dask's own messages off the terminal; an error is reported in one line instead.
 
     This lasts for the rest of the process, because Dask logs errors of connections after they were closed.
 
@@ -64,7 +64,7 @@ def silence_dask() -> Errors:
 
 @contextmanager
 def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """Yield an executor over the workers of a running scheduler, and the number of workers to keep busy.
+    """Yield an executor that runs tasks on a Dask cluster, and the number of its workers.
 
     The blocks of workers that die are sampled again by others. Workers may join and leave.
 
@@ -97,7 +97,7 @@ def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
 
 @contextmanager
 def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """Yield the executor of a Dask client like `dask_pool`; the client is closed at the end.
+    """Yield an executor that runs tasks through a Dask client, which is closed at the end.
 
     Raises:
         ValueError: it has no workers, their versions are others, or the scheduler went away.
@@ -133,7 +133,7 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
 
 @contextmanager
 def queue_pool(name: str, *, jobs: int, gpu: bool) -> Iterator[tuple[Executor, int]]:
-    """Yield an executor over jobs of a batch queue, with the options of dask-jobqueue's YAML files.
+    """Yield an executor that runs tasks in jobs of a batch queue, configured by dask-jobqueue's YAML files.
 
     Args:
         name: a key of `QUEUES`.
@@ -193,13 +193,13 @@ def _handlers_kept() -> Iterator[None]:
 
 
 class SameVersions(Executor):
-    """An executor that requires all workers, also later ones, to have this process's package versions."""
+    """An executor whose tasks fail on workers with other versions of packages than this process."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Submit a call to workers with the same package versions."""
+        """Submit a function call to the workers; a worker checks its versions of packages before the call."""
         return self._pool.submit(_with_versions, versions(), fn, *args, **kwargs)
 
 
@@ -215,7 +215,7 @@ def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: 
 
 
 def versions() -> dict[str, str]:
-    """Return this process's package versions, which all workers must have.
+    """Return the versions of the packages in this process, which all workers must have.
 
     Raises:
         ImportError: another module shadows a package of gradbounds where this process was started.

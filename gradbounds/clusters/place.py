@@ -1,4 +1,4 @@
-"""The place where blocks are sampled: local processes, or the workers of a cluster."""
+"""The choice of the machines that sample networks: local processes, or the workers of a cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _CLUSTER_TASK = 0.2
 def executing(
     ours: Execution, *, device: str, dask: str | None = None, task_seconds: float | None = None
 ) -> Iterator[Execution]:
-    """Yield an execution on the workers of a Dask cluster if one is named, else the local one.
+    """Yield an object that runs tasks: on the workers of a Dask cluster if one is named, else in local processes.
 
     Args:
         ours: the execution without Dask; its workers are the largest number of jobs of a queue.

@@ -1,4 +1,4 @@
-"""The commands as dataclasses of their flags, one module for each; none of them loads torch."""
+"""The definitions of the commands: one dataclass for each command, with its flags as fields."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The flags of `gradbounds claims`."""
+"""The command-line flags of `gradbounds claims`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class Claims(WithJson):
     all: Annotated[bool, optional("print every step and every row; requires a claim", None)] = False
 
     def run(self) -> "Result":
-        """List the statements, or explain one.
+        """List all statements of papers with their verdicts, or explain one statement.
 
         Raises:
             ValueError: the claim is unknown, none of its source's figures was read, or `all` is set without a claim.

@@ -1,4 +1,4 @@
-"""Examples of every command, printed at the end of its help; the test suite parses each."""
+"""Examples of every command, which are printed at the end of the command's help."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("gradbounds verify", "gradbounds verify --out runs/mine --draws 512 --workers 2"),

@@ -1,4 +1,4 @@
-"""The flags of `gradbounds explore`."""
+"""The command-line flags of `gradbounds explore`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class Explore:
     ] = None
 
     def run(self) -> int:
-        """Serve until Ctrl-C, or write the file or the notebooks.
+        """Serve the interactive page until Ctrl-C is pressed, or write the page or the notebooks into files.
 
         Raises:
             ValueError: the port is not to be had, the folder holds no samples, or the file cannot be written.

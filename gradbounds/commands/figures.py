@@ -1,4 +1,4 @@
-"""The flags of `gradbounds figures`."""
+"""The command-line flags of `gradbounds figures`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ class Figures:
     out: Annotated[Path | None, optional("folder for the figures", "DIR", default="RUN/figures")] = None
 
     def run(self) -> int:
-        """Draw the figures and return the exit code."""
+        """Draw the figures of a run, and return the exit code of the program."""
         check_sampled(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.figures import draw
 

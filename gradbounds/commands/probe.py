@@ -1,4 +1,4 @@
-"""The flags of `gradbounds probe`."""
+"""The command-line flags of `gradbounds probe`."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -65,7 +65,7 @@ class Probe(WithJson):
     strict: Annotated[bool, optional("exit with code 1 on an alarm", None)] = False
 
     def run(self) -> "Result":
-        """Probe the module and return the report.
+        """Probe a module and return the report on its faults.
 
         Raises:
             ValueError: a flag does not apply to this use of `probe`.

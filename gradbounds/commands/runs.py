@@ -1,4 +1,4 @@
-"""The flags of `gradbounds runs`."""
+"""The command-line flags of `gradbounds runs`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ class Runs(WithJson):
     folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or folder of runs")] = Path("runs")
 
     def run(self) -> "Result":
-        """List the runs of the folder, or show the cells of one run."""
+        """List the runs of a folder, or list the configurations of one run."""
         from gradbounds.run_inspection import show
 
         return show(self.folder)

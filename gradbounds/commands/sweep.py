@@ -1,4 +1,4 @@
-"""The flags of `gradbounds sweep`."""
+"""The command-line flags of `gradbounds sweep`."""
 
 from collections import deque
 from contextlib import AbstractContextManager
@@ -127,7 +127,7 @@ class Sweep(ModelFlags):
     dry_run: Annotated[bool, optional("only print the number of cells and networks, time, RAM and disk", None)] = False
 
     def run(self) -> "Result":
-        """Run the sweep, or print its cost.
+        """Run the sweep that the flags describe, or print an estimate of its cost.
 
         Raises:
             ValueError: no output folder, flags that cannot be combined, or an invalid recipe.
@@ -182,7 +182,7 @@ class Sweep(ModelFlags):
         return executing(ours, device=device, dask=self.dask, task_seconds=self.task_seconds)
 
     def recipe(self) -> Recipe:
-        """Return the sweep that file, preset and flags describe together.
+        """Return the sweep that a file, a preset and the flags describe together.
 
         Raises:
             ValueError: they contradict each other, or a value is invalid.

@@ -1,4 +1,4 @@
-"""The flags of `gradbounds verify` and `gradbounds check`."""
+"""The command-line flags of `gradbounds verify` and `gradbounds check`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _BY_CLAIM = ", because every statement sets its own."
 _OF_STATEMENTS = {
     "source": (("draws", "seed", "text", "claims"), _BY_CLAIM),
-    "claims": (("draws", "seed", "text"), _BY_CLAIM),
+    "claims": (("seed", "text"), _BY_CLAIM),
 }
 """The flags of `verify` that cannot be combined, with the reason."""
 
@@ -28,22 +28,29 @@ class Verify(WithJson):
     """
 
     out: Annotated[
-        Path | None, optional("folder of the run; an earlier run there is replaced", "PATH", default="runs/verify")
+        Path | None,
+        optional(
+            "folder of the run; an earlier one is replaced, or its draws reused with --source or --claims",
+            "PATH",
+            default="runs/verify, runs/claims-NAME or runs/claims",
+        ),
     ] = None
     source: Annotated[
         str | None, optional("paper with the statements to judge, or all; `gradbounds claims` lists the names", "NAME")
     ] = None
     claims: Annotated[Path | None, optional("TOML file with the statements to judge", "FILE")] = None
     max_time: Annotated[str | None, optional("limit on the estimated time of sampling", "TIME", default="20m")] = None
-    draws: Annotated[int | None, optional("random networks per cell", "N", "as in the committed run")] = None
+    draws: Annotated[
+        int | None, optional("random networks per cell, or per network of --claims", "N", "as committed, or in FILE")
+    ] = None
     seed: Annotated[int | None, optional("root seed", "N", "as in the committed run")] = None
     text: Annotated[
         Path | None, optional("text file for the networks with real input", "FILE", "an included story")
     ] = None
-    workers: Annotated[int | None, optional("number of processes", "N", "one per core")] = None
+    workers: Annotated[int | None, optional("number of processes", "N", "one per core; 1 for statements")] = None
 
     def run(self) -> "Result":
-        """Sample and judge the experiment or the claims, and return the verdicts.
+        """Sample the default experiment or a file's claims, and return the verdicts.
 
         Raises:
             ValueError: flags exclude each other, or a file is ill-formed.
@@ -54,7 +61,7 @@ class Verify(WithJson):
 
             how: dict[str, Any] = {"workers": self.workers or 1, "max_time": self.max_time}
             if self.claims is not None:
-                return verify_claims(self.claims, self.out or Path("runs/claims"), **how)
+                return verify_claims(self.claims, self.out or Path("runs/claims"), draws=self.draws, **how)
             return verify_source(str(self.source), self.out, **how)
         if self.max_time is not None:
             raise ValueError(f"max_time requires source or claims, got {self.max_time!r} without them.")
@@ -92,7 +99,7 @@ class Check(WithJson):
     ] = False
 
     def run(self) -> "Result":
-        """Judge a run's samples and return the verdicts, or the differences between two runs.
+        """Judge the samples of a run and return its verdicts, or the differences between two runs.
 
         Raises:
             ValueError: there is no run, or flags exclude each other.

@@ -1,1 +1,1 @@
-"""The interactive page: served on this machine, or one file that contains its answers."""
+"""The interactive page, served by a local server or written as one file with all its answers."""

@@ -1,4 +1,4 @@
-"""The answers to the page's questions: the results of `gradbounds predict`, as data."""
+"""The answers to the questions of the interactive page: the results of `gradbounds predict`, as data."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -57,12 +57,12 @@ _FEWER = 8
 
 
 class NobodyWaitsError(Exception):
-    """An error: the browser closed the connection before the answer was complete."""
+    """An error: the browser closed its connection while the server still computed the answer."""
 
 
 @by_estimates()
 def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Return the answer to a question of the page as a dict.
+    """Return the answer to a question of the interactive page, as a dictionary.
 
     Args:
         kind: kind of the question: "predict", "lines", "batch", "first_step", "depth", "width" or "compare".
@@ -84,7 +84,9 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
 
 @by_estimates()
 def seconds_of_answer(kind: str, asked: Any) -> float:
-    """Estimate an answer's seconds on one core; 0 if it is refused or checks in between whether it is wanted.
+    """Estimate how many seconds on one core the answer to a question takes.
+
+    The result is 0 if the question is refused, or if the computation itself checks whether the answer is still wanted.
 
     Raises:
         ValueError: the question cannot be read.

@@ -1,4 +1,4 @@
-"""Answers in a separate process, which ends when nobody waits or its time is over."""
+"""Answers that a separate process computes; the process is ended if nobody waits for it or its time is over."""
 
 import multiprocessing
 import time
@@ -19,7 +19,7 @@ _EVERY = 0.1
 def answer_apart(
     kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float | None = None
 ) -> dict[str, Any]:
-    """Answer a question in a separate process, which is killed when the answer is unwanted or too slow.
+    """Answer a question of the page in a separate process, which is killed if it is too slow or no longer needed.
 
     Raises:
         ValueError: what is wrong with the question, or that there was no time for it.
@@ -32,7 +32,7 @@ def answer_apart(
 def answers_apart(
     kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float | None = None
 ) -> Generator[dict[str, Any], None, None]:
-    """Yield the answers to a question from a separate process; a sampling question has one for each block.
+    """Yield the answers to a question of the page from a separate process; sampling yields one answer per block.
 
     Yields:
         One answer, or several.

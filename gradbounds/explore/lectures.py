@@ -1,4 +1,4 @@
-"""The two lectures and their answers, as Jupyter notebooks."""
+"""The exercises of the documentation's two lectures, and their answers, as Jupyter notebooks."""
 
 import json
 import re
@@ -18,7 +18,7 @@ NAMES = (
 
 
 def notebook(script: str) -> str:
-    """Turn a script of the gallery into the JSON of a Jupyter notebook.
+    """Convert a Python script of the documentation into the JSON text of a Jupyter notebook.
 
     Args:
         script: its text: a docstring, then cells that begin with `# %%`, comments first.
@@ -41,7 +41,7 @@ def notebook(script: str) -> str:
 
 
 def write_lectures(folder: Path) -> int:
-    """Write the notebooks into a folder, which is created if needed, and print their names."""
+    """Write the lectures' notebooks into a folder, and print the names of the files."""
     source = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
     folder.mkdir(parents=True, exist_ok=True)
     for name in NAMES:

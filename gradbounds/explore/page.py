@@ -1,4 +1,4 @@
-"""The page as one text with styles, scripts and data inside, which loads nothing else."""
+"""The interactive page as one HTML text that contains its styles, scripts and data."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ _OF_A_TABLE = "NAME"
 
 
 def page(answers: Mapping[str, Any] | None = None, *, run: dict[str, Any] | None = None, links: bool = False) -> str:
-    """Return the HTML of the page.
+    """Return the HTML text of the interactive page.
 
     Args:
         answers: answers of a page without a server; None for a served page, which contains the shipped answers.

@@ -1,4 +1,6 @@
-"""Answers for a page without a server: published models, networks near the paper's, and changed fields.
+"""The precomputed answers of a page without a server.
+
+They cover published models, networks near the paper's, and single changed fields.
 
 Numbers of tables have five digits, which is within 0.1%; what has no answer has the message that says why.
 """
@@ -62,7 +64,7 @@ def answers(
     models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
     placements: Sequence[str] = tuple(COMPOSITIONS), *, gated: Sequence[str] = GATED, choices: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compute the answers of a page without a server, by the page's names of questions.
+    """Compute all answers of a page without a server, as a dictionary by the page's names of the questions.
 
     Args:
         models: published ones.
@@ -115,7 +117,7 @@ def _estimate(kind: str, question: Mapping[str, Any]) -> float:
 
 
 def name_of(kind: str, question: Mapping[str, Any]) -> str:
-    """Return a question's name in the page: its values that differ from the defaults, in order."""
+    """Return the name that the page gives a question: its values that differ from the defaults, in a fixed order."""
     params = {name: question[name] for name in ("like", "batch", "zipf") if name in question}
     if "config" in question:
         params["config"] = one_text(question["config"])

@@ -1,4 +1,4 @@
-"""Answers that ship with the package, so that the page shows its first picture at once."""
+"""The answers that ship with the package, so that the interactive page shows its first picture at once."""
 
 import gzip
 import json
@@ -17,6 +17,6 @@ _NONE: Mapping[str, Any] = {"about": "nothing: its answers are of another versio
 
 @cache
 def prepared() -> Mapping[str, Any]:
-    """Return the shipped answers, or none if another version of the package made them."""
+    """Return the answers that ship with the package, or none if another version of the package computed them."""
     kept = json.loads(gzip.decompress(FILE.read_bytes()))
     return kept if kept.pop("version") == __version__ else _NONE

@@ -1,4 +1,4 @@
-"""First lines of public training logs with known networks, from `checks/data/public_runs.toml`."""
+"""The first steps in public training logs whose networks are known, from `checks/data/public_runs.toml`."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def public_runs() -> Iterator[dict[str, Any]]:
-    """Yield the printed first line of each public training log, and the question that describes its network.
+    """Yield the printed first line of each public training log, and the page's question about its network.
 
     Yields:
         name, source, date, note, loss (the mean of its logs), norm (None where none was printed), and `question`, which
@@ -30,5 +30,5 @@ def public_runs() -> Iterator[dict[str, Any]]:
 
 
 def one_text(config: Any) -> str:
-    """Return a configuration as the text that the page contains."""
+    """Return a model's configuration as JSON text for the interactive page."""
     return json.dumps(config, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The questions of the page: a network and a quantity; any other input is refused in one line."""
+"""The questions of the interactive page, each about a network and a quantity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _LEAST = {"batch": 1, "draws": 2, "seed": 0}  # one draw has no error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question about one network, as the page asks it.
+    """A question of the interactive page about one network.
 
     Attributes:
         of: the model that describes it, if there is one; its configuration is an object, and never a file.
@@ -53,7 +53,7 @@ class Question:
 
     @classmethod
     def read(cls, asked: Any) -> Self:
-        """Read a question from decoded JSON.
+        """Read a question of the interactive page from decoded JSON.
 
         Args:
             asked: an object; `fields` has values as flags take them, `like`, `config`, `drawn_by` are those of
@@ -87,7 +87,7 @@ class Question:
         return cls(of=of, given=given, **counts, text=text, seconds=_limit(asked.get("max_time", "")))
 
     def network(self) -> tuple[Stack, tuple[Note, ...]]:
-        """Return the network, and notes on its configuration.
+        """Return the network that a question is about, and notes on its configuration.
 
         Raises:
             ValueError: the network cannot be read, or has more layers than the page shows.

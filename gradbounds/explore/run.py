@@ -1,4 +1,4 @@
-"""The command `gradbounds explore`: serve the page on this machine, or write it as a file."""
+"""The command `gradbounds explore`: serve the interactive page on this machine, or write it as a file."""
 
 import contextlib
 from pathlib import Path
@@ -13,7 +13,7 @@ _MOST_PORTS = 65535
 
 
 def serve(port: int | None, folder: Path | None = None) -> int:
-    """Serve the page until Ctrl-C, with the samples of a run folder if one is given.
+    """Serve the interactive page until Ctrl-C is pressed, optionally with the samples of a run folder.
 
     Raises:
         ValueError: the port is not to be had, or the folder holds no samples.
@@ -32,7 +32,7 @@ def serve(port: int | None, folder: Path | None = None) -> int:
 
 
 def write(path: Path) -> int:
-    """Write the page with the shipped answers; answers of another version are computed again first.
+    """Write the interactive page as a file with its answers, which are computed again if another version made them.
 
     Raises:
         ValueError: the file cannot be written.

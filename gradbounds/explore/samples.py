@@ -1,4 +1,4 @@
-"""Sampled networks for the page, drawn now or read from a run folder: means with standard errors."""
+"""The sampled networks that the interactive page shows, sampled now or read from a run folder."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ SECONDS, BYTES = 60.0, 2e9
 
 
 def drawn(question: Question) -> Iterator[dict[str, Any]]:
-    """Sample a question's networks and yield the summary after each block.
+    """Sample the network of a question, and yield a summary of the samples after each block of networks.
 
     Yields:
         How many are drawn and how many will be, in whole blocks, with means and errors as `summary` has them once
@@ -55,7 +55,7 @@ def drawn(question: Question) -> Iterator[dict[str, Any]]:
 
 
 def summary(samples: "Samples") -> list[dict[str, Any]]:
-    """Return means and standard errors of every quantity by layer; norms are root mean squares, as in theory."""
+    """Return the mean and the standard error of every quantity in every layer; norms are root mean squares."""
     table = with_cosines(layer_table(None, samples))
     return [
         {"quantity": str(name), **{column: rows[column].tolist() for column in ("layer", "mean", "sem")}}
@@ -64,7 +64,7 @@ def summary(samples: "Samples") -> list[dict[str, Any]]:
 
 
 class RunSamples:
-    """The cells of a run folder, one network for each.
+    """The samples in a run folder, for each of its networks.
 
     Attributes:
         about: the folder's name, the cells by name, title, fields and draws, and how many are of a text, which theory
@@ -90,7 +90,7 @@ class RunSamples:
         }
 
     def cell(self, name: Any) -> dict[str, Any]:
-        """Return means and standard errors for one network of the folder.
+        """Return means and standard errors of the samples of one network in the run folder.
 
         Raises:
             ValueError: the run has no network of that name.

@@ -1,4 +1,4 @@
-"""The local server of the page, which only this machine can reach."""
+"""The local web server of the interactive page, which no other machine can reach."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ _HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """A server that answers the questions of one page, one at a time, for this machine only.
+    """A web server that answers the questions of one page, one after the other, for this machine only.
 
     Attributes:
         page: the served page, UTF-8.
@@ -59,13 +59,13 @@ class Server(ThreadingHTTPServer):
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Report an error, unless the browser only closed the connection."""
+        """Report an error of the server, unless the browser merely closed the connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def address(self) -> str:
-        """The address of the page."""
+        """The web address of the interactive page."""
         return f"http://127.0.0.1:{self.server_port}/"
 
 
@@ -192,6 +192,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def short(message: str) -> str:
-    """Shorten a message to one line that fits into the page."""
+    """Shorten an error message to one line that fits into the page."""
     line = one_line(message)
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."

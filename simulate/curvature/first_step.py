@@ -1,4 +1,6 @@
-"""The first optimizer step of a sampled network: its gain, the loss curvature along it, and the break-even rate.
+"""Measure the first optimizer step of a sampled network: its loss decrease and the curvature of the loss along it.
+
+The break-even learning rate is measured too.
 
 The parameters move to θ − η u, where u is the update of torch's own optimizer at learning rate η = 1.
 """
@@ -28,7 +30,9 @@ _STRIDE, _NEAR, _PASSES, _FARTHEST = 3.0, 0.02, 40, 3.0**9
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured first step of one network, for the update u at learning rate η = 1; fields as in `theory`.
+    """The measured first optimizer step of one network: loss decrease, curvature and change of the logits.
+
+    The update u has the learning rate η = 1; fields have the same names as in `theory`.
 
     Attributes:
         gain: the product g·u of gradient and update.
@@ -49,17 +53,25 @@ class Measured:
 
     @property
     def critical_rate(self) -> float:
-        """The critical learning rate 2 g·u/u'Gu, at which the quadratic model of the loss returns to its start."""
+        """The critical learning rate, at which the quadratic model of the loss returns to its initial value.
+
+        It is 2 g·u/u'Gu, with the Gauss-Newton matrix G.
+        """
         return 2 * self.gain / self.curvature
 
     @property
     def hessian_rate(self) -> float:
-        """The learning rate 2 g·u/u'Hu from the Hessian; NaN if the loss does not curve upward."""
+        """The critical learning rate from the Hessian; NaN if the loss does not curve upward along the step.
+
+        It is 2 g·u/u'Hu.
+        """
         return 2 * self.gain / self.hessian if self.hessian > 0 else float("nan")
 
 
 def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
-    """Sample one network of a Stack, with inputs independent of its matrices, as a `Problem` for a first step.
+    """Sample one network with inputs and labels, in the form in which a first optimizer step is measured.
+
+    The result is a `Problem`. Inputs are independent of the matrices.
 
     With tied embeddings, inputs depend on the output matrix. The network is the same on any device.
 
@@ -74,7 +86,7 @@ def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.fl
 
 
 def gradients(problem: Problem) -> tuple[float, Direction]:
-    """Return the loss over all data, and its gradient with respect to every parameter, by name."""
+    """Return the loss over all data, and its gradient with respect to every parameter, by the parameter's name."""
     named, total = dict(problem.model.named_parameters()), 0.0
     gradient = {name: torch.zeros_like(p) for name, p in named.items()}
     for inputs, labels in problem.data:
@@ -86,7 +98,9 @@ def gradients(problem: Problem) -> tuple[float, Direction]:
 
 
 def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Direction:
-    """Return the first update u of torch's own optimizer class at learning rate 1, from a gradient, by parameter name.
+    """Return the first update that a torch optimizer makes at learning rate 1, for a given gradient.
+
+    The update u is that of torch's own optimizer class, by parameter name.
 
     The update is computed for parameters of value 0, which loses no digits; none of these updates depends on the
     values.
@@ -127,13 +141,16 @@ def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Di
 
 
 def along(problem: Problem, held: Mapping[str, Tensor], u: Direction, rate: Any) -> list[tuple[Tensor, Tensor]]:
-    """Return the logits and labels of every piece of a problem's data at the parameters θ − rate u."""
+    """Return the logits and labels for all data after a step of a given learning rate.
+
+    The parameters are θ − rate u, and the data come in pieces.
+    """
     moved = {name: value - rate * u[name] if name in u else value for name, value in held.items()}
     return [(torch.func.functional_call(problem.model, moved, (inputs,)), labels) for inputs, labels in problem.data]
 
 
 def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: float, *, ends: bool = True) -> Measured:
-    """Measure gain, curvature and break-even rate of a step of a problem's parameters.
+    """Measure loss decrease, curvature and break-even learning rate of one step of a model's parameters.
 
     Args:
         problem: the problem, whose model returns logits and whose loss is convex in them.
@@ -178,7 +195,10 @@ def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: floa
 
 
 def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) -> Tensor:
-    """Return w'Sw, where S is the second derivative of the loss with respect to the logits and w a change of logits."""
+    """Return the second derivative of the loss along a given change of the logits.
+
+    It is w'Sw, where S is the second derivative of the loss with respect to the logits and w their change.
+    """
 
     def slope(rate: Tensor) -> Tensor:
         moved: Any = torch.func.jvp(lambda at: problem.loss(logits + at * w, labels), (rate,), (torch.ones_like(rate),))
@@ -191,7 +211,9 @@ def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) ->
 
 
 def break_even_rate(at: Callable[[float], float], loss: float, gain: float, guess: float) -> tuple[float, int]:
-    """Find the learning rate at which the loss equals its value before the step, to 2%, and count forward passes.
+    """Find the learning rate at which the loss equals its value before the step, to within 2%.
+
+    The number of forward passes is returned too.
 
     From the guess, the search goes up or down by factors of 3 until the loss has crossed its initial value, and
     continues by false position on the mean slope (ℓ(η) − ℓ(0))/η, which is smooth down to η = 0 and is −g·u there. A
@@ -247,7 +269,7 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
 def sampled_steps(
     stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends: bool = True, device: str = "cpu"
 ) -> dict[str, Measured]:
-    """Sample one network of a Stack and measure its first step with each of several optimizers.
+    """Sample one network, and measure its first step with each of several optimizers.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""The polar factor of a gradient: the update of Muon without Newton-Schulz steps."""
+"""The polar factor of a gradient: the update of the optimizer Muon without Newton-Schulz steps."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,9 @@ _NUMERICAL_RANGE = 1e-5
 def polar_factor(
     matrix: Float[Tensor, "draws rows columns"], d_in: int, d_out: int
 ) -> Float[Tensor, "draws rows columns"]:
-    """Return the polar factor of matrices on their numerical range, times √max(1, d_out/d_in).
+    """Return the polar factor of gradient matrices, with the scale that Muon gives it.
+
+    It is the polar factor on the numerical range, times √max(1, d_out/d_in).
 
     For Pᵀ C R with orthonormal rows in P and R, the polar factor is Pᵀ polar(C) R.
 

@@ -1,4 +1,4 @@
-"""A model with loss and data for second derivatives, and a Stack as such a problem.
+"""A model with loss and data for second derivatives, and a sampled network in this form.
 
 Losses are sums over labels divided by the number of all labels, so they do not depend on how data are split.
 """
@@ -28,7 +28,7 @@ from theory.stack.weights import gain, law, transform_gain, weight_shapes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A model, a loss and data, whose loss is the sum over all pieces of data.
+    """A model, a loss function and data; the total loss is the sum over all pieces of data.
 
     Attributes:
         model: module that maps the inputs of a piece, a dict, to predictions of its labels.
@@ -56,7 +56,7 @@ class Problem:
 
 
 class TokenLoss(nn.Module):
-    """A cross-entropy summed over labels and divided by the number of labels of all pieces of data."""
+    """A cross-entropy that is summed over labels and divided by the number of labels in all pieces of data."""
 
     reduction = "sum"  # what curvlinops divides by the number of data where it is not
 
@@ -65,13 +65,16 @@ class TokenLoss(nn.Module):
         self.labels, self.smoothing = labels, smoothing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of logits, (labels, V)."""
+        """Return the cross-entropy of logits, summed over labels and divided by the number of all labels.
+
+        The logits' shape is (labels, V).
+        """
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / self.labels
 
 
 @contextmanager
 def plain_operations() -> Iterator[None]:
-    """Run attention and LayerNorm as plain operations within a `with` block, so that second derivatives are right.
+    """Run attention and LayerNorm as plain operations in a `with` block, so that second derivatives are right.
 
     Fused attention has no second derivative. Fused LayerNorm has a wrong one: the forward-mode derivative of its
     backward pass, which Hessian products require, is wrong for its weight (torch 2.13; the suite shows it).
@@ -97,7 +100,9 @@ def _layer_norm(
 
 
 class StackModule(nn.Module):
-    """A sampled network of a Stack as a PyTorch module, with its matrices as parameters named ROLE_LAYER.
+    """A sampled random network as a PyTorch module, with its matrices as named parameters.
+
+    The network is described by a Stack, and the parameters are named ROLE_LAYER.
 
     Args:
         stack: the network, without dropout.
@@ -137,12 +142,18 @@ class StackModule(nn.Module):
         self.names.setdefault(role, []).append(role + end)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits of the positions that count for the loss, (positions, V)."""
+        """Return the logits at the positions that count in the loss.
+
+        Their shape is (positions, V).
+        """
         logits: Tensor = self.read(self.output(inputs)) @ self.Wemb
         return logits
 
     def output(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the input of the output matrix for every draw of the inputs, (draws * positions, d)."""
+        """Return the tokens that the output matrix multiplies, for all sampled inputs.
+
+        The shape is (draws * positions, d).
+        """
         matrices = {role: [getattr(self, name) for name in names] for role, names in self.names.items()}
         engine = GivenMatrices(self._streams, matrices)
         memory = None
@@ -165,7 +176,9 @@ def _seed_of_inputs(seed: int) -> int:
 def stack_problem(
     stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu", subject: str = "hessian"
 ) -> Problem:
-    """Sample one network of a Stack, with inputs and labels as in `simulate.sample`, as a `Problem`.
+    """Sample one network with inputs and labels, in the form that second derivatives need (`Problem`).
+
+    Inputs and labels are sampled as in `simulate.sample`.
 
     The network is the same on any device. With tied embeddings, the inputs' token ids are the first columns of the
     output matrix.

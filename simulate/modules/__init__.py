@@ -1,1 +1,1 @@
-"""Measurements of any `torch.nn.Module`: its layers, hooks on them, exact tests, and optimizer steps."""
+"""Measure any `torch.nn.Module`: its layers, activations and gradients, with exact tests and optimizer steps."""

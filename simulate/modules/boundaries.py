@@ -1,4 +1,4 @@
-"""Boundaries of layers that have no forward of their own, found in the autograd graph of a forward pass.
+"""Find where layers begin and end in the autograd graph, for layers that have no `forward` method.
 
 Layers that are an `nn.ModuleDict` or `nn.ModuleList` are never called. Their input is the input of their first module,
 x in `x + f(norm(x))`, and their output is the next layer's input.
@@ -30,9 +30,9 @@ class _Call:
 
 
 def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[LayerList]:
-    """Return lists of layers, with boundaries for layers that have no forward, or the reason why none were found.
+    """Find where layers without a `forward` method begin and end, or why this cannot be found.
 
-    This takes a forward pass if there are such lists.
+    The result is lists of layers with these boundaries. This takes a forward pass if there are such lists.
 
     Args:
         built: module and batch; the module is left unchanged.
@@ -70,7 +70,7 @@ def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[
 
 
 def unseen_layers(lists: Sequence[LayerList], rows: Iterable[tuple[Any, ...]]) -> dict[str, str]:
-    """Return the reason why no layer of a list was measured, by the list's name.
+    """Return the reason why a list of layers was not measured, for each such list of a module.
 
     Args:
         lists: the lists that `with_boundaries` returned.
@@ -87,7 +87,7 @@ def _few(part: LayerList) -> str:
 
 
 def without_forward(part: LayerList) -> bool:
-    """Return whether layers of a list have no forward of their own."""
+    """Return whether the layers in a list have no `forward` method of their own."""
     # One that is set on the layer itself counts.
     return any(getattr(layer.forward, "__func__", None) is nn.Module.forward for layer in part.layers)
 
@@ -196,7 +196,7 @@ def _made_alike(after: _Call, entries: Sequence[_Call]) -> bool:
 def boundary_hooks(
     part: LayerList, begin: Callable[[int, Tensor], None], end: Callable[[int, Tensor | None], None]
 ) -> list[Any]:
-    """Add hooks that report when a layer without a forward begins and ends, and return their handles.
+    """Add hooks that report when a layer without a `forward` method begins and ends; return their handles.
 
     Args:
         part: a list of layers with takers.

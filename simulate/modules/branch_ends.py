@@ -1,4 +1,4 @@
-"""Matrices at the ends of residual branches, found by their names in common libraries, and a test with smaller ones."""
+"""Find the last matrix of each residual branch by its usual name, and measure the effect of smaller initial values."""
 
 import torch
 
@@ -13,7 +13,7 @@ _ENDS = (
 
 
 def branch_ends(part: LayerList) -> tuple[str, ...]:
-    """Return the parameter names of a layer's matrices that end a residual branch.
+    """Return the names of the parameters that end a residual branch, such as the MLP's second matrix.
 
     Args:
         part: the list of layers.
@@ -29,13 +29,15 @@ def branch_ends(part: LayerList) -> tuple[str, ...]:
 
 
 def ends_branch(name: str) -> bool:
-    """Return whether a parameter's name is one that libraries give to the end of a residual branch."""
+    """Return whether common libraries give a parameter's name to the last matrix of a residual branch."""
     stem = name.removesuffix(".weight")
     return any(stem == end or stem.endswith(f".{end}") for end in _ENDS)
 
 
 def smaller_ends(made: Made, part: LayerList) -> dict[int, float]:
-    """Measure mean squared activations of a list's layers after dividing the matrices at branch ends by sqrt(2L).
+    """Measure activations of all layers after dividing the last matrix of every branch by sqrt(2L), for L layers.
+
+    The activations are mean squares of the layers' outputs.
 
     The module's weights are changed; call this within `kept_state`.
 

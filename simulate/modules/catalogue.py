@@ -1,4 +1,4 @@
-"""Modules that can be probed by name, from `torch.nn` and `transformers`, and factories that users give by name.
+"""Modules that users can probe by name, from `torch.nn` and `transformers`, and import of users' own functions.
 
 Named modules have the loss of the paper's setting: Gaussian inputs or uniform token ids, an output matrix of N(0, 1/d)
 entries, and cross-entropy with independent uniform labels.
@@ -29,7 +29,7 @@ _TOKENS, _VOCAB, _HEAD = 16, 512, 64
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A module that can be probed by name, with the network that theory predicts for it.
+    """A module that users can probe by name, with the network description that predicts its gradients.
 
     Attributes:
         factory: the function of a width and a depth that makes the module.
@@ -199,7 +199,9 @@ BUILTINS: dict[str, Builtin] = {
 
 
 def known(factory: Any) -> Builtin:
-    """Return the module of a name, or of a user's factory with its attributes `stack` and `roles`, as a `Builtin`.
+    """Return the entry for a built-in module's name, or make an entry from a user's factory function.
+
+    A user's factory may have the attributes `stack` and `roles`.
 
     A factory of a width alone gives the same module for every depth.
 
@@ -219,7 +221,7 @@ def known(factory: Any) -> Builtin:
 
 
 def takes_width_alone(factory: Any) -> bool:
-    """Return whether a function takes one number, and not a width and a depth."""
+    """Return whether a factory function takes only a width, instead of a width and a depth."""
     return callable(factory) and _takes(factory, 1) and not _takes(factory, 2)
 
 
@@ -235,7 +237,7 @@ def _takes(function: Any, count: int) -> bool:
 
 
 def makes_one(factory: Any) -> bool:
-    """Return whether a function, or the function of a name, makes one module without a width or depth.
+    """Return whether a factory function makes its module without a width or a depth as arguments.
 
     Args:
         factory: a function or its name.
@@ -251,7 +253,7 @@ def makes_one(factory: Any) -> bool:
 
 
 def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]:
-    """Call a function without arguments and return its module, batch and loss, on a device.
+    """Call a function without arguments, and return its module, batch and loss on a given device.
 
     Args:
         factory: a function without arguments, or its name.
@@ -284,7 +286,7 @@ def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]
 
 
 def drawn_anew(factory: Any, seed: int, device: str) -> Factory:
-    """Turn a function without arguments into a factory that makes its module with new random weights at each call.
+    """Turn a function without arguments into a factory whose module has new random weights at each call.
 
     Args:
         factory: a function without arguments, or its name.
@@ -304,7 +306,9 @@ def drawn_anew(factory: Any, seed: int, device: str) -> Factory:
 
 
 def load_factory(name: str, kind: str = "factory") -> Factory:
-    """Import a function by its name, MODULE:FUNCTION or FILE.py:FUNCTION; the current folder is searched too.
+    """Import a user's function by its name, MODULE:FUNCTION or FILE.py:FUNCTION.
+
+    The current folder is searched too.
 
     Args:
         name: the name to find.

@@ -1,4 +1,4 @@
-"""Optimizer steps of modules of several sizes: the change of every output, split into its causes.
+"""Take optimizer steps of modules of several sizes, and split the change of every output into its two causes.
 
 A module f has weights W and inputs x, with index 0 before the first step and k after k steps. The change of its output
 is f(W_k, x_k) - f(W_0, x_0) = [f(W_k, x_0) - f(W_0, x_0)] + [f(W_k, x_k) - f(W_k, x_0)]. The first part is the own
@@ -48,7 +48,7 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepped:
-    """The measurements of optimizer steps of modules over widths and depths.
+    """The measurements from optimizer steps of modules with several widths and depths.
 
     Attributes:
         rows: one row per width, depth, seed (0, 1, ...), step (0 before the first), place (a module's name), parameter
@@ -79,11 +79,13 @@ class Stepped:
     seeds: int
 
     def to_frame(self) -> pd.DataFrame:
-        """Return all measurements as a data frame with the columns `COLUMNS`."""
+        """Return all measurements of the optimizer steps as a data frame with the columns `COLUMNS`."""
         return pd.DataFrame(self.rows, columns=COLUMNS)
 
     def coordinates(self) -> pd.DataFrame:
-        """Return the mean |y| of every module with a matrix, y being its output, as data for `figures.coordinates`.
+        """Return the mean absolute output of every submodule with a matrix, at every step, for a figure.
+
+        It is the mean |y| of the output y, as data for `figures.coordinates`.
 
         Returns:
             Columns place, width, step, value, sem: mean and standard error over seeds, at the greatest depth.
@@ -100,7 +102,9 @@ def coordinate_steps(
     depths: Sequence[int], steps: int, seeds: int, seed: int = 0, device: str = "cpu",
     on_module: Callable[[int, int], None] | None = None,
 ) -> Stepped:  # fmt: skip
-    """Take optimizer steps of modules of every width (at the greatest depth) and every depth (at the greatest width).
+    """Take optimizer steps of modules of several widths and depths, and measure the change of every output.
+
+    Every width is measured at the greatest depth, and every depth at the greatest width.
 
     K steps take about 1 + K forward and K backward passes. After every step, each submodule with weights runs once
     more, and once for each weight if it has several (biases excepted). Weights, and inputs and outputs of such
@@ -272,7 +276,6 @@ class _Steps:
         return [before, part.register_forward_hook(leaves, with_kwargs=True)]
 
     def _left(self, name: str, part: nn.Module, inputs: list[Any], output: Any) -> None:
-        """Measure a submodule after its forward pass."""
         given = self._given.pop() if self._step == 0 and name in self._by_place else None
         y = tensor_of(output)
         if y is None:
@@ -307,7 +310,6 @@ class _Steps:
         return known[2]
 
     def _copied(self, value: Any) -> Any:
-        """Return a module's argument with copies of its tensors."""
         return self._copy(value) if isinstance(value, Tensor) else tree_map_only(Tensor, self._copy, value)
 
     def _put(self, key: tuple[str, str, str], value: Tensor | Size) -> None:

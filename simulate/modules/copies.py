@@ -1,4 +1,4 @@
-"""Searches for matrices with the same entries as other matrices, and for matrices with repeated rows."""
+"""Find matrices of a module that are copies of one another, and matrices with repeated rows."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _ORDERED = 16
 
 
 def copies(module: nn.Module) -> list[tuple[str, ...]]:
-    """Return groups of parameter names whose tensors are different objects with the same entries."""
+    """Return groups of parameter names whose tensors are separate objects with equal entries."""
     groups: list[tuple[Tensor, list[str]]] = []
     heads: dict[tuple[object, ...], list[int]] = {}
     for name, parameter in module.named_parameters():
@@ -33,7 +33,7 @@ def copies(module: nn.Module) -> list[tuple[str, ...]]:
 
 
 def repeated_rows(module: nn.Module) -> dict[str, float]:
-    """Return the share of repeated rows of each matrix that has some, by parameter name."""
+    """Return the share of repeated rows of each matrix that has such rows, by the parameter's name."""
     shares = {}
     for name, parameter in module.named_parameters():
         if parameter.ndim != 2 or not _is_drawn(parameter):
@@ -51,7 +51,10 @@ def repeated_rows(module: nn.Module) -> dict[str, float]:
 
 
 def copied_by_torch(module: nn.Module, names: Sequence[str]) -> bool:
-    """Return whether parameters belong to one `torch.nn` encoder or decoder, which deep-copies its layer."""
+    """Return whether some parameters belong to one `torch.nn` encoder or decoder, which copies its layer.
+
+    The copy is deep, so that all layers begin with equal weights.
+    """
     owners = [
         name for name, part in module.named_modules() if isinstance(part, nn.TransformerEncoder | nn.TransformerDecoder)
     ]

@@ -1,4 +1,6 @@
-"""Exact tests of a module: dependence of outputs on inputs, norms, copied weights, attention and activations.
+"""Exact tests of a module, without statistics: causality, norms, copied weights, attention and activations.
+
+They also test the dependence of outputs on inputs.
 
 The tests need no statistics. They take one forward pass, and a backward pass through each layer.
 """
@@ -31,7 +33,7 @@ _FAINT = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactTests:
-    """The results of the exact tests of a module.
+    """The results of the exact tests of a module, such as causality and copied weights.
 
     Attributes:
         rows: part (the name of a list of layers, or ""), layer (from 1; 0 outside of layers), name (of a norm or
@@ -61,7 +63,7 @@ class ExactTests:
 
 
 def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
-    """Run all exact tests of a module on its batch; its gradients are not changed.
+    """Run all exact tests of a module on its batch; the module's gradients are not changed.
 
     Raises:
         ProbeError: module or loss fails.

@@ -1,4 +1,4 @@
-"""Modules from a user's factory, with batch and loss, and errors that name the failing part."""
+"""Call a user's factory for modules, batch and loss, and report errors with the name of the failing part."""
 
 import hashlib
 import inspect
@@ -26,7 +26,7 @@ _LARGEST = 100_000
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generators within a `with` block, and restore their state at the end."""
+    """Set the seed of torch's global random generators within a `with` block, and restore their state at the end."""
     with torch.random.fork_rng():
         # torch.manual_seed asks every kind of device, which takes a millisecond where there is none.
         (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(seed)
@@ -34,7 +34,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def module_seed(seed: int, width: int, depth: int, number: int) -> int:
-    """Return the seed of one module, derived from a root seed and the module's width, depth and number."""
+    """Return the random seed of one module, from a root seed and the module's width, depth and number."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
 
 
@@ -44,7 +44,7 @@ class ProbeError(ValueError):
 
 @contextmanager
 def named_size(width: int, depth: int) -> Iterator[None]:
-    """Add the module's width and depth to an error of the user's code.
+    """Add the module's width and depth to the message of an error in the user's code.
 
     Raises:
         ProbeError: the user's code failed.
@@ -57,7 +57,7 @@ def named_size(width: int, depth: int) -> Iterator[None]:
 
 @contextmanager
 def stage(what: str) -> Iterator[None]:
-    """Turn an error of the user's code into a `ProbeError` that names the failing object.
+    """Turn an error in the user's code into a `ProbeError` that names the failing object.
 
     Raises:
         ProbeError: the user's code failed.
@@ -71,7 +71,7 @@ def stage(what: str) -> Iterator[None]:
 
 
 def what_happened(error: BaseException) -> str:
-    """Describe an error of the user's code in one line: "raised ValueError: no such layer"."""
+    """Describe an error in the user's code in one line, such as "raised ValueError: no such layer"."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({error.code!r})"
     first = (str(error).strip() or "no message").splitlines()[0]
@@ -80,7 +80,7 @@ def what_happened(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
-    """A module that a factory made for a width, a depth and a seed, with its batch and loss.
+    """A module that a factory made for one width, depth and seed, with its batch and loss.
 
     Attributes:
         name: the factory's name.
@@ -95,12 +95,12 @@ class Made:
     loss: Loss
 
     def fresh(self) -> "Made":
-        """Return the same module with a copy of its inputs, which a module may change in place."""
+        """Return the same module with a copy of its inputs, because a module may change its inputs in place."""
         copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, self.inputs)
         return replace(self, inputs=copied)
 
     def output(self) -> Any:
-        """Run the module and return its output.
+        """Run the module on its batch and return its output.
 
         Raises:
             ProbeError: the module fails.
@@ -113,7 +113,7 @@ class Made:
             raise ProbeError(f"{error} (in {name})" if name else str(error)) from error.__cause__
 
     def forward(self) -> tuple[Any, Tensor]:
-        """Run the module and return its output and its loss.
+        """Run the module on its batch and return its output and its loss.
 
         Raises:
             ProbeError: module or loss fails, or the loss is not a scalar with a gradient.
@@ -131,7 +131,9 @@ class Made:
         return output, loss
 
     def backward(self, watcher: AbstractContextManager[Any] | None = None) -> Tensor:
-        """Run the module forward and backward and return the loss; gradients are then in the parameters.
+        """Run the module forward and backward on its batch, and return the loss.
+
+        Gradients are then in the parameters.
 
         Args:
             watcher: a context manager that watches the forward pass.
@@ -155,12 +157,12 @@ def _running(module: nn.Module, error: BaseException | None) -> str:
 
 
 def name_of(maker: object) -> str:
-    """Return the name of a function; a name is returned unchanged."""
+    """Return the name of a user's function; a name is returned unchanged."""
     return maker if isinstance(maker, str) else getattr(maker, "__qualname__", repr(maker))
 
 
 def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:
-    """Call a user's factory and return its module with batch and loss, on a device.
+    """Call a user's factory, and return its module with batch and loss on a given device.
 
     Args:
         factory: the user's factory.
@@ -194,7 +196,7 @@ def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> M
 
 
 def check_sizes(widths: Sequence[int], depths: Sequence[int], seeds: int, seed: int, device: str) -> None:
-    """Check the widths, depths, numbers of seeds and device of a probe.
+    """Check the widths, the depths, the number of seeds and the device that a user requests for a probe.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -215,7 +217,9 @@ def of_every_module(
     measure: Callable[[Made, int, tuple[int, int], int], T], factory: Factory, sizes: Iterable[tuple[int, int]],
     seeds: int, *, seed: int, device: str, on_module: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[tuple[int, int, int], T]]:  # fmt: skip
-    """Measure every module of a factory, one in memory at a time; yield (width, depth, number) and measurement.
+    """Measure the modules of a factory one after another, and yield each module's size and measurement.
+
+    Only one module is in memory at a time; each result is (width, depth, number) and measurement.
 
     Args:
         measure: function of the made module, its seed, its (width, depth), and its number.
@@ -240,7 +244,7 @@ def of_every_module(
 
 
 def call(module: nn.Module, inputs: Any) -> Any:
-    """Run a module on its inputs: a tensor, a tuple of arguments, or a dict of keyword arguments."""
+    """Run a module on its inputs: a tensor, a tuple of arguments, or a dictionary of keyword arguments."""
     positional, by_name = arguments_of(module, inputs)
     return module(*positional, **by_name)
 
@@ -268,7 +272,7 @@ def _binds(module: nn.Module, positional: tuple[Any, ...], by_name: dict[str, An
 
 
 def moved(inputs: Any, device: str | torch.device) -> Any:
-    """Move the tensors of a module's inputs to a device; mappings become dicts."""
+    """Move the tensors in a module's inputs to a device; mappings become dictionaries."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
     if isinstance(inputs, Mapping):

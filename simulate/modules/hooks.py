@@ -1,4 +1,4 @@
-"""Hooks on the layers of a module that record statistics of inputs, outputs and gradients."""
+"""Hooks on a module's layers that record statistics of inputs, outputs and gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 class ModuleRecorder:
-    """Hooks that record statistics of layers' inputs, outputs and gradients while a module runs.
+    """A set of hooks that record statistics of the layers' inputs, outputs and gradients while a module runs.
 
     The numbers stay on the module's device. With `respond`, the response of each output's energy to the scale of its
     input is measured too, which takes one more backward pass through each layer.
@@ -48,7 +48,6 @@ class ModuleRecorder:
         return record
 
     def _between(self, part: LayerList) -> list[Any]:
-        """Add hooks for layers without a forward of their own."""
         inputs: dict[int, Tensor] = {}
 
         def end(number: int, y: Tensor | None) -> None:
@@ -57,7 +56,6 @@ class ModuleRecorder:
         return boundary_hooks(part, inputs.__setitem__, end)
 
     def _record(self, part: str, number: int, x: Tensor | None, y: Tensor | None) -> None:
-        """Record statistics of a layer's input and output."""
         self._calls[part, number] = self._calls.get((part, number), 0) + 1
         if y is None:
             return
@@ -95,11 +93,14 @@ class ModuleRecorder:
             self._values[part, number, "scale_response"] = (x.detach().float() * pulled.float()).sum() / energy
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the recorded numbers as rows of list, layer, "", quantity and value."""
+        """Return all recorded statistics as rows: list of layers, layer number, "", quantity and value."""
         return [(part, number, "", name, value) for (part, number, name), value in self._values.items()]
 
     def notes(self) -> list[str]:
-        """Return notes on layers that ran more than once (the last run counts), never, or were not measured."""
+        """Return notes on layers that never ran, ran more than once, or could not be measured.
+
+        If a layer ran more than once, its last run counts.
+        """
         notes = []
         for part in self._lists:
             if part.takers and not part.last_seen:
@@ -116,7 +117,7 @@ class ModuleRecorder:
 
 
 def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str, bool] | None:
-    """Return the first innermost module with a non-finite output, and whether its input was non-finite already.
+    """Find the first innermost module with an output that is not finite, and whether its input was not finite either.
 
     Minus infinity does not count, because it is used as a mask. The result is None if all outputs are finite.
 

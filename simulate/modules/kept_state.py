@@ -1,4 +1,4 @@
-"""A context manager that leaves a measured module unchanged: weights, gradients, modes and random generators."""
+"""A context manager that restores a measured module: weights, gradients, modes and random generators."""
 
 import random
 from collections.abc import Iterator

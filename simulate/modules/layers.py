@@ -1,4 +1,4 @@
-"""Detection of the layers of a module: lists of modules that follow one another."""
+"""Find the layers of a module: lists of modules of one class that run one after another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerList:
-    """A list of layers of a module that run one after another.
+    """A list of layers that run one after another in a module, such as "encoder.layers".
 
     Attributes:
         name: the list's name in the module, such as "encoder.layers"; the module's class if it is the list itself.
@@ -35,7 +35,9 @@ class LayerList:
 
 
 def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[LayerList]:
-    """Return the layers that glob patterns name, or the outermost lists of modules of one or a few classes.
+    """Find the lists of layers in a module, automatically or by glob patterns of the layers' names.
+
+    Automatically found are the outermost lists of modules of one or a few classes.
 
     If some lists have `depth` modules, only these are returned.
 
@@ -105,7 +107,9 @@ def _named(module: nn.Module, glob: str) -> LayerList:
 
 @contextmanager
 def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, tuple[str, int, str]]]:
-    """Watch layers in a `with` block, and collect the parameters of members, such as experts, without tokens.
+    """Watch which experts of each layer receive no tokens, in a `with` block.
+
+    The block collects the parameters of such experts or other members of a layer.
 
     Members are modules of one class in a list within a layer. A member has no tokens if it did not run while another
     did, or if its gradient is 0 while another's is not. A member whose output is detached from gradients does not
@@ -157,7 +161,10 @@ def _has_gradient(parameter: nn.Parameter) -> bool:
 
 
 def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:
-    """Return list, layer number and name within the layer of a parameter or module; ("", 0, name) outside of layers."""
+    """Return where a parameter or module is: the list of layers, the layer's number, and the name in the layer.
+
+    It is ("", 0, name) outside of layers.
+    """
     parts = name.split(".")
     for count in range(1, len(parts)):
         if (place := of_layer.get(".".join(parts[:count]))) is not None:
@@ -166,14 +173,17 @@ def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, i
 
 
 def token_axis(module: nn.Module) -> int:
-    """Return the axis of positions: -2, or 0 if attention or recurrence of `torch.nn` in the module has them first."""
+    """Return the axis of positions in a module's inputs: -2, or 0 if torch's attention has positions first.
+
+    The same holds for recurrent modules of `torch.nn`.
+    """
     kinds = nn.MultiheadAttention, nn.RNNBase
     first = [part.batch_first for kind in kinds for part in module.modules() if isinstance(part, kind)]
     return 0 if first and not first[0] else -2
 
 
 def tensor_of(values: Any) -> Tensor | None:
-    """Return the first tensor of floats in a layer's arguments or output; nested tensors are skipped."""
+    """Return the first floating-point tensor in a layer's arguments or output; nested tensors are skipped."""
     if isinstance(values, Tensor):
         return values if values.is_floating_point() and not values.is_nested else None
     if isinstance(values, dict):

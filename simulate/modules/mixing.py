@@ -1,4 +1,4 @@
-"""An exact test of which inputs an output depends on: later and earlier positions, and other samples.
+"""An exact test of which inputs an output depends on: later positions, earlier positions, or other samples.
 
 The test computes the gradient of half of one sample's positions at all inputs. If an output does not depend on an
 input, as with a causal mask, the gradient is 0, because a masked weight is exactly 0 in floating point. Both the first
@@ -17,7 +17,9 @@ _BLOCKS = 64
 
 
 def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
-    """Measure the dependence of half of a sample's outputs on other positions and samples, as shares of the gradient.
+    """Measure how much of one sample's outputs depends on other positions and samples, by exact gradients.
+
+    Half of the sample's outputs are tested, and the results are shares of the gradient.
 
     Args:
         x: a layer's input, (samples, positions, width) or with positions first, or (samples, ...) of any shape.
@@ -54,7 +56,6 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
 
 
 def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, positions: bool) -> dict[str, float]:
-    """Measure `dependences` for given parts of the positions."""
     seen: dict[str, float] = {}
     for half, name, others, sample in ((first, "sees_later", second, 0), (second, "sees_earlier", first, -1)):
         asked = half if positions else slice(None)
@@ -74,7 +75,9 @@ def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, po
 
 
 def blocks(x: Tensor, y: Tensor) -> tuple[list[int], int]:
-    """Find blocks of positions in the first sample that do not depend on one another, such as documents in one row.
+    """Find blocks of positions in a sequence that do not depend on one another, such as packed documents.
+
+    The blocks are of positions in the first sample.
 
     The search goes from the last position backwards: before the first position on which an output depends, another
     block ends.

@@ -1,4 +1,4 @@
-"""The `theory.Stack` of layers of `torch.nn`, read from the modules and their weights."""
+"""Describe layers of `torch.nn` as a network that theory can predict (`Stack`), from their weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,9 @@ _CLOSE = 0.1
 
 
 def nearest_stack(lists: Sequence[LayerList], first: Mapping[str, float]) -> Stack | None:
-    """Return the Stack of a module's `torch.nn.TransformerEncoder` layers, with Gaussian inputs like theirs.
+    """Return the network description (`Stack`) that fits a module's `torch.nn.TransformerEncoder` layers.
+
+    It has Gaussian inputs like theirs.
 
     Args:
         lists: the lists of layers of a module.

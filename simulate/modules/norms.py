@@ -1,4 +1,4 @@
-"""Tests of modules that are called a norm: their output must not depend on the scale of their input."""
+"""Test the modules that are called a norm: does their output depend on the scale of their input?"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,9 @@ _FAR = 1e4
 
 
 def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules without submodules that are called a norm by class or name, with their names.
+    """Yield the innermost submodules whose class or name says that they are a norm.
+
+    They are yielded with their names.
 
     Modules of `torch.nn` of another kind under a norm's name (Identity, Dropout) are left out, and so are
     parametrizations that normalize a weight.
@@ -35,13 +37,13 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def says_norm(part: nn.Module) -> bool:
-    """Return whether the name of a module's class, or of one of its base classes, contains "norm" or "rms"."""
+    """Return whether the name of a module's class or of a base class contains "norm" or "rms"."""
     kinds = [kind.__name__.lower() for kind in type(part).__mro__]
     return any("norm" in kind or "rms" in kind for kind in kinds)
 
 
 def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
-    """Measure how the output of a norm depends on the scale of its input x, and how it should, given its epsilon.
+    """Measure how a norm's output depends on the scale of its input, compared with the effect of its epsilon.
 
     Returns:
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 for a norm, 1 for the identity. "norm_epsilon": the
@@ -116,14 +118,12 @@ def _is_off(part: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _gain(y: Tensor, share: float) -> dict[str, float]:
-    """Return the entry "norm_gain" of `norm_response`; empty if rows have different gains."""
     sizes = y.square().mean(-1).flatten().sqrt().sort().values
     low, middle, high = (float(sizes[int(part * (len(sizes) - 1))]) for part in (0.25, 0.5, 0.75))
     return {"norm_gain": middle * (1 + share) ** 0.5} if high - low < _ALIKE * middle else {}
 
 
 def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, float]:
-    """Return the entry "norm_backward" of `norm_response`; empty if there is no gradient."""
     with torch.enable_grad(), suppress(RuntimeError, TypeError, ValueError):
         given = x.detach().clone().requires_grad_()
         y = run(given)

@@ -1,4 +1,4 @@
-"""Measurements of one PyTorch module with its present weights; the module is left unchanged."""
+"""Measure one PyTorch module with its current weights, and leave the module unchanged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +35,7 @@ def one_module(
     module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None = None, *, seed: int = 0,
     layers: Sequence[str] = (), on_part: Callable[[int, int], None] | None = None,
 ) -> Probed:  # fmt: skip
-    """Measure one PyTorch module on one batch, on its own device, and leave it unchanged.
+    """Measure one PyTorch module on one batch, on the module's own device, and leave it unchanged.
 
     Weights, buffers, gradients, training mode and random generators are restored at the end. The measurement takes the
     memory of two more copies of the weights, and about five passes.
@@ -141,7 +141,6 @@ def _eval_note(module: nn.Module) -> list[str]:
 
 
 def _config(module: nn.Module) -> Mapping[str, Any]:
-    """Return the fields of a module's attribute `config` as a mapping; empty without one."""
     config: Any = getattr(module, "config", None)
     if callable(getattr(config, "to_dict", None)):
         config = config.to_dict()
@@ -156,7 +155,10 @@ def _words(inputs: Any) -> int:
 
 
 def batch_and_loss(module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None) -> tuple[Any, Loss]:
-    """Move a batch to a module's device, and return it with the loss; None means the output's own loss."""
+    """Move a batch to a module's device, and return it with the loss function.
+
+    A loss of None becomes the function that reads the output's own loss.
+    """
     device = next(module.parameters()).device
     return moved(batch, device), _own_loss if loss is None else loss
 

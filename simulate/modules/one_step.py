@@ -1,4 +1,4 @@
-"""The first optimizer step of one module: the change of its weights and of its loss."""
+"""Measure the first optimizer step of one module: the changes of its weights and of its loss."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ _TRIED = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneStep:
-    """The measurements of one module's first optimizer step.
+    """The measurements from one module's first optimizer step: weight changes, losses and alarms.
 
     Attributes:
         optimizer: the optimizer's name.
@@ -51,9 +51,9 @@ def one_step(
     module: nn.Module, inputs: Any, loss: Loss, optimizer: OptimizerFactory | str | Any, *,
     learning_rate: float | None = None, seed: int = 0,
 ) -> OneStep:  # fmt: skip
-    """Take the first optimizer step of one module and measure it; module, optimizer and schedule are then restored.
+    """Take and measure the first optimizer step of one module, and restore module and optimizer.
 
-    The step takes two forward passes, one backward pass, and the memory of two copies of the weights.
+    The schedule is restored too. The step takes two forward passes, one backward pass, and two copies of the weights.
 
     Args:
         module: the module, in training or eval mode.

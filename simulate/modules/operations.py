@@ -1,4 +1,4 @@
-"""Statistics of attention and activations in any module, recorded at torch's own functions.
+"""Record statistics of attention and activations in any module, when the module calls torch's own functions.
 
 Attention weights are outputs of `softmax` that a matrix product then multiplies by values, or the weights that
 `scaled_dot_product_attention` computes from its arguments. Code that computes attention in another way is not seen.
@@ -31,7 +31,9 @@ _FEWEST_TOKENS = 8
 
 
 class OperationWatcher(TorchFunctionMode):
-    """A context manager that records attention and activations while a module runs; `place` names the running layer.
+    """A context manager that records attention weights and activations while a module runs.
+
+    `place` names the running layer.
 
     Attributes:
         place: list and number of the running layer; ("", 0) outside of layers.
@@ -75,7 +77,9 @@ class OperationWatcher(TorchFunctionMode):
             yield
 
     def rows(self) -> list[tuple[str, int, str, float]]:
-        """Return statistics of each layer's attention and hidden units, as rows of list, layer, quantity and value.
+        """Return statistics of attention and hidden units in each layer, as rows of a table.
+
+        The columns are list, layer, quantity and value.
 
         If a layer has several calls, the most extreme one counts, because one of several may be broken. Quantities are
         logit_std (standard deviation of unmasked logits), attention_entropy (divided by the logarithm of the number of

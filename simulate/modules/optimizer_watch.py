@@ -1,4 +1,4 @@
-"""Checks of an optimizer: which parameters it holds, and how its steps change them."""
+"""Check a user's optimizer: which parameters it holds, and how its steps change these parameters."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ _NAMES = 3
 
 
 class OptimizerWatch:
-    """A wrapper of an optimizer that takes its steps and checks each of them.
+    """A wrapper of a user's optimizer that takes its steps and checks each of them.
 
     Args:
         stepper: the optimizer or optimizers, with their schedule.
@@ -46,7 +46,7 @@ class OptimizerWatch:
         self._hold()
 
     def step(self) -> None:
-        """Take one optimizer step along the parameters' present gradients.
+        """Take one step of the user's optimizer, and record the learning rates and the gradients.
 
         Raises:
             ProbeError: the optimizer fails.
@@ -58,7 +58,9 @@ class OptimizerWatch:
         self._after()
 
     def look(self, moved: Collection[str]) -> None:
-        """Check the last step: which weights it did not change, and which ones the first step moved up the gradient.
+        """Check the last optimizer step: weights that did not change, and weights that moved in the wrong direction.
+
+        A first step in the wrong direction goes up the gradient.
 
         Args:
             moved: names of the weights that differ from their values before the first step.
@@ -107,7 +109,6 @@ class OptimizerWatch:
         self.alarms += [("optimizer", tuple(names), what) for what, names in alike.items()]
 
     def _before(self) -> None:
-        """Record the learning rates and the gradients of the next step."""
         self.rates = {
             self._names_of[id(parameter)]: float(group.get("lr", float("nan")))
             for _, group in self._stepper.groups()
@@ -174,5 +175,5 @@ class OptimizerWatch:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join the first few of many names, and add their number if some are left out."""
+    """Return the first few of many names as a text, with the number of names that are left out."""
     return ", ".join(names[:_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _NAMES else "")

@@ -1,4 +1,6 @@
-"""Changes of a module's output by the updates of its own weights, at the inputs of the first pass.
+"""Split the change of a module's output: the part due to its own weight updates, and the part from its input.
+
+The own part is measured at the inputs of the first pass.
 
 A module runs once more with its updated weights, and once for each updated weight alone. A bias that is added last
 needs no pass, and neither does a single weight next to such a bias.
@@ -31,7 +33,7 @@ RandomState = tuple[Tensor, Tensor | None, int]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The difference between a weight and its value before the first step.
+    """The difference between a weight's current value and its value before the first step.
 
     Attributes:
         difference: difference of a vector from its first value; empty for other tensors.
@@ -43,7 +45,7 @@ class Move:
 
 
 def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[str, Move]:
-    """Return the change of every tensor that differs from its first value, by name."""
+    """Return the change of every tensor that differs from its value before the first step, by name."""
     moved = [name for name, first in firsts.items() if not torch.equal(now[name], first)]
     nothing = Move(Tensor(), Size(Tensor(), 0))
     moves = dict.fromkeys(moved, nothing)
@@ -60,13 +62,16 @@ def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[st
 
 
 def draws_nothing(part: nn.Module) -> bool:
-    """Return whether a module uses no random numbers, submodules or further hooks, so that `forward` is its pass."""
+    """Return whether a module can be run again safely: no random numbers, submodules or further hooks.
+
+    Its `forward` alone is then its pass.
+    """
     return type(part) in _STEADY and _plain(part) and not part._modules
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The inputs and the output of a module in the pass before the first step.
+    """The inputs and the output of a module in the forward pass before the first optimizer step.
 
     Attributes:
         args: copies of the positional arguments.
@@ -85,7 +90,9 @@ def own_changes(
     part: nn.Module, owned: Sequence[str], firsts: Mapping[str, Tensor], moves: Mapping[str, Move], start: Start,
     y: Tensor,
 ) -> tuple[Size | None, dict[str, Size]]:  # fmt: skip
-    """Run a module with its first inputs and updated weights, and return the passed-on and own changes of its output.
+    """Return how much a module's output changes by its own weight updates, and how much by its changed input.
+
+    The module runs once more with its first inputs and updated weights.
 
     Args:
         part: a module with one forward pre-hook and one forward hook of the caller, which ignore this pass.
@@ -153,7 +160,7 @@ def _plain(part: nn.Module) -> bool:
 
 
 def random_state(values: list[Any]) -> RandomState:
-    """Return the state of the torch generators that a module with such arguments may use."""
+    """Return the state of the torch random generators that a module may use, given its arguments."""
     x = tensor_of(values)
     if x is not None and x.is_cuda:
         return torch.get_rng_state(), torch.cuda.get_rng_state(x.device), x.device.index

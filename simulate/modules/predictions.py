@@ -1,4 +1,4 @@
-"""Facts about a loss, read from its gradient: whether it is a cross-entropy, its classes, and its labels.
+"""Read facts about a loss from its gradient: is it a cross-entropy, over which classes, with which labels?
 
 The derivative of a cross-entropy with respect to the logits is softmax minus label, times the weight of a position. It
 sums to 0 over the classes and is negative only at the label. The labels can therefore be read from it.
@@ -23,13 +23,18 @@ _FAR, _CHANCE = 8, 1e-4
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """Return the logits in a module's output: `.logits`, an entry "logits", or the first tensor; None without one."""
+    """Return the logits in a module's output: `.logits`, an entry "logits", or the first tensor.
+
+    The result is None without any of these.
+    """
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     return logits if isinstance(logits, Tensor) else tensor_of(output)
 
 
 def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, float]:
-    """Return facts about a loss if it is a cross-entropy of these logits, or else an empty dict.
+    """Return facts about a cross-entropy loss, such as its classes and labels, from its gradient at the logits.
+
+    The result is empty for another loss.
 
     Returns:
         "classes" (V, the last axis), "cross_entropy" (mean over positions), "loss_weight" (the sum of their weights in
@@ -150,7 +155,9 @@ def _ends(labels: Tensor, words: Tensor, distance: int) -> dict[str, float]:
 
 
 def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
-    """Return the token ids in a module's inputs at the positions of the logits, "input_ids" first, without labels.
+    """Return the token ids in a module's inputs that have the same positions as the logits, "input_ids" first.
+
+    Labels are left out.
 
     Args:
         inputs: a module's inputs.
@@ -169,7 +176,10 @@ def words_of(inputs: Any, logits: Tensor, longer: int = 0) -> list[Tensor]:
 
 
 def document_starts(inputs: Any, logits: Tensor) -> list[int]:
-    """Return the positions at which the first sample begins a document, from position or document ids in its inputs."""
+    """Return the positions at which documents begin in the first sample, from document or position ids.
+
+    The ids are among the module's inputs.
+    """
     for name, ids in inputs.items() if isinstance(inputs, Mapping) else ():
         if not isinstance(ids, Tensor) or ids.shape != logits.shape[:-1] or ids.is_floating_point():
             continue

@@ -1,4 +1,4 @@
-"""Measurements of any `torch.nn.Module` at initialization: activations, gradients and weights of its layers.
+"""Measure any `torch.nn.Module` at initialization: activations, gradients and weights of its layers.
 
 A factory makes a module of a width and a depth. The module is made anew for every seed, runs once forward and once
 backward, and is measured by hooks on its layers.
@@ -47,7 +47,7 @@ ALONE = (0, 0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probed:
-    """All measured numbers of one PyTorch module, or of modules of several widths and depths.
+    """The measured numbers of one PyTorch module, or of modules of several widths and depths.
 
     Attributes:
         frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the name of
@@ -115,7 +115,9 @@ def probe(
     alone: bool = False,
     on_module: Callable[[int, int], None] | None = None,
 ) -> Probed:
-    """Measure the modules of a factory over widths, depths and seeds, one in memory at a time.
+    """Measure the modules that a factory makes for several widths, depths and seeds.
+
+    Only one module is in memory at a time.
 
     Args:
         factory: `factory(width, depth)` returns a module and a function `batch(seed)`, which returns the module's
@@ -151,7 +153,10 @@ def probe(
 
 
 def frame_of(rows: Sequence[tuple[object, ...]]) -> pd.DataFrame:
-    """Return rows with `COLUMNS` as a table, with words as Python's own, which pandas selects by much faster."""
+    """Return measured rows as a data frame whose texts are Python strings, because pandas selects these faster.
+
+    The columns are `COLUMNS`.
+    """
     return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(("part", "parameter", "quantity"), object))
 
 
@@ -175,7 +180,7 @@ def _one(
 
 
 def found_layers(module: nn.Module, globs: Sequence[str], depth: int, *, needed: bool) -> list[LayerList]:
-    """Return a module's lists of layers; empty if there are none and none is required.
+    """Return the lists of layers in a module; an empty list if there are none and none is required.
 
     Raises:
         ValueError: as `layer_lists`, if globs are given or a list is needed.
@@ -189,7 +194,9 @@ def found_layers(module: nn.Module, globs: Sequence[str], depth: int, *, needed:
 
 
 def measured(built: Made, lists: Sequence[LayerList], *, asked: bool) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """Measure one module: the rows of `Probed.frame` from the column `part` on, and notes.
+    """Run a module forward and backward once, and return its measured numbers and notes.
+
+    The numbers are the rows of `Probed.frame` from the column `part` on.
 
     Args:
         built: module and batch; the parameters have gradients afterwards.
@@ -366,7 +373,6 @@ def _far_entry(weight: Tensor) -> float:
 
 
 def _any(values: Tensor | None) -> bool:
-    """Return whether a tensor has a nonzero entry."""
     return values is not None and bool(values.any())
 
 

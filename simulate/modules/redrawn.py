@@ -1,4 +1,4 @@
-"""A test of layers that are copies of one another: a comparison with independent weights in their place."""
+"""Compare layers that are copies of one another with layers that have independent random weights."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -16,7 +16,9 @@ _DRAWS = 4
 
 
 def independent_draw_rows(built: Made, lists: Sequence[LayerList], seed: int) -> list[Row]:
-    """Compare lists of layers that contain copies of each other's weights with independent weights.
+    """Measure the effect of copied weights: compare each list of layers with independent random weights.
+
+    Only lists of layers that contain copies of each other's weights are compared.
 
     Args:
         built: module and batch; both are left unchanged.
@@ -38,7 +40,7 @@ def independent_draw_rows(built: Made, lists: Sequence[LayerList], seed: int) ->
 
 
 def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Measure the growth of a list's activations with copied and with independent weights, and the gradients' ratio.
+    """Measure the growth of activations and the gradient norm with copied and with independent weights.
 
     Each copy W is replaced by W P S with its own permutation P and signs S of columns, which leaves the law of
     independent symmetric entries unchanged. Numbers are means over four such draws.

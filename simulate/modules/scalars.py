@@ -1,4 +1,4 @@
-"""Scalars in a forward pass, measured exactly: multipliers of modules' outputs, and the factor of q·k in attention."""
+"""Measure the scalars in a forward pass: multipliers of modules' outputs, and the factor of q·k in attention."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -31,7 +31,9 @@ def unwatched() -> AbstractContextManager[Any]:
 
 
 class ScalarWatcher(TorchFunctionMode):
-    """A watcher of a forward pass that records multiplications by scalars; `place` names the running module.
+    """A watcher of a forward pass that records every multiplication of a tensor by a scalar.
+
+    `place` names the running module.
 
     Attributes:
         place: the place of the running module; None if logits are not examined.
@@ -68,17 +70,20 @@ class ScalarWatcher(TorchFunctionMode):
         return output
 
     def mark(self, key: Hashable, output: Tensor) -> None:
-        """Mark an output by a key, so that its multiplications are recorded; several modules may share one output."""
+        """Mark a module's output with a key, so that multiplications of this output by scalars are recorded.
+
+        Several modules may share one output.
+        """
         keys = self._marked.get(id(output), (output, ()))[1]
         self._marked[id(output)] = (output, (*keys, key))
 
     def factor_of(self, tensor: Tensor) -> tuple[float, tuple[Hashable, ...]]:
-        """Return the factor that a tensor was multiplied by, and the keys of the outputs it comes from."""
+        """Return the factor by which a tensor was multiplied, and the keys of the outputs that it comes from."""
         _, factor, keys = self._factors.get(id(tensor), (tensor, 1.0, ()))
         return factor, keys
 
     def release(self, keys: Iterable[Hashable]) -> None:
-        """Drop the multipliers of these outputs, because they belong to the module that receives the outputs."""
+        """Drop the recorded multipliers of some outputs, which belong to the module that receives the outputs."""
         for key in keys:
             self.multipliers.pop(key, None)
 
@@ -178,7 +183,6 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _contracted_size(args: tuple[Any, ...], operands: list[Tensor]) -> int | None:
-    """Return the number of products in each sum of a matrix product; None if it is not known."""
     if len(operands) != 2:
         return None
     if not isinstance(args[0], str):

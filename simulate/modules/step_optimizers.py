@@ -1,4 +1,4 @@
-"""Optimizers for steps of a module, given by name or by a user's function."""
+"""Create the optimizers that step a module, from a name such as "adam" or from a user's function."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ RATE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepper:
-    """The optimizers and the schedule that train a module.
+    """The optimizers and the learning rate schedule that train a module.
 
     Attributes:
         optimizers: one or several optimizers, each with its own parameters.
@@ -35,7 +35,7 @@ class Stepper:
     schedule: Any
 
     def step(self) -> None:
-        """Take one step of each optimizer, then of the schedule.
+        """Take one step of each optimizer, and then one step of the learning rate schedule.
 
         Raises:
             ProbeError: an optimizer or the schedule fails.
@@ -47,14 +47,16 @@ class Stepper:
                 self.schedule.step()
 
     def groups(self) -> list[tuple[Optimizer, dict[str, Any]]]:
-        """Return all parameter groups, each with its optimizer."""
+        """Return all parameter groups of the optimizers, each with its optimizer."""
         return [(optimizer, group) for optimizer in self.optimizers for group in optimizer.param_groups]
 
 
 def optimizer_factory(
     optimizer: str | OptimizerFactory | Any, learning_rate: float | None, *, made: bool = False
 ) -> tuple[str, OptimizerFactory]:
-    """Return an optimizer's name and the function that makes it for a module, from a name or a user's function.
+    """Return an optimizer's name, and a function that creates this optimizer for a module.
+
+    Both follow from a name or a user's function.
 
     Args:
         optimizer: one of `STEP_OPTIMIZERS`, MODULE:FUNCTION or FILE.py:FUNCTION, or a function.
@@ -92,7 +94,7 @@ def optimizer_factory(
 
 
 def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: Mapping[str, int]) -> Stepper:
-    """Call a user's function of a module and return its optimizers and schedule as a `Stepper`.
+    """Call a user's function on a module, and return the optimizers and the schedule that it creates.
 
     Args:
         name: the function's name.
@@ -122,7 +124,6 @@ def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: M
 
 
 def _asked(factory: OptimizerFactory, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return those sizes for which a function has parameters."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):

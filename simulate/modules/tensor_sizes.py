@@ -1,4 +1,4 @@
-"""Norms of tensors in single precision, with one transfer from the device for many tensors."""
+"""Compute norms of many tensors in single precision, with one transfer from the device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The norm of a tensor with its number of entries.
+    """The norm of a tensor together with the number of its entries.
 
     Attributes:
         norm: square root of the sum of squares.
@@ -21,7 +21,7 @@ class Size:
 
 
 def size_of_difference(y: Tensor, z: Tensor) -> Size:
-    """Return the norm of the difference of two outputs, as a `Size`."""
+    """Return the norm of the difference of two tensors, with the number of their entries."""
     return Size(torch.dist(y.float(), z.float()), y.numel())
 
 
@@ -33,7 +33,9 @@ def root_mean_squares(tensors: Sequence[Tensor]) -> list[float]:
 
 
 def damping(squares: Sequence[Tensor], epsilons: Sequence[float]) -> list[float | None]:
-    """Return, per tensor, the share by which epsilon reduces steps that are divided by sqrt(mean square) + epsilon.
+    """Return, for each tensor, the share by which the optimizer's epsilon reduces the step, as in Adam.
+
+    Steps are divided by sqrt(mean square) + epsilon.
 
     Args:
         squares: running means of squared gradients from Adam's state.

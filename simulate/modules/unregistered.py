@@ -1,4 +1,4 @@
-"""Tensors on which a loss depends that are not parameters of the module, so that no optimizer updates them."""
+"""Find trained tensors that are not registered as parameters of the module, so that no optimizer updates them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def unregistered(module: nn.Module, output: Tensor | None, loss: Tensor, asked: 
 
 
 def held_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield path and tensor of trainable tensors that a module holds in plain attributes, not as parameters."""
+    """Yield the trainable tensors that a module holds in plain attributes instead of parameters, with their paths."""
     known = {id(parameter) for parameter in module.parameters()}
     for name, part in module.named_modules():
         for attribute, value in vars(part).items():

@@ -1,4 +1,4 @@
-"""The use of a module's weights in a forward pass: submodules, their order, and the scalars between them."""
+"""Find which submodule uses each weight of a module, in which order, and which scalars are between them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ROOT = "(output)"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The use of a weight in a submodule of a module.
+    """A weight of a module together with the submodule that uses it.
 
     Attributes:
         place: name of the innermost submodule that holds the weight and runs.
@@ -39,7 +39,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightPlaces:
-    """The uses of weights in one pass through a module.
+    """The submodules that use each weight in one forward pass of a module.
 
     Attributes:
         owners: the uses of weights, in the order of the forward pass.
@@ -53,7 +53,7 @@ class WeightPlaces:
     scalars: tuple[tuple[str, str, float], ...]
 
     def by_place(self) -> dict[str, list[Owner]]:
-        """Return the uses of weights by the submodule that uses them."""
+        """Return the weights of a module in groups, by the submodule that uses them."""
         owners: dict[str, list[Owner]] = {}
         for owner in self.owners:
             owners.setdefault(owner.place, []).append(owner)
@@ -61,12 +61,15 @@ class WeightPlaces:
 
 
 def named_places(module: nn.Module) -> dict[nn.Module, str]:
-    """Return the names of a module's submodules; parametrizations count as parts of the modules that use them."""
+    """Return the names of a module's submodules; a parametrization counts as part of the module that uses it."""
     return {part: name or ROOT for name, part in module.named_modules() if "parametrizations" not in name}
 
 
 class PlaceWatcher:
-    """A context manager that observes one forward pass of a module; `places` then returns the uses of weights."""
+    """A context manager that observes in a forward pass which submodules use which weights.
+
+    `places` then returns the uses of weights.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._names = module, named_places(module)
@@ -111,7 +114,7 @@ class PlaceWatcher:
                 self._watcher.mark(name, y)
 
     def places(self) -> WeightPlaces:
-        """Return the uses of a module's weights, and the scalars between them, in the observed forward pass."""
+        """Return which submodules used which weights in the observed forward pass, and the scalars between them."""
         scalars = [(str(name), "multiplier", value) for name, value in self._watcher.multipliers.items()]
         scalars += [(name, "input_multiplier", value) for name, value in self._before.items()]
         for where, scale, size in self._watcher.logits:

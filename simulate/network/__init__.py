@@ -1,1 +1,1 @@
-"""Sampling of random networks: engines for weight matrices, random number streams, and forward and backward passes."""
+"""Sample random networks: their weight matrices, random numbers, and forward and backward passes."""

@@ -1,4 +1,4 @@
-"""Activation functions of tensors, built-in and registered."""
+"""Activation functions of torch tensors, built-in and registered by users."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, TorchFunction] = {
 
 
 def activation_of(name: str, leak: float = LEAK) -> TorchFunction:
-    """Return a built-in or a registered activation as a function of tensors.
+    """Return a built-in or a registered activation as a function of torch tensors.
 
     Args:
         name: a value of `Stack.activation`.

@@ -1,4 +1,4 @@
-"""Settings of the C library's memory allocator that make repeated batches of networks faster."""
+"""Settings of the C library's memory allocator that make the sampling of many networks faster."""
 
 import ctypes
 import platform
@@ -14,7 +14,9 @@ _NEVER = -1
 
 @cache
 def keep_freed_memory() -> None:
-    """Let this process keep up to 512 MiB of freed memory for its next block; the setting holds for the whole process.
+    """Let this process keep up to 512 MiB of freed memory, which makes the sampling of networks faster.
+
+    The setting holds for the whole process.
 
     By default, glibc returns the top of its heap to the system as soon as a few MiB of it are free, and every block
     requests the same pages again. This costs a fifth of a block's time at d = 1024, L = 12, n = 16 (15.4 ms per draw
@@ -30,7 +32,9 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def all_freed_memory_kept() -> Iterator[None]:
-    """Keep all freed memory in this process within a `with` block, for several large batches; return it at the end.
+    """Keep all memory that this process frees in a `with` block, and return it to the system at the end.
+
+    This is for several large batches of networks.
 
     A new page from the system costs microseconds, and more on virtual machines. With a thousand layers, new pages for
     each batch took a quarter of the time. With other C libraries, nothing changes.

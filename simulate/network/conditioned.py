@@ -1,4 +1,6 @@
-"""The conditioned engine: it samples the products of weight matrices with n rows, and never the matrices.
+"""Sample random networks through products with their weight matrices, without sampling the matrices.
+
+Every product is with n rows.
 
 A weight W that multiplies rows X once forward and once backward enters only through Y = X W and g Wᵀ. Both are Gaussian
 given everything sampled before, so they can be sampled exactly in O(n² d) instead of O(n d²): docs/finite_width.md has
@@ -52,7 +54,9 @@ Draw = Callable[[int], Tensor]
 def factor(
     gram: Square, ridge: float, least: float = 0.0, identity: Float[Tensor, "rows rows"] | None = None
 ) -> tuple[Square, Float[Tensor, "draws 1 1"]]:
-    """Return the Cholesky factor L of Gram + a² I and the number a², for every draw.
+    """Return the Cholesky factor of each random network's Gram matrix plus a small multiple of the identity.
+
+    It is the factor L of Gram + a² I, with the number a².
 
     a² is `ridge` times the mean squared norm of a row, plus `least` squared. If rounding or overflow spoils a factor,
     it is NaN, because LAPACK leaves plausible numbers. The identity matrix may be given, which saves a kernel launch.
@@ -75,7 +79,9 @@ def pulled_back(
     fresh: Float[Tensor, "draws rows d_in"],
     fresh_extra: Square,
 ) -> Float[Tensor, "draws rows d_in"]:
-    """Return g Wᵀ for a matrix W whose product with rows X is known to be L Z, with fresh random numbers elsewhere.
+    """Return the gradient times Wᵀ for a weight matrix W of which only the product with some rows is known.
+
+    The result is g Wᵀ if the product with the rows X is L Z; other directions of W have fresh random numbers.
 
     With the extra coordinates X' = [X, a I], L Lᵀ = X' X'ᵀ and Q = L⁻¹ X', W' = Qᵀ Z + (I - Qᵀ Q) W̃, so that g W'ᵀ = N
     + (g Zᵀ - N Qᵀ) Q with N = g W̃ᵀ. The result contains the columns of Q and N that belong to X.
@@ -95,13 +101,18 @@ def pulled_back(
 
 
 def share_of_rows(known: Square, overlap: Square, lower: Square) -> Square:
-    """Return the coefficients (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹ of the rows X in g Wᵀ, by two triangular solves."""
+    """Return the part of a gradient's product with Wᵀ along the inputs of the matrix W, as input coefficients.
+
+    The coefficients of the rows X are (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, by two triangular solves.
+    """
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
     return torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
 
 
 class ConditionedMap:
-    """A random map that stores its rows and the random numbers of their product, O(n d) memory per draw.
+    """A random weight matrix that is known only by its product with some rows, not by its entries.
+
+    It stores the rows and the random numbers of the product: O(n d) memory for each random network.
 
     Args:
         engine: the source of random numbers.
@@ -132,7 +143,9 @@ class ConditionedMap:
 
 
 class ConditionedEngine(MapEngine):
-    """An engine that samples the products of every weight matrix, exactly in distribution, in O(n² d) per map.
+    """A sampler of random networks that samples products of the weight matrices instead of the matrices.
+
+    It is exact in distribution, in O(n² d) for each map.
 
     Each draw allows one backward pass. Operations that need a matrix itself raise an error.
 
@@ -153,7 +166,7 @@ class ConditionedEngine(MapEngine):
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
-        """Return a new random map for a role.
+        """Return a new random weight matrix for a role such as "W1", known only by its products.
 
         Raises:
             ValueError: the entries' law is not normal.
@@ -163,11 +176,14 @@ class ConditionedEngine(MapEngine):
         return ConditionedMap(self, std, *self.draws(d_in, d_out, std))
 
     def draws(self, d_in: int, d_out: int, std: float) -> tuple[Draw, Draw]:
-        """Return two functions that sample a map's random numbers: of the product and of the pullback."""
+        """Return two functions that sample a matrix's random numbers, for its forward and its backward product."""
         return partial(self.normals, width=d_out, std=std), partial(self.normals, width=d_in, std=std, keep=False)
 
     def applied(self, rows: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Square, Tensor]:
-        """Return X W for a new matrix W, the Gram matrix of X, its Cholesky factor and the squared extra coordinate."""
+        """Return the product of rows with a new random matrix, and the Gram matrix of the rows.
+
+        The Cholesky factor and the squared extra coordinate are returned too.
+        """
         gram = self.gram(rows)
         lower, extra_sq = factor(gram, RIDGE[rows.dtype], _LEAST, self._identity(rows.shape[1]))
         return product(lower.to(normals.dtype), normals), gram, lower, extra_sq
@@ -183,21 +199,30 @@ class ConditionedEngine(MapEngine):
         fresh: Tensor,
         fresh_extra: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return g Wᵀ for a matrix W that was applied, from independent numbers, and ‖∂L/∂W‖_F² of every draw."""
+        """Return the backward product with a matrix's transpose, and the matrix's squared gradient norm.
+
+        They are g Wᵀ, from independent numbers, and ‖∂L/∂W‖_F² of every random network.
+        """
         gram = self.gram(gradient)
         root, _ = factor(gram, ROOT_RIDGE, identity=self._identity(rows.shape[1]))
         fresh, fresh_extra = product(root.to(rows.dtype), fresh), product(root, fresh_extra.double())
         return pulled_back(rows, gradient, lower, extra_sq, normals, fresh, fresh_extra), inner(rows_gram, gram)
 
     def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:
-        """Return independent N(0, std²) numbers, (draws, rows, width); with `keep=False` in memory that is reused."""
+        """Return independent normal random numbers for every network, with a given standard deviation.
+
+        The shape is (draws, rows, width); with `keep=False` the numbers are in memory that is reused.
+        """
         shape = (self.streams.draws, rows, width)
         like: dict[str, Any] = {"dtype": self.dtype, "device": self.streams.device}
         numbers = torch.empty(shape, **like) if keep else self.room(self.dtype, shape)
         return self.streams.fill_normal(numbers, std, piece=self._piece)
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
-        """Return the Gram matrix X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
+        """Return the Gram matrix of each random network's rows, in float64.
+
+        It is X Xᵀ; in float64 products of float32 numbers are exact.
+        """
         draws, n, width = rows.shape
         if rows.dtype == torch.float64:
             return product(rows, rows.mT)
@@ -212,13 +237,15 @@ class ConditionedEngine(MapEngine):
         return grams
 
     def _identity(self, rows: int) -> Float[Tensor, "rows rows"]:
-        """Return the identity matrix of a size, which is made only once."""
         if rows not in self._identities:
             self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
         return self._identities[rows]
 
     def room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        """Return reusable memory of a type and shape; new pages on a CPU cost as much as filling them."""
+        """Return reusable memory for a tensor of a type and shape.
+
+        New pages on a CPU cost as much as filling them.
+        """
         if self.streams.device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=self.streams.device)
         if (view := self._views.get((dtype, shape))) is not None:

@@ -1,4 +1,4 @@
-"""The dense engine, the ground truth: it samples every weight matrix."""
+"""The dense engine: a sampler of random networks that samples every weight matrix, used as the ground truth."""
 
 import math
 
@@ -14,7 +14,9 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def largest_eigenvalues(grams: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
-    """Return the largest eigenvalue of positive semidefinite matrices, (draws,), to rounding, by repeated squaring.
+    """Return the largest eigenvalue of each positive semidefinite matrix in a batch, by repeated squaring.
+
+    The shape is (draws,), and the result is exact to rounding.
 
     Let λ be the largest eigenvalue, f_k = ‖A_k‖_F and A_(k+1) = (A_k / f_k)². Then the product of f_k^(1/2^k) over k =
     0..K lies between λ and n^(1/2^(K+1)) λ for any other eigenvalues, because λ <= ‖A‖_F <= √n λ. K is large enough for
@@ -34,7 +36,7 @@ def largest_eigenvalues(grams: Float[Tensor, "draws rows rows"]) -> Float[Tensor
 
 
 class DenseMap:
-    """A random map that stores its weight matrices, one per draw."""
+    """A random weight matrix that is sampled entry by entry and stored, one for each random network."""
 
     def __init__(
         self, streams: RandomStreams, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None
@@ -59,7 +61,9 @@ class DenseMap:
 
 
 class DenseEngine(MapEngine):
-    """An engine that samples every weight matrix: the ground truth, O(n d²) per map, on any device and dtype.
+    """A sampler of random networks that samples every weight matrix entry by entry, on any device.
+
+    It is the ground truth, in O(n d²) for each map and in any dtype.
 
     Args:
         streams: the only source of randomness, for all draws of a batch; its device is the engine's.
@@ -77,7 +81,7 @@ class DenseEngine(MapEngine):
         self._keep = keep
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> DenseMap:
-        """Return a new random map for a role, with its own sampled matrix per draw."""
+        """Return a new random weight matrix for a role such as "W1", one for each random network."""
         weight = self.streams.entries(d_in, d_out, std=std, law=law, dtype=self.dtype)
         # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
         if self._keep or name == "Wemb":
@@ -85,7 +89,10 @@ class DenseEngine(MapEngine):
         return DenseMap(self.streams, weight, self.full_gradients.setdefault(name, []) if self._keep else None)
 
     def spectral_norm(self, name: str) -> Float[Tensor, " draws"]:
-        """Return ‖W‖₂ of the one stored matrix of a role, (draws,), from the smaller Gram matrix."""
+        """Return the largest singular value of a stored weight matrix, for each random network.
+
+        It is ‖W‖₂ of the one matrix of a role, (draws,), from the smaller Gram matrix.
+        """
         (weight,) = self.weights[name]
         first = weight if weight.shape[-2] <= weight.shape[-1] else weight.mT
         grams = self.streams.product(first, first.mT)

@@ -1,4 +1,4 @@
-"""The interface of an engine, which multiplies rows by random weight matrices, and random maps with one backward pass.
+"""The interface of samplers ("engines") that multiply tokens by random weight matrices, with one backward pass.
 
 A map is applied once and pulled back once, by its methods `forward` and `pullback`. `simulate.network.dense` samples
 the matrix; `simulate.network.conditioned` samples only its products.
@@ -22,20 +22,26 @@ ENCODER = "encoder_"
 
 @runtime_checkable
 class RandomMap(Protocol):
-    """The protocol of a weight matrix W with independent N(0, std²) entries per draw, known only by its products."""
+    """The interface of a random weight matrix that is known only by its products with rows.
+
+    The matrix W has independent N(0, std²) entries in every random network.
+    """
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        """Return the product x W of every draw."""
+        """Return the product of rows with the random weight matrix, for every random network."""
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
-        """Return the product g Wᵀ of every draw, and the squared gradient norm ‖∂L/∂W‖_F² = ‖xᵀ g‖_F²."""
+        """Return the gradient times the weight matrix's transpose, and the matrix's squared gradient norm.
+
+        They are g Wᵀ and ‖∂L/∂W‖_F² = ‖xᵀ g‖_F² of every random network.
+        """
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """The protocol of a source of independent weight matrices and their products, for a batch of random networks."""
+    """The interface of a source of random weight matrices and their products, for a batch of random networks."""
 
     streams: RandomStreams
     dtype: torch.dtype
@@ -45,16 +51,19 @@ class Engine(Protocol):
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """Return the product x W with the next matrix of a role (W1, W2, ...), in the order of the layers."""
+        """Return the product of rows with the next random matrix of a role such as "W1", in the order of the layers."""
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """Multiply a layer's branch (layers from 1) by a factor, or by the layer's learned scalar if `learned`."""
+        """Multiply a branch's output by a factor, or by the layer's learned scalar.
+
+        Layers count from 1; the scalar is used if `learned`.
+        """
 
 
 def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
-    """Return the value that a map's earlier call stored for the present call, or raise an error without one.
+    """Return the value that an earlier call stored for the current one; raise an error if none is stored.
 
     Raises:
         RuntimeError: nothing was stored, or it was used before.
@@ -65,7 +74,9 @@ def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
 
 
 class GradientNorms:
-    """The squared gradient norms ‖∂L/∂W‖_F² of all maps, by role and in the order of application.
+    """The squared gradient norms of all weight matrices of a batch of networks, by role and in layer order.
+
+    They are ‖∂L/∂W‖_F².
 
     Args:
         dtype: data type of the returned norms; None for the type of the stored values.
@@ -76,13 +87,13 @@ class GradientNorms:
         self._slots: dict[str, list[Tensor | None]] = {}
 
     def open(self, name: str) -> int:
-        """Reserve the next place of a role, and return its position."""
+        """Reserve a place for the squared gradient norm of the next matrix of a role, and return its position."""
         slots = self._slots.setdefault(name, [])
         slots.append(None)
         return len(slots) - 1
 
     def check_empty(self, name: str, position: int) -> None:
-        """Check that a map was not pulled back before.
+        """Raise an error if a matrix's squared gradient norm is already stored.
 
         Raises:
             RuntimeError: the place is filled: a map may be pulled back only once.
@@ -93,11 +104,16 @@ class GradientNorms:
             )
 
     def put(self, name: str, position: int, value: Tensor) -> None:
-        """Store the squared gradient norm of one map, (draws,), at the position of the map."""
+        """Store the squared gradient norm of one weight matrix at the matrix's position.
+
+        The shape is (draws,).
+        """
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:
-        """Return the squared gradient norms of a role, (draws, maps); negative rounding errors become 0.
+        """Return the squared gradient norms of all matrices with a role, for each random network.
+
+        The shape is (draws, maps); negative rounding errors become 0.
 
         Raises:
             RuntimeError: no backward pass has reached some map of that role.
@@ -109,12 +125,12 @@ class GradientNorms:
 
 
 def times(rows: Float[Tensor, "draws rows width"], factor: float) -> Float[Tensor, "draws rows width"]:
-    """Return rows times a factor; for factor 1, which is the most frequent, the rows themselves."""
+    """Return rows multiplied by a factor; for the usual factor 1, return the rows themselves."""
     return rows if factor == 1.0 else rows * factor
 
 
 class MapEngine(ABC):
-    """A base class of engines with random maps; the backward pass stores every map's squared gradient norm."""
+    """A base class of engines whose backward pass stores the squared gradient norm of every weight matrix."""
 
     streams: RandomStreams
     dtype: torch.dtype
@@ -123,7 +139,7 @@ class MapEngine(ABC):
 
     @abstractmethod
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law) -> RandomMap:
-        """Return the next random map of a role, in the order of the layers.
+        """Return the next random weight matrix of a role such as "W1", in the order of the layers.
 
         Raises:
             ValueError: the entries' law is not normal, and the engine is exact only for normal entries.
@@ -132,13 +148,16 @@ class MapEngine(ABC):
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """Return the product x W with the next map of a role, differentiable once; `gradients` gets its norm."""
+        """Multiply rows by the next random matrix of a role; the product can be differentiated once.
+
+        `gradients` gets the matrix's squared gradient norm.
+        """
         return self._through(self.map(name, rows.shape[-1], d_out, std, law=law), name, rows)
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """Multiply a branch by a factor, or by its layer's learned scalar, which is created with value 0."""
+        """Multiply a branch's output by a factor, or by its layer's learned scalar, which is initially 0."""
         if not learned:
             return times(rows, factor)
         while len(self.scalars) < layer:
@@ -152,7 +171,9 @@ class MapEngine(ABC):
 
 
 class EncoderEngine:
-    """The engine of an encoder's layers: the decoder's engine, with prefixed role names.
+    """A source of the random matrices in an encoder's layers, which uses the decoder's source.
+
+    Role names have a prefix.
 
     Args:
         engine: the engine of the layers that attend to the encoder.
@@ -165,18 +186,18 @@ class EncoderEngine:
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """Return the product x W with the next matrix of the encoder's role."""
+        """Return the product of rows with the encoder's next random matrix of a role such as "W1"."""
         return self.engine.apply(ENCODER + name, rows, d_out, std, law=law)
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """Return the rows times the factor; an encoder has no learned scalars."""
+        """Return an encoder branch's output times its factor; encoders have no learned scalars."""
         return times(rows, factor)
 
 
 class GivenMatrices:
-    """An engine that multiplies by given matrices, differentiable any number of times.
+    """An engine that multiplies tokens by given matrices and can be differentiated any number of times.
 
     Args:
         streams: the source of all other random numbers.
@@ -193,18 +214,24 @@ class GivenMatrices:
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """Return the product with the next given matrix of a role; width, deviation and law are ignored."""
+        """Return the product of rows with the next given matrix of a role such as "W1".
+
+        Width, deviation and law are ignored.
+        """
         return rows @ next(self._left[name])
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """Return the rows times the factor; learned scalars are not supported."""
+        """Return a branch's output times its factor; learned scalars are not supported."""
         return times(rows, factor)
 
 
 def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
-    """Return the inner product ⟨A, B⟩ of two matrices, (draws,); for Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F²."""
+    """Return the inner product ⟨A, B⟩ of two matrices, for each random network.
+
+    The shape is (draws,). For Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F².
+    """
     return (first * second).sum((-2, -1))
 
 

@@ -1,4 +1,4 @@
-"""The router of a layer with experts: the chosen experts of every token, and their weights."""
+"""The router of a mixture of experts: which experts each token uses, and with which weights."""
 
 import torch
 from jaxtyping import Float

@@ -1,4 +1,6 @@
-"""The Gram engine: it samples a few coordinates of the stream's rows, and hidden units, but never the full stream.
+"""The Gram engine: a sampler of random networks that samples a few coordinates of each token, never the full one.
+
+Hidden units are sampled one by one.
 
 Take a stack that meets the n rows X of its stream only through norms, sums and Gaussian matrices. Rotations of R^d that
 fix the vector of ones keep its law. So rows are known in a frame U: orthonormal vectors, met one by one and never
@@ -56,7 +58,7 @@ _PART = 2**17
 
 
 def columns(stack: Stack) -> list[int]:
-    """Return the number of coordinates per row that the Gram engine uses in every sub-layer, and at the output."""
+    """Return the number of coordinates for each token that the Gram engine uses, by sub-layer and at the output."""
     met, counts = rows_met(stack), []
     for step in plan(stack):
         roles = [role for kind in step.kinds for role in ROLES[kind] if role in met]
@@ -65,14 +67,17 @@ def columns(stack: Stack) -> list[int]:
 
 
 def drawn_rows(stack: Stack) -> list[tuple[int, int]]:
-    """Return rows and width of every array that is sampled number by number, such as hidden units and logits."""
+    """Return the sizes of all arrays that the Gram engine samples number by number, such as hidden units and logits.
+
+    A size is a number of rows and a width.
+    """
     shapes, met = weight_shapes(stack), rows_met(stack)
     each = [(met[role], shapes[role][1]) for role in shapes if _sides(stack, role) == (True, False)]
     return [*each * stack.depth, (stack.rows, stack.vocab)]
 
 
 def without_gram(stack: Stack) -> str:
-    """Return an error text with the field that the Gram engine does not support in a stack; "" if it supports all."""
+    """Return an error text with a network field that the Gram engine does not support; "" if it supports all."""
     most = max(columns(stack))
     means = stack.attention_dropout == 0.0 and not stack.query_key_scale and stack.mask == "none"
     split = stack.output_projection == "identity" and (not means or stack.key_heads != stack.heads)
@@ -121,7 +126,9 @@ class _Normalized(torch.autograd.Function):
 
 
 class Frame:
-    """A set of orthonormal vectors of the stream's space, with the normalized vector of ones first.
+    """A set of orthonormal vectors in the space of the residual stream, in which tokens have a few coordinates.
+
+    The normalized vector of ones is the first.
 
     Args:
         engine: the source of coordinates.
@@ -133,7 +140,10 @@ class Frame:
         self._engine, self.used, self._columns = engine, used, columns
 
     def normal(self, rows: int, std: float = 1.0) -> Coordinates:
-        """Sample rows of d independent N(0, std²) numbers, as coordinates along all used and as many new vectors."""
+        """Sample rows of independent normal numbers, given by coordinates along the frame's vectors and new ones.
+
+        A row has d numbers from N(0, std²), along all used and as many new vectors.
+        """
         streams, degrees = self._engine.streams, self._engine.width - self.used
         self.used += rows
         numbers = torch.zeros(streams.draws, rows, self._columns, dtype=torch.float64, device=streams.device)
@@ -177,7 +187,9 @@ rebased: Callable[[Coordinates, "GramEngine"], Tensor] = _Rebased.apply
 
 
 class Units:
-    """A feed-forward branch from coordinates to coordinates, whose hidden units are sampled a few draws at a time.
+    """An MLP on tokens that are given by their coordinates; hidden units are sampled in small groups.
+
+    A group has a few random networks.
 
     Args:
         engine: the source of random numbers.
@@ -207,7 +219,7 @@ class Units:
         self.hidden: list[Tensor] = []
 
     def forward(self, rows: Coordinates) -> Coordinates:
-        """Return the branch's output for rows, as coordinates."""
+        """Return the coordinates of the MLP's output, for tokens that are given by their coordinates."""
         engine, n = self._engine, rows.shape[1]
         self._rows, self._rows_gram = rows, product(rows, rows.mT)
         self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)
@@ -230,7 +242,7 @@ class Units:
         return after
 
     def pullback(self, gradient: Coordinates) -> tuple[Coordinates, Float[Tensor, " draws"]]:
-        """Return the gradient with respect to the rows, and the squared gradient norm of W2."""
+        """Return the loss gradient at the MLP's input rows, and the squared gradient norm of W2."""
         engine, n = self._engine, gradient.shape[1]
         gram = product(gradient, gradient.mT)
         extra = engine.streams.normal(2, n, n, dtype=engine.dtype).double()
@@ -273,7 +285,9 @@ class Units:
 
 
 class GramEngine(ConditionedEngine):
-    """An engine that samples coordinates of the stream, and hidden units, exactly in distribution.
+    """A sampler of random networks that samples coordinates of the tokens and hidden units.
+
+    It is exact in distribution.
 
     Args:
         streams: the only source of randomness, for all draws of a batch; its device is the engine's.
@@ -293,13 +307,16 @@ class GramEngine(ConditionedEngine):
         self.next_frame(1)
 
     def next_frame(self, used: int) -> int:
-        """Begin the frame of the next sub-layer, and return its number of coordinates."""
+        """Begin the coordinate system of the next sub-layer, and return its number of coordinates."""
         count = next(self._columns)
         self.frame = Frame(self, used, count)
         return count
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
-        """Return a new random map for a role, from and to coordinates on the sides where it meets the stream."""
+        """Return a new random weight matrix for a role, which multiplies tokens given by coordinates.
+
+        Coordinates are on the sides where the matrix meets the stream.
+        """
         draws, sides = self.draws(d_in, d_out, std), _sides(self._stack, name)[::-1]
         coordinates = partial(self.frame.normal, std=std)
         return ConditionedMap(
@@ -307,13 +324,16 @@ class GramEngine(ConditionedEngine):
         )
 
     def feed_forward(self, stack: Stack, record: Record, x: Coordinates) -> Coordinates:
-        """Return the output of a layer's feed-forward branch, and record its hidden units."""
+        """Return the output of a layer's MLP, and record the MLP's hidden units."""
         units = Units(self, stack)
         output = self._through(units, "W2", x)
         record.hidden(stack.ffn_width, [part.detach() for part in units.hidden])
         return output
 
     def exact_gram(self, rows: Float[Tensor, "draws rows width"], out: Square) -> None:
-        """Write the Gram matrix X Xᵀ in float64 into `out`, in halves, twice as fast as one symmetric NumPy product."""
+        """Write the Gram matrix X Xᵀ of rows X in float64 into an output array, computed in halves.
+
+        This is twice as fast as one symmetric NumPy product.
+        """
         room, half = self.room(torch.float64, rows.shape).copy_(rows), rows.shape[1] // 2
         out[:, :half], out[:, half:] = product(room[:, :half], room.mT), product(room[:, half:], room.mT)

@@ -1,4 +1,4 @@
-"""Samples of LayerNorm's full Jacobian for tokens with a mean, for Lemma 3."""
+"""Sample the full Jacobian matrix of LayerNorm for tokens with a mean, to test the paper's Lemma 3."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,9 @@ from simulate.network.transformer import layer_norm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JacobianNorms:
-    """Spectral norms of LayerNorm's Jacobian at x = offset · 1 + z, z ~ N(0, I_d), and Lemma 3's two forms, (draws,).
+    """The sampled norms of LayerNorm's Jacobian, with the norms that two forms of Lemma 3 predict.
+
+    They are spectral norms at x = offset · 1 + z, z ~ N(0, I_d), (draws,).
 
     Attributes:
         exact: ‖J_LN(x)‖₂, the largest singular value of the differentiated Jacobian.
@@ -25,7 +27,10 @@ class JacobianNorms:
 
 
 def jacobian_norms(*, width: int, offset: float, draws: int, seed: int) -> JacobianNorms:
-    """Sample tokens with mean `offset` and compute the spectral norm of LayerNorm's Jacobian at each, in float64."""
+    """Sample tokens with a given mean, and compute the spectral norm of LayerNorm's Jacobian at each token.
+
+    The mean is `offset`, and computations are in float64.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = offset + torch.randn(draws, width, generator=generator, dtype=torch.float64)
     # One copy of a token for each row of its Jacobian: the gradient of one output.

@@ -1,4 +1,4 @@
-"""Attention logits from queries and keys, with heads that may share keys."""
+"""Compute attention logits from queries and keys, with heads that may share keys."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from theory.stack import Stack
 def attention_logits(
     stack: Stack, queries: Float[Tensor, "draws rows width"], keys: Float[Tensor, "draws others shared"]
 ) -> Float[Tensor, "batch heads tokens asked"]:
-    """Return attention logits before the mask, for every sequence of every draw.
+    """Return the attention logits before the mask, for every sequence of every random network.
 
     Args:
         stack: the network.
@@ -33,7 +33,10 @@ def attention_logits(
 def of_heads(
     stack: Stack, rows: Float[Tensor, "draws rows columns"]
 ) -> Float[Tensor, "batch heads tokens coordinates"]:
-    """Split rows of all sequences into sequences and heads, as many as there are columns for."""
+    """Split the rows of all sequences into sequences and attention heads.
+
+    There are as many heads as there are columns for.
+    """
     split = rows.unflatten(-1, (-1, stack.key_width)).unflatten(1, (stack.sequences, -1))
     return split.flatten(0, 1).transpose(1, 2)
 

@@ -1,4 +1,4 @@
-"""Matrix products for many draws at once, computed by the faster library for their sizes.
+"""Multiply matrices for many random networks at once, with the library that is faster for their sizes.
 
 On a CPU, torch multiplies with MKL, whose kernels for other makers' processors use only half of the vector unit and
 copy small matrices. NumPy's OpenBLAS takes 0.4 of the time for 8 to 64 rows on an EPYC with AVX-512, and no more time
@@ -20,7 +20,7 @@ def product(
     out: Tensor | None = None,
     onto: Tensor | None = None,
 ) -> Float[Tensor, "draws a c"]:
-    """Return the matrix product A B of every draw.
+    """Return the matrix product A B for every random network in a batch.
 
     Args:
         first: the matrices A, (draws, a, b).

@@ -1,4 +1,4 @@
-"""Random numbers for a batch of networks, with a separate stream for every block of draws.
+"""Random numbers for a batch of networks, with one random generator for every block of networks.
 
 A number therefore does not depend on how many blocks are sampled together.
 """
@@ -20,7 +20,9 @@ AHEAD = 2**20
 
 
 class RandomStreams:
-    """One random generator per block of equally many draws; the draws of a batch are ordered by block.
+    """The random generators of a batch of networks, one for each block of equally many networks.
+
+    The networks ("draws") of a batch are ordered by block.
 
     Args:
         seeds: seeds of the blocks' generators.
@@ -36,7 +38,9 @@ class RandomStreams:
         self._ahead: dict[tuple[str, torch.dtype], tuple[Tensor, int]] = {}
 
     def fill_normal(self, numbers: Tensor, std: float = 1.0, *, piece: int = sys.maxsize) -> Tensor:
-        """Fill a contiguous tensor of shape (draws, ...) with independent N(0, std²) numbers.
+        """Fill a tensor with independent normal random numbers of a given standard deviation.
+
+        The tensor is contiguous, of shape (draws, ...), and the numbers are N(0, std²).
 
         At most `piece` numbers are sampled at once.
         """
@@ -52,11 +56,11 @@ class RandomStreams:
         return numbers
 
     def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Return independent N(0, 1) numbers, (draws, *shape)."""
+        """Return independent standard normal numbers, of shape (networks, *shape)."""
         return self.fill_normal(torch.empty(self.draws, *shape, dtype=dtype, device=self.device))
 
     def uniform(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Return independent uniform numbers in [0, 1), (draws, *shape)."""
+        """Return independent random numbers that are uniform in [0, 1), of shape (networks, *shape)."""
         numbers = torch.empty(self.draws, *shape, dtype=dtype, device=self.device)
         if (drawn := self._drawn_ahead("uniform_", numbers)) is not None:
             numbers.view(drawn.shape).copy_(drawn)
@@ -66,14 +70,20 @@ class RandomStreams:
         return numbers
 
     def chi(self, degrees: Tensor) -> Tensor:
-        """Return independent chi-distributed numbers with the given degrees of freedom, (draws, *degrees.shape)."""
+        """Return independent chi-distributed random numbers with the given degrees of freedom.
+
+        The shape is (draws, *degrees.shape).
+        """
         numbers = torch.empty(self.draws, *degrees.shape, dtype=degrees.dtype, device=self.device)
         for part, generator in self._parts(numbers):
             part.copy_(torch._standard_gamma((degrees / 2).expand_as(part).contiguous(), generator=generator))
         return numbers.mul_(2.0).sqrt_()
 
     def entries(self, *shape: int, std: float, law: Law, dtype: torch.dtype) -> Tensor:
-        """Return independent numbers with a given law and standard deviation, (draws, *shape)."""
+        """Return independent random matrix entries with a given distribution and standard deviation.
+
+        The shape is (draws, *shape).
+        """
         if law.uniform:
             return self.uniform(*shape, dtype=dtype).sub_(0.5).mul_(12**0.5 * std)
         if not law.cut:
@@ -83,21 +93,29 @@ class RandomStreams:
         return self.uniform(*shape, dtype=dtype).mul_(2.0).sub_(1.0).mul_(share).erfinv_().mul_(size)
 
     def integers(self, end: int, *shape: int) -> Tensor:
-        """Return independent uniform integers below `end`, (draws, *shape)."""
+        """Return independent uniform random integers from 0 up to, but not including, a given number.
+
+        The number is `end`, and the shape is (draws, *shape).
+        """
         numbers = torch.empty(self.draws, *shape, dtype=torch.long, device=self.device)
         for part, generator in self._parts(numbers):
             part.random_(end, generator=generator)
         return numbers
 
     def chosen(self, weights: Tensor, *shape: int) -> Tensor:
-        """Return independent indices with probabilities proportional to weights, (draws, *shape)."""
+        """Return independent random indices, chosen with probabilities proportional to given weights.
+
+        The shape is (draws, *shape).
+        """
         numbers = torch.empty(self.draws, *shape, dtype=torch.long, device=self.device)
         for part, generator in self._parts(numbers):
             part.view(-1).copy_(torch.multinomial(weights, part.numel(), replacement=True, generator=generator))
         return numbers
 
     def product(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the product of two batches of matrices, (draws, a, b) and (draws, b, c).
+        """Return the matrix product of two batches of matrices, one pair for each random network.
+
+        The shapes are (draws, a, b) and (draws, b, c).
 
         On a CPU each block is multiplied separately, because the rounding of a batched product depends on the batch
         size.
@@ -105,7 +123,9 @@ class RandomStreams:
         return torch.cat([a @ b for a, b in zip(self.blocks(first), self.blocks(second), strict=True)])
 
     def blocks(self, batch: Tensor) -> list[Tensor]:
-        """Split a batch, (draws, ...), into its blocks, each with the memory alignment of a tensor of its own.
+        """Split a batch of networks into its blocks, each with the memory alignment of a separate tensor.
+
+        The batch has shape (draws, ...).
 
         Rounding depends on the alignment. On a GPU the batch is not split, because calls cost more than numbers.
         """
@@ -115,14 +135,20 @@ class RandomStreams:
         return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
 
     def parts(self, most: int) -> list[slice]:
-        """Return slices of about `most` draws: equal parts of one block, or several whole blocks."""
+        """Return slices of a batch with about a given number of networks each.
+
+        They are equal parts of one block, or several whole blocks, of about `most` draws.
+        """
         most, each = max(1, most), self._each
         blocks = range(0, self.draws, max(each, most // each * each))
         starts = [k + at for k in blocks for at in range(0, each, min(most, each))]
         return [slice(*ends) for ends in zip(starts, [*starts[1:], self.draws], strict=True)]
 
     def normal_part(self, part: slice, *shape: int, std: float, dtype: torch.dtype) -> Tensor:
-        """Return independent N(0, std²) numbers for one of the `parts`, (draws, *shape)."""
+        """Return independent normal random numbers for one part of the batch, as `parts` divides it.
+
+        They are N(0, std²), of shape (draws, *shape).
+        """
         numbers = torch.empty(part.stop - part.start, *shape, dtype=dtype, device=self.device)
         first = part.start // self._each
         for k, chunk in enumerate(numbers.split(self._each)):

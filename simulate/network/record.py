@@ -1,4 +1,4 @@
-"""The record of a network's forward and backward pass: named quantities, and functions that compute them."""
+"""Record named quantities in a network's forward and backward pass, such as gradient norms."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,9 @@ Stream = Float[Tensor, "draws tokens width"]
 
 @dataclass(slots=True)
 class Record:
-    """The recorded quantities of a batch of networks, as detached tensors of shape (draws,) per network or per layer.
+    """The recorded quantities of a batch of networks, one number for each network or for each layer.
+
+    They are detached tensors of shape (draws,).
 
     Attributes:
         per_network: values by quantity name.
@@ -38,12 +40,15 @@ class Record:
     _later: dict[str, tuple[Callable[..., Tensor], list[tuple[Tensor, ...]]]] = field(default_factory=dict)
 
     def keep(self, stream: Tensor) -> None:
-        """Store a tensor of the forward pass, if streams are to be kept."""
+        """Store a tensor of the forward pass, if the residual streams are to be kept."""
         if self.streams is not None:
             self.streams.append(stream.detach())
 
     def watch_gradient(self, stream: Stream) -> None:
-        """Let the backward pass record the squared gradient of the stream after the next layer, if it is wanted."""
+        """Let the backward pass record the squared gradient of the residual stream after the next layer.
+
+        It does so only if this gradient is wanted.
+        """
         if not self.with_streams:
             return
         layers = self.per_layer.setdefault(STREAM, [])
@@ -56,11 +61,13 @@ class Record:
         stream.register_hook(take)
 
     def layer(self, name: str, value: Tensor) -> None:
-        """Append a quantity's value for the next layer, (draws,)."""
+        """Append the value of a quantity for the next layer, with one number for each random network."""
         self.per_layer.setdefault(name, []).append(value)
 
     def layer_later(self, name: str, function: Callable[..., Tensor], *values: Tensor) -> None:
-        """Append a quantity's value for the next layer as a function, which `settle` evaluates for all layers.
+        """Append the value of a quantity for the next layer as a function, to be evaluated for all layers at once.
+
+        `settle` evaluates it.
 
         Args:
             name: the quantity's name.
@@ -70,25 +77,33 @@ class Record:
         self._later.setdefault(name, (function, []))[1].append(values)
 
     def settle(self) -> None:
-        """Evaluate the functions of `layer_later` for all layers at once, and place their values before known ones."""
+        """Evaluate all postponed quantities for all layers at once, and store their values.
+
+        They are the functions of `layer_later`, and their values are placed before known ones.
+        """
         for name, (function, layers) in self._later.items():
             columns = [torch.stack(column, 1) for column in zip(*layers, strict=True)]
             self.per_layer[name] = [*function(*columns).unbind(1), *self.per_layer.get(name, [])]
         self._later.clear()
 
     def hidden(self, width: int, hidden: Sequence[Float[Tensor, "draws tokens units"]]) -> None:
-        """Record energy and largest value of the hidden units of the next layer, given in parts of the draws."""
+        """Record the mean square and the largest square of the next layer's hidden units.
+
+        The units are given in parts of the draws.
+        """
         self.hidden_norm = torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in hidden])
         self.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / width, self.hidden_norm)
         largest, least = (torch.cat([size(part, (1, 2)) for part in hidden]) for size in (torch.amax, torch.amin))
         self.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
 
     def network(self, name: str, value: Tensor) -> None:
-        """Set a quantity's value for the whole network, (draws,)."""
+        """Set the value of a quantity for the whole network, with one number for each random network."""
         self.per_network[name] = value
 
     def gradients(self, stack: Stack, norms: GradientNorms, prefix: str = "") -> None:
-        """Append the squared gradient norms ‖∂L/∂W‖_F² of every matrix of every layer.
+        """Append the squared gradient norms of every weight matrix of every layer.
+
+        They are ‖∂L/∂W‖_F².
 
         The engine's role names have a prefix. For experts, the value is the sum over a layer's experts. Quantities that
         dense layers below the experts do not have are NaN there.
@@ -110,7 +125,10 @@ class Record:
 def record_last_norm(
     stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
 ) -> None:
-    """Record the quantities of Theorem 1's proof at the last LayerNorm, whose input is `total`, and at the loss."""
+    """Record the quantities that Theorem 1's proof bounds, at the last LayerNorm and at the loss.
+
+    The input of the LayerNorm is `total`.
+    """
     width = stack.width
     # The first of fewer coordinates than d is the one along the mean.
     rest = total[..., 1:] if total.shape[2] < width else total - total.mean(-1, keepdim=True)
@@ -134,17 +152,25 @@ def record_last_norm(
 
 
 def norm(x: Stream) -> Float[Tensor, " draws"]:
-    """Return the norm ‖x‖ over all tokens of each draw, (draws,), in one pass over memory."""
+    """Return the Euclidean norm over all tokens of each random network, in one pass over memory.
+
+    It is ‖x‖, (draws,).
+    """
     return torch.linalg.vector_norm(x.detach(), dim=(1, 2))
 
 
 def norm_of_sums(x: Stream, sequences: int) -> Float[Tensor, " draws"]:
-    """Return the norm of the sums of tokens over each sequence, over all sequences of each draw, (draws,)."""
+    """Return the Euclidean norm of the sums of tokens over each sequence, for each random network.
+
+    It is over all sequences, (draws,).
+    """
     return norm(x.detach().view(len(x), sequences, -1, x.shape[2]).sum(2))
 
 
 def record_energies(stack: Stack, record: Record, norms: list[Tensor], sums: list[Tensor]) -> None:
-    """Record energies ‖x‖²/d, averaged over tokens, and correlations of tokens, for all layers at once.
+    """Record the mean squared activations and the correlations of tokens, for all layers at once.
+
+    A mean squared activation is ‖x‖²/d, averaged over tokens.
 
     Args:
         stack: the network.
@@ -166,7 +192,7 @@ def record_energies(stack: Stack, record: Record, norms: list[Tensor], sums: lis
 
 
 def on_host(values: dict[str, Tensor]) -> dict[str, NDArray]:
-    """Convert tensors of shape (draws, ...) to NumPy arrays; tensors on a GPU are copied together."""
+    """Convert tensors with one row for each random network to NumPy arrays; copy GPU tensors together."""
     if all(value.device.type == "cpu" for value in values.values()):
         return {name: value.numpy() for name, value in values.items()}
     arrays: dict[str, NDArray] = {}

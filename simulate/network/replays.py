@@ -1,4 +1,4 @@
-"""CUDA graphs of functions that are called repeatedly, to save kernel launches on a GPU.
+"""Use CUDA graphs for functions that are called repeatedly, to save kernel launches on a GPU.
 
 A deep network fills a GPU's memory with few draws, so that kernel launches dominate a layer's time. A graph is launched
 as a whole, with the same kernels on the same numbers.
@@ -32,7 +32,7 @@ class Replays:
         self._graphs: dict[Any, _Graph | None] = {}
 
     def call(self, function: Function, *inputs: Tensor) -> Sequence[Tensor]:
-        """Return a function's output in newly allocated memory, by replaying its graph if there is one.
+        """Return a function's output in newly allocated memory, by replaying its CUDA graph if one is stored.
 
         Args:
             function: a named function of tensors only; everything else that it reads must not change.
@@ -71,13 +71,12 @@ class _Graph:
 
 
 def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Group positions of tensors by data type."""
     dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
     return [[k for k, tensor in enumerate(tensors) if tensor.dtype == dtype] for dtype in dtypes]
 
 
 def captured(function: Function, inputs: Sequence[Tensor]) -> _Graph | None:
-    """Capture a function as a CUDA graph; None if a library does something that cannot be captured.
+    """Capture a function as a CUDA graph; return None if the function does something that cannot be captured.
 
     Raises:
         OutOfMemoryError: the GPU's memory is too small.

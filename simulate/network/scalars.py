@@ -1,4 +1,4 @@
-"""Learned scalars that multiply branches, as in ReZero: one per layer, 0 at initialization."""
+"""Learned scalars that multiply branches, as in ReZero: one for each layer, 0 at initialization."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,9 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Scalar:
-    """A learned scalar per draw, with its momentum and its gradient from all branches that it multiplied.
+    """A learned scalar of one layer in each random network, with its momentum and its gradient.
+
+    The gradient is from all branches that the scalar multiplied.
 
     Attributes:
         value: the scalar of each draw.
@@ -22,7 +24,9 @@ class Scalar:
 
     @property
     def slope(self) -> Float[Tensor, " draws"]:
-        """The gradient with respect to the scalar, (draws,).
+        """The gradient of the loss with respect to a learned scalar, for each random network.
+
+        The shape is (draws,).
 
         Raises:
             RuntimeError: no branch was pulled back since the latest step.
@@ -32,11 +36,14 @@ class Scalar:
         return self.gradient
 
     def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
-        """Add one branch's gradient, (draws,), to the gradient of the learned scalar."""
+        """Add the gradient from one branch to the gradient of the learned scalar.
+
+        The shape is (draws,).
+        """
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def learn(self, rate: float, momentum: float, weight_decay: float) -> None:
-        """Update the scalar by one step of SGD with momentum and weight decay."""
+        """Update the learned scalar by one step of SGD with momentum and weight decay."""
         gradient, self.gradient = self.slope, None
         self._momentum = momentum * self._momentum + gradient + weight_decay * self.value
         self.value = self.value - rate * self._momentum
@@ -44,7 +51,7 @@ class Scalar:
 
 @dataclass(slots=True)
 class ScalarUse:
-    """The use of a learned scalar as a multiplier of one branch's rows.
+    """The multiplication of one branch's output by a learned scalar, with its backward pass.
 
     Attributes:
         scalar: the scalar.
@@ -54,14 +61,14 @@ class ScalarUse:
     _rows: Tensor | None = field(init=False, default=None)
 
     def forward(self, rows: Float[Tensor, "draws rows width"]) -> Float[Tensor, "draws rows width"]:
-        """Return the rows times the scalar of every draw."""
+        """Return the branch's output times the learned scalar of every random network."""
         self._rows = rows
         return rows * self.scalar.value[:, None, None]
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows width"]
     ) -> tuple[Float[Tensor, "draws rows width"], Float[Tensor, " draws"]]:
-        """Return the gradient times the scalar, and the square of this branch's contribution to the scalar's gradient.
+        """Return the gradient times the learned scalar, and the square of this branch's part in the scalar's gradient.
 
         Raises:
             RuntimeError: no rows were multiplied.

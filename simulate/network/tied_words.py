@@ -1,4 +1,4 @@
-"""Tied embeddings in sampled networks: inputs are scaled rows of W_emb for a batch's token ids.
+"""Tied embeddings in sampled networks: inputs are scaled rows of the output matrix for a batch's token ids.
 
 The rows of all other token ids are independent of everything below the output. A newly sampled output matrix, whose
 columns for the batch's token ids are replaced, is therefore exactly the tied one, also in the conditioned engine.
@@ -15,7 +15,7 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """The token ids of a batch, with their rows of W_emb.
+    """The token ids of a batch, with their rows of the output matrix W_emb.
 
     Attributes:
         ids: token ids, below V, (draws, rows).
@@ -30,7 +30,10 @@ class Words:
     def put_in(
         self, logits: Float[Tensor, "draws counted vocab"], output: Float[Tensor, "draws counted width"]
     ) -> Float[Tensor, "draws counted vocab"]:
-        """Return the logits with those of the batch's token ids replaced by products with their rows of W_emb."""
+        """Return the logits, with those of the batch's token ids replaced by products with the tied embeddings.
+
+        These are the ids' rows of W_emb.
+        """
         place = torch.arange(self.ids.shape[1], device=self.ids.device)
         # A word that has been put in goes to a place that is cut off: gradients of duplicates would count twice.
         vocab = logits.shape[2]
@@ -41,7 +44,9 @@ class Words:
     def gradient_sq(
         self, stack: Stack, input_gradient: Float[Tensor, "draws rows width"], row_gradient: Tensor
     ) -> Float[Tensor, " draws"]:
-        """Return the squared gradient norm of the batch's rows of W_emb, from input and output together, (draws,).
+        """Return the squared gradient norm of the batch's tied embeddings, from their use as inputs and as outputs.
+
+        The gradients of both uses are added before they are squared. The shape is (draws,).
 
         Args:
             stack: the network.

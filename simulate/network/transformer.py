@@ -31,12 +31,15 @@ Branch = Callable[[Stream], Stream]
 
 
 def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float[Tensor, "*tokens width"]:
-    """Return LayerNorm (x − mean(x)) / √(var(x) + ε) of every token; the paper has no ε."""
+    """Return LayerNorm of every token, with an epsilon that is 0 in the paper.
+
+    It is (x − mean(x)) / √(var(x) + ε).
+    """
     return F.layer_norm(x, x.shape[-1:], eps=epsilon)
 
 
 def normalize(stack: Stack, x: Stream) -> Stream:
-    """Apply the stack's norm with its gain: LayerNorm, RMSNorm (not centred), or tanh instead of a norm."""
+    """Apply the network's norm with its gain: LayerNorm, RMSNorm, or tanh instead of a norm."""
     if x.shape[-1] < stack.width:
         after = normalized(x, stack)
     elif stack.normalization == "rms":
@@ -49,12 +52,14 @@ def normalize(stack: Stack, x: Stream) -> Stream:
 
 
 def residual(x: Stream, branch: Stream, in_place: bool) -> Stream:
-    """Return the sum of the stream and a branch; with `in_place`, the branch's memory is overwritten."""
+    """Return the sum of the residual stream and a branch; with `in_place`, the branch's memory is overwritten."""
     return branch.add_(x) if in_place else x + branch
 
 
 def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Rows, Rows, Rows]:
-    """Apply one sub-layer: z = α x + Σ τ D(N(f(κ N(x)))), with dropout D and one or several parallel branches f.
+    """Apply one sub-layer: add the scaled outputs of one or several branches to the scaled residual stream.
+
+    It is z = α x + Σ τ D(N(f(κ N(x)))), with dropout D and parallel branches f.
 
     Each norm N is applied only if the placement has it.
 
@@ -82,7 +87,7 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
 
 
 def mixed(outputs: Sequence[Stream], weights: Sequence[float]) -> Stream:
-    """Return the weighted sum of earlier layers' outputs; outputs with weight 0 are left out."""
+    """Return the weighted sum of the outputs of earlier layers; outputs with weight 0 are left out."""
     terms = [(output, weight) for output, weight in zip(outputs, weights, strict=False) if weight]
     total = _scaled(*terms[0])
     for output, weight in terms[1:]:
@@ -107,7 +112,10 @@ def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
 def apply_weight(
     stack: Stack, engine: Engine, role: str, rows: Float[Tensor, "draws rows d_in"]
 ) -> Float[Tensor, "draws rows d_out"]:
-    """Return the product of rows with a new random matrix of this role (W1, W2, ...), initialized as in the stack."""
+    """Return the product of rows with a new random weight matrix of a role such as "W1".
+
+    The matrix is initialized as in the stack.
+    """
     d_in, d_out = weight_shapes(stack)[role]
     std = d_in**-0.5 * gain(stack, role) ** 0.5
     return engine.apply(role, rows, d_out, std, law=law(stack))
@@ -142,7 +150,6 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
 def _attention_weights(
     stack: Stack, engine: Engine, record: Record, roles: dict[str, str], x: Stream, memory: Source | None
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Return the softmax of the masked attention logits, which are 0 without queries and keys."""
     if not stack.query_key_scale:
         length = stack.tokens if memory is None else stack.source_tokens
         logits = x.new_zeros(len(x) * stack.sequences, stack.heads, stack.tokens, length)
@@ -176,7 +183,6 @@ def _projected(
 
 
 def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[Tensor, "... tokens tokens"]:
-    """Return attention logits with minus infinity at masked keys."""
     if stack.mask == "none":
         return logits
     if stack.mask == "given":
@@ -190,7 +196,6 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
 
 
 def _units(stack: Stack, engine: Engine, x: Stream, kind: str = "W") -> Float[Tensor, "draws tokens units"]:
-    """Return the hidden units φ(x W1) or, gated, φ(x WG) ∘ x W1."""
     activation = activation_of(stack.activation, stack.leaky_slope)
     if stack.ffn == "gated":
         return activation(apply_weight(stack, engine, kind + "G", x)) * apply_weight(stack, engine, kind + "1", x)
@@ -198,7 +203,10 @@ def _units(stack: Stack, engine: Engine, x: Stream, kind: str = "W") -> Float[Te
 
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """Apply a feed-forward branch: φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; with experts their weighted sum."""
+    """Apply a feed-forward branch (MLP) to the tokens; with experts, return their weighted sum.
+
+    It is φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
+    """
     if stack.experts:
         return _experts(stack, engine, record, x)
     if isinstance(engine, GramEngine):
@@ -227,7 +235,7 @@ def _experts(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
 
 
 def layers(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> tuple[Rows, Rows]:
-    """Run the forward pass through all layers of a stack, and record energies and correlations.
+    """Run the forward pass through all layers of a network, and record mean squares and correlations of tokens.
 
     Returns:
         The layers' output (the input of the output matrix or its transform, or an encoder's output), and the last
@@ -264,7 +272,10 @@ def layers(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Sour
 
 
 def transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
-    """Return the output matrix's input: the layers' output x, or N(φ(x W^H))."""
+    """Return the tokens that the output matrix multiplies: the layers' output, or its output transform.
+
+    It is x, or N(φ(x W^H)).
+    """
     if stack.output_transform == "none":
         return output
     std = (transform_gain(stack) / stack.width) ** 0.5

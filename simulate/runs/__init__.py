@@ -1,1 +1,1 @@
-"""Sampling of many random networks: configurations, blocks of draws, sweeps, and the run folders that store them."""
+"""Sample many random networks: configurations, blocks of networks, sweeps, and the folders that store them."""

@@ -1,4 +1,7 @@
-"""The Parquet files of draws in a run folder, with checks that they are complete and hold each draw once."""
+"""Read the Parquet files with the sampled networks of a run folder, and check that each network is there once.
+
+The files must also be complete.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +26,7 @@ _SIZES = {name for name in QUANTITIES if any(part in name for part in ("_sq", "e
 
 
 def block_files(folder: Path) -> list[Path]:
-    """Return the paths of a run's files of draws, in the order in which they were saved.
+    """Return the paths of a run's files of sampled networks, in the order in which they were saved.
 
     Raises:
         ValueError: a file's name is not one that a sweep gives; it may be a copy.
@@ -39,13 +42,13 @@ def block_files(folder: Path) -> list[Path]:
 
 
 def next_number(folder: Path) -> int:
-    """Return the number of the next file to save in a folder of draws."""
+    """Return the number of the next file to save in a folder of sampled networks."""
     numbers = [int(name[1]) for file in folder.glob("*.parquet") if (name := _NAMES.fullmatch(file.name))]
     return max(numbers, default=-1) + 1
 
 
 def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
-    """Read the rows of a file of draws, one per draw, after checking them.
+    """Read a file of sampled networks, check its rows, and return them: one row for each network.
 
     Raises:
         TypeError: the rows are not draws: columns are missing, have other types or gaps; or the file has no rows.
@@ -92,7 +95,9 @@ def _check_numbers(rows: pa.Table) -> None:
 
 
 def check_whole_blocks(file: Path, rows: pa.Table, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Return the blocks in a file by cell name, root seed and index, after checking that each has all its draws.
+    """Check that a file has all networks of each of its blocks, and return the blocks.
+
+    A block is given by cell name, root seed and index.
 
     Args:
         file: the file of the rows, for errors.
@@ -129,7 +134,7 @@ def _without_loss(about: pq.FileMetaData) -> int:
 
 
 def tables_of(files: Sequence[Path], columns: list[str] | None) -> list[pa.Table]:
-    """Read the rows of several files of draws, one table per file.
+    """Read the rows of several files of sampled networks, one table for each file.
 
     Raises:
         ValueError: a file is damaged.
@@ -138,7 +143,7 @@ def tables_of(files: Sequence[Path], columns: list[str] | None) -> list[pa.Table
 
 
 def check_distinct(files: Sequence[Path], tables: Sequence[pa.Table]) -> None:
-    """Check that no draw is stored twice, because copies would make every standard error too small.
+    """Raise an error if a sampled network is stored twice, because copies make standard errors too small.
 
     Args:
         files: the files of draws.

@@ -1,4 +1,7 @@
-"""The configuration of a sampled network, `Cell`: a Stack with engine, device, dtype and text."""
+"""The configuration of networks to sample: the network description with engine, device, data type and text.
+
+It is a `Cell`, and the description is a Stack.
+"""
 
 import hashlib
 import json
@@ -26,7 +29,7 @@ _CONDITIONED_FROM = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """A configuration to sample: a Stack with engine, device, data type and text.
+    """A configuration of networks to sample: the network description with engine, device, data type and text.
 
     Attributes:
         stack: the network.
@@ -76,12 +79,12 @@ class Cell:
 
     @property
     def device_kind(self) -> str:
-        """The device without its index, "cpu" or "cuda"; numbers are the same on every GPU of a kind."""
+        """The device without its index, "cpu" or "cuda"; numbers are the same on all GPUs of one model."""
         return self.device.partition(":")[0]
 
     @property
     def draws_per_block(self) -> int:
-        """The number of draws in a block, a power of two that depends only on the Stack and the engine."""
+        """The number of random networks in a block, a power of two that depends only on network and engine."""
         s, parts = self.stack, self.stack.parts
         if self.engine == "dense":
             each = sum(
@@ -103,11 +106,11 @@ class Cell:
         return max(1, min(MOST_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
     def blocks(self, draws: int) -> int:
-        """Return the number of blocks that contain at least the given number of draws."""
+        """Return the number of blocks that contain at least the given number of random networks."""
         return -(-draws // self.draws_per_block)
 
     def block_seed(self, seed: int, block: int) -> int:
-        """Return the random seed of a block's generator, from the root seed and the block's index.
+        """Return the seed of a block's random generator, from the root seed and the block's index.
 
         CPU generators read only the lower 32 bits of a seed (mt19937). A separate hash for every block would therefore
         repeat streams after about 10^4 blocks; counting up from one hash per cell never repeats within a cell.
@@ -117,7 +120,9 @@ class Cell:
 
 
 def cheaper_engine(stack: Stack) -> EngineName:
-    """Return the engine, "dense" or "conditioned", that takes less time for a Stack, by a fixed rule of counts.
+    """Return the engine, "dense" or "conditioned", that samples a network faster, by a fixed rule.
+
+    The rule counts operations.
 
     The choice determines the numbers, so it must not depend on measured times. Both engines are exact for normal
     matrices; other laws need "dense". The conditioned engine samples 4 n d numbers per layer instead of 3 d², with more
@@ -153,7 +158,7 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
 
 
 def device_name(device: object) -> str:
-    """Return the name of a device that is given by name or as a `torch.device`.
+    """Return the name of a device that is given by its name or as a `torch.device`.
 
     Raises:
         ValueError: the device is unknown.
@@ -166,7 +171,9 @@ def device_name(device: object) -> str:
 
 
 def check_device(device: str) -> None:
-    """Check that this machine has a device; a cell may name another one, because its draws can be read anywhere.
+    """Raise an error if this machine does not have a device on which networks are to be sampled.
+
+    A cell may name another device, because its draws can be read anywhere.
 
     Raises:
         ValueError: the device is unknown, or this machine does not have this CUDA device.

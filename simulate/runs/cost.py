@@ -1,4 +1,4 @@
-"""The cost of a block of draws: its counted work and its memory."""
+"""Estimate the work and the memory that the sampling of one block of random networks takes."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -11,7 +11,7 @@ from theory.stack.weights import copies, rows_met, weight_shapes
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The counted work of sampling one block: steps, random numbers, flops and elementwise operations.
+    """The counted work of sampling one block: layers, random numbers, flops and elementwise operations.
 
     Attributes:
         steps: layers, each with a fixed overhead.
@@ -27,12 +27,12 @@ class Work:
 
     @property
     def cost(self) -> float:
-        """The work as one number for a progress bar: seconds at typical speeds of a CPU core."""
+        """The work of sampling as one number for a progress bar: seconds at typical speeds of a CPU core."""
         return 5e-4 * self.steps + 6e-9 * self.normals + 3e-11 * self.flops + 1e-8 * self.elements
 
 
 def block_work(cell: Cell) -> Work:
-    """Count the work of sampling one block of a cell."""
+    """Count the operations and random numbers that sampling one block of a configuration takes."""
     s, draws = cell.stack, cell.draws_per_block
     normals, flops = {"dense": _dense, "conditioned": _conditioned, "gram": _gram}[cell.engine](s)
     return Work(
@@ -49,7 +49,6 @@ def _kept(s: Stack, streams: int) -> int:
 
 
 def _units(part: Stack) -> int:
-    """Count the hidden units of a layer, including all its experts."""
     return part.ffn_width * max(1, part.experts) + part.shared_width
 
 
@@ -109,7 +108,7 @@ def _copies_of_units(part: Stack) -> int:
 
 
 def block_bytes(cell: Cell) -> float:
-    """Estimate the peak memory in bytes of sampling one block of a cell.
+    """Estimate the largest memory, in bytes, that sampling one block of a configuration takes.
 
     It is the memory that is kept for the backward pass, plus the largest transient memory. The estimate is 1.1 to 1.6
     times the measured peak of the conditioned engine in 20 networks of 200 layers. Each differs from the paper's

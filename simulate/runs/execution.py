@@ -1,4 +1,4 @@
-"""Options of how blocks are sampled: processes, batch sizes and memory; none of them changes a number."""
+"""Options of how networks are sampled: processes, batch sizes and memory; none of them changes a number."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ Task = tuple[Cell, int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Options of how a sweep runs: processes, memory and files.
+    """The options of how a sweep runs: number of processes, memory and files.
 
     Attributes:
         workers: number of processes with one thread each; on CUDA they use the GPUs in turn.
@@ -76,7 +76,7 @@ class Execution:
 
     @contextmanager
     def executor(self) -> Iterator[Executor]:
-        """Yield the executor that samples: the given pool, this process for one worker, or new worker processes.
+        """Yield the executor that samples: a given pool, this process, or new worker processes.
 
         Raises:
             KeyboardInterrupt: the `with` block was interrupted; its workers are then terminated.
@@ -102,7 +102,10 @@ class Execution:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def tasks(self, blocks: Iterable[tuple[Cell, int, int]]) -> Iterator[Task]:
-        """Group blocks into tasks of one cell each, in the order of the blocks."""
+        """Group blocks of networks into tasks for workers; each task has one configuration.
+
+        The order is that of the blocks.
+        """
         for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
             # A cell may have more blocks than fit into memory.
             while left := [block for _, _, block in islice(group, _AT_A_TIME)]:
@@ -114,7 +117,10 @@ class Execution:
 
     @property
     def limits(self) -> BatchLimits:
-        """The limits of batches (number of blocks, memory, processes that share it) where blocks are sampled."""
+        """The limits of a batch: number of blocks, memory, and number of processes that share the memory.
+
+        They apply where blocks are sampled.
+        """
         elsewhere = self.pool is not None
         sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
         return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
@@ -133,7 +139,7 @@ class Execution:
         return packed(cell.stack) if self.workers > 1 or self.pool is not None else b""
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
-        """Yield each task with its blocks' draws, in the order in which tasks finish."""
+        """Yield each task with its sampled blocks, in the order in which tasks finish."""
         # Two for each process keep it busy; this process takes one after the other.
         in_flight = 2 * self.workers if self.workers > 1 else 1
         queue = iter(tasks)
@@ -207,7 +213,7 @@ class InProcess(Executor):
     """An executor that runs each call immediately, in this process."""
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Run the call and return its finished future."""
+        """Run a call immediately and return its finished future."""
         future: Future = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -219,7 +225,9 @@ class InProcess(Executor):
 def sample_task(
     cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits, registrations: bytes = b""
 ) -> list[Values]:
-    """Sample the blocks of a task in a worker process, after applying the registrations of the main process.
+    """Sample the blocks of a task in a worker process.
+
+    The registrations of the main process are applied before.
 
     Raises:
         ValueError: this machine does not have the device, one block does not fit into its memory, or a registration
@@ -231,7 +239,9 @@ def sample_task(
 
 
 def worker_context() -> BaseContext:
-    """Return the multiprocessing context of workers, which never forks this process with its CUDA and threads.
+    """Return the multiprocessing context of worker processes, which are not forked from this process.
+
+    This process has CUDA and threads.
 
     On Linux, workers are forks of a server process that has only imported the necessary modules. The server and its
     workers start with Ctrl-C and SIGTERM blocked, so that only the parent handles an interruption, even a very early

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all."""
+"""Write files completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import IO
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file under a temporary name; it is renamed to its path at the end, or removed after an error.
+    """Yield a file under a temporary name; rename the file at the end, or remove it after an error.
 
     Raises:
         ValueError: the path cannot be written, is a device, or the disk is full.
@@ -36,7 +36,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_place(folder: Path) -> None:
-    """Check that a folder can be written, without leaving anything in it.
+    """Check that a folder can be written, without leaving any file in it.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -57,7 +57,7 @@ def check_place(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, and create its folder if needed.
+    """Write a file completely or not at all, and create its folder if necessary.
 
     Raises:
         ValueError: the path cannot be written, or the disk is full.
@@ -67,6 +67,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove unfinished files of a killed process from a folder; only its one writer may do this."""
+    """Remove the unfinished files of a killed process from a folder.
+
+    Only the folder's one writer may do this.
+    """
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)

@@ -19,7 +19,10 @@ from theory.stack import Stack
 def network_inputs(
     cell: Cell, engine: Engine
 ) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
-    """Sample x_0, labels and tied token ids of a batch: Gaussian tokens, or random windows of the cell's text."""
+    """Sample inputs and labels for a batch of networks: Gaussian tokens, or random windows of a text.
+
+    Tied token ids are returned too; the text is that of the cell.
+    """
     stack, streams = cell.stack, engine.streams
     if isinstance(engine, GramEngine):
         x = engine.frame.normal(stack.rows)
@@ -39,7 +42,9 @@ def network_inputs(
 def input_batches(
     cell: Cell, engine: Engine
 ) -> Iterator[tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"]]]:
-    """Yield x_0 and labels of one batch after another; the first has the same law as in `network_inputs`.
+    """Yield new inputs and labels for one batch after another, with the same distribution.
+
+    The first batch has the same law as in `network_inputs`.
 
     Gaussian tokens and labels are independent of earlier batches. For a text, each batch uses new random windows, but
     token ids and positions keep their vectors.
@@ -64,7 +69,7 @@ def input_batches(
 
 
 def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source width"] | None:
-    """Sample x_0 of the encoder of a batch, Gaussian tokens; None if there is no encoder."""
+    """Sample the Gaussian input tokens of the encoder for a batch of networks; None without an encoder."""
     encoder = stack.encoder
     if encoder is None:
         return None
@@ -73,7 +78,10 @@ def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source w
 
 
 def positions(stack: Stack, engine: Engine) -> Tensor:
-    """Return the position vectors added to every sequence, (1 or draws, tokens, width); empty if there are none."""
+    """Return the position vectors that are added to the tokens of every sequence; empty if there are none.
+
+    The shape is (1 or draws, tokens, width).
+    """
     streams = engine.streams
     if stack.positions == "none":
         return torch.empty(0, device=streams.device)

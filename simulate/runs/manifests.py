@@ -1,4 +1,4 @@
-"""The manifest of a run folder, read without importing torch, with clear errors for other folders."""
+"""Read the manifest of a run folder, without importing torch, and report clear errors for other folders."""
 
 import hashlib
 import re
@@ -30,13 +30,15 @@ _DIGEST = re.compile(rb'digest = "([0-9a-f]{64})"\n')
 
 
 def sealed(manifest: Mapping[str, Any]) -> bytes:
-    """Return a manifest as TOML, with the SHA-256 of its content in the first line."""
+    """Return a manifest as TOML text, with the SHA-256 digest of its content in the first line."""
     content = tomli_w.dumps(manifest).encode()
     return f'digest = "{hashlib.sha256(content).hexdigest()}"\n'.encode() + content
 
 
 def check_seal(path: Path) -> None:
-    """Check that a manifest has not been changed since it was written; manifests of earlier versions have no digest.
+    """Check that a run's manifest has not been changed since it was written.
+
+    Manifests of earlier versions have no digest.
 
     Raises:
         ValueError: the digest in the first line does not match the content.
@@ -55,7 +57,7 @@ _STUDIED = {"train": "training", "hessian": "hessian", "reproduce": "fig3, warmu
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check the manifest.toml of a run folder.
+    """Read and check the manifest (manifest.toml) of a run folder.
 
     Raises:
         ValueError: the folder is not a run, has another format, or has a changed manifest.
@@ -100,7 +102,7 @@ def check_sampled(folder: Path) -> None:
 
 
 def check_no_study(folder: Path) -> None:
-    """Check that a folder was not written by a study.
+    """Raise an error if a study wrote the folder.
 
     Raises:
         ValueError: a study wrote the folder.
@@ -113,7 +115,6 @@ def check_no_study(folder: Path) -> None:
 
 
 def _study(folder: Path) -> str:
-    """Return the name of the study that wrote a folder, or ""."""
     try:
         if (folder / MANIFEST).exists():
             word = str(read_manifest(folder).get("request", {}).get("command"))

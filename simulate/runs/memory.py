@@ -1,4 +1,7 @@
-"""The memory of blocks, and the number of blocks in a batch of tensors; neither changes a number."""
+"""Choose how many blocks of networks are sampled in one batch, so that they fit into memory.
+
+The choice changes no number.
+"""
 
 import math
 import os
@@ -43,7 +46,7 @@ _GPU_BLOCKS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch of blocks: a fixed number of blocks, or a share of memory.
+    """The limits of a batch of blocks: a fixed number of blocks, or a share of the memory.
 
     Attributes:
         at_once: number of blocks in a batch; 0 for as many as are useful and fit into memory.
@@ -63,7 +66,10 @@ class BatchLimits:
         check_memory(self.memory)
 
     def as_now(self) -> "BatchLimits":
-        """Return these limits with the memory that is free now, so that the system is asked once for many cells."""
+        """Fill in the currently free memory in the limits of a batch, so that the system is asked only once.
+
+        The result serves for many cells.
+        """
         return self if self.memory is not None else replace(self, memory=self._room * self._sharers)
 
     @property
@@ -76,7 +82,10 @@ class BatchLimits:
         return min(_ENOUGH, _SHARE * free_memory() / self._sharers)
 
     def blocks(self, cell: Cell) -> int:
-        """Return the number of blocks of a cell in a batch on this machine now, at least 1."""
+        """Return the number of blocks of a configuration that fit into one batch on this machine now.
+
+        It is at least 1.
+        """
         if self.at_once:
             return self.at_once
         useful, each = useful_blocks(cell), block_bytes(cell)
@@ -110,7 +119,7 @@ def check_memory(memory: float | None) -> None:
 
 
 def useful_blocks(cell: Cell) -> int:
-    """Return the number of blocks in a batch above which a draw does not become cheaper."""
+    """Return the number of blocks in a batch above which a larger batch does not sample faster."""
     if cell.device_kind != "cpu":
         return max(1, min(int(_GPU_BATCH // block_bytes(cell)), _GPU_BLOCKS))
     if not _rounds_alike(cell):
@@ -140,7 +149,9 @@ def _rounds_alike(cell: Cell) -> bool:
 
 
 def next_batch(left: int, most: int) -> int:
-    """Return the size of the first of as few, nearly equal batches of at most `most` items as hold all items.
+    """Return the size of the first batch, if items are split into as few, nearly equal batches as possible.
+
+    A batch holds at most `most` items.
 
     >>> next_batch(64, 44)
     32

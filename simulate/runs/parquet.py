@@ -1,4 +1,4 @@
-"""Parquet files of a run folder with checksums, so that damage is noticed.
+"""Write and read the Parquet files of a run folder with checksums, so that damage is noticed.
 
 Each page has a checksum, which other readers verify too. Page checksums do not cover the column names, so the file's
 name also ends with the SHA-256 of all its bytes. Files of earlier versions have neither.
@@ -17,7 +17,9 @@ _DIGEST = re.compile(r".+-([0-9a-f]{32})\.parquet")
 
 
 def write_parquet(folder: Path, stem: str, table: pa.Table) -> None:
-    """Write a table as `stem-DIGEST.parquet` into a folder, completely or not at all.
+    """Write a table into a folder as a Parquet file whose name ends with a digest of its bytes.
+
+    The name is `stem-DIGEST.parquet`, and the file is written completely or not at all.
 
     Raises:
         ValueError: the file cannot be written.
@@ -29,7 +31,7 @@ def write_parquet(folder: Path, stem: str, table: pa.Table) -> None:
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
-    """Open a Parquet file after checking that its bytes match the digest in its name.
+    """Open a Parquet file after a check that its bytes match the digest in its name.
 
     Raises:
         OSError: the file cannot be read, or its bytes do not match the digest.
@@ -43,5 +45,5 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 
 def has_checksum(file: Path) -> bool:
-    """Return whether a file has checksums; files of earlier versions have none."""
+    """Return whether a Parquet file has checksums; files of earlier versions have none."""
     return _DIGEST.fullmatch(file.name) is not None

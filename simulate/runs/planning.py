@@ -1,4 +1,4 @@
-"""Estimates of a sweep's time, memory and disk space, from counted work and a short calibration."""
+"""Estimate the time, memory and disk space of a sweep, from counted work and a short calibration."""
 
 import time
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _FILE_BYTES = 2e4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The estimated cost of a sweep.
+    """The estimated cost of a sweep: time, memory and disk space.
 
     Attributes:
         cells: number of cells (configurations).
@@ -56,7 +56,7 @@ class Plan:
 
 
 def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits) -> Plan:
-    """Estimate time, memory and disk space of a sweep, after a calibration of about a second on the cells' device.
+    """Estimate time, memory and disk space of a sweep, after a calibration of about a second on its device.
 
     Args:
         cells: the cells to sample.

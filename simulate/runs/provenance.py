@@ -1,4 +1,4 @@
-"""The content of a run's manifest: the request, the command, the versions, and the machine."""
+"""Write the content of a run's manifest: the request, the command, the versions, and the machine."""
 
 import hashlib
 import platform
@@ -19,7 +19,7 @@ from simulate.runs.cell import Cell
 
 
 def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> dict[str, Any]:
-    """Return the manifest of a sweep, with the request that another run must repeat to continue it.
+    """Return the manifest of a sweep, with the settings that another run must repeat to continue it.
 
     The number of draws is not part of the request, so a larger number continues a folder.
 
@@ -36,7 +36,7 @@ def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> d
 
 
 def session() -> dict[str, Any]:
-    """Return start time, command, versions and machine of this process, for a manifest."""
+    """Return the start time, command, versions and machine of this process, for a manifest."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": started_by(),
@@ -54,7 +54,7 @@ def session() -> dict[str, Any]:
 
 
 def started_by() -> str:
-    """Return the command line of this process, beginning with `gradbounds` or `python`."""
+    """Return the command line of this process, which begins with `gradbounds` or `python`."""
     program = Path(sys.argv[0])
     if program.stem == "gradbounds" or program.parts[-2:] == ("gradbounds", "__main__.py"):
         return shlex.join(["gradbounds", *sys.argv[1:]])
@@ -86,7 +86,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def processor(device: str = "cpu") -> str:
-    """Return the name of the CPU, or of the GPU if the device is one."""
+    """Return the name of this machine's CPU, or of its GPU if networks are sampled there."""
     if torch.device(device).type == "cuda":
         return str(torch.cuda.get_device_name(device))
     try:

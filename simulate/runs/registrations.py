@@ -1,4 +1,4 @@
-"""Registrations of a user's names (such as activations), passed from the main process to workers that sample."""
+"""Pass a user's registered names, such as activations, from the main process to worker processes."""
 
 import pickle
 from collections.abc import Sequence
@@ -8,7 +8,9 @@ from theory.stack.stack import NAMED
 
 
 def packed(stack: Stack) -> bytes:
-    """Return the registrations that a Stack needs, as bytes for `unpack` in another process; empty if all are built in.
+    """Return a user's registered entries (such as activations) that a network needs, as bytes for another process.
+
+    The result is empty if all are built in; `unpack` reads the bytes.
 
     Functions are stored by module and name, and entries from an entry point only by their version.
 
@@ -28,7 +30,7 @@ def packed(stack: Stack) -> bytes:
 
 
 def unpack(stack: Stack, registrations: bytes) -> None:
-    """Register in this process the names that another process has registered for a Stack.
+    """Register in this process the names that another process has registered for a network.
 
     Raises:
         ValueError: this process cannot import an entry, or has a different entry under the same name.

@@ -1,4 +1,4 @@
-"""Sampling of independent random networks, with named quantities for each of them."""
+"""Sample independent random networks, and return named quantities such as gradient norms for each of them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples(NamedArrays):
-    """The sampled quantities of one network configuration, with one value per draw (random network).
+    """The sampled quantities of one network configuration, with one value for each random network.
 
     Attributes:
         cell: the configuration that was sampled.
@@ -56,16 +56,19 @@ class Samples(NamedArrays):
 
     @property
     def stack(self) -> Stack:
-        """The Stack of the sampled networks."""
+        """The description of the sampled networks."""
         return self.cell.stack
 
     @property
     def draws(self) -> int:
-        """The number of draws (random networks)."""
+        """The number of sampled random networks."""
         return len(self.seeds)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a data frame: one row per draw and layer, one column per quantity; layer 0 is the whole network."""
+        """Return a data frame with one row for each random network and layer, and one column for each quantity.
+
+        Layer 0 is the whole network.
+        """
         import pandas as pd  # late: workers do without it, and it takes a third of a second to load
 
         constants = cell_columns(self.cell)
@@ -88,7 +91,7 @@ def sample(
     text: str | Path | TextWindows | None = None,
     memory: float | None = None,
 ) -> Samples:
-    """Sample random networks of a Stack, each with one forward and backward pass, and return their quantities.
+    """Sample random networks, each with one forward and one backward pass, and return their quantities.
 
     The same arguments give the same numbers, and n draws are the first n of a larger number of draws.
 
@@ -131,14 +134,19 @@ _ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine, "gram": Gram
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
-    """Sample the draws of one block, the unit of work, seeding and storage; arrays by quantity name."""
+    """Sample the random networks of one block, the unit of work, and return their quantities by name.
+
+    A block is also the unit of seeding and storage.
+    """
     return sample_blocks(cell, seed, [block])[0]
 
 
 def sample_batches(
     cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits
 ) -> list[dict[str, NDArray[np.floating]]]:
-    """Sample several blocks in batches as large as the limits and the memory allow; a dictionary of arrays per block.
+    """Sample several blocks in batches as large as the memory allows, and return the quantities of each block.
+
+    The result is a dictionary of arrays for each block; batches have limits too.
 
     Raises:
         ValueError: one block does not fit into memory.
@@ -170,7 +178,9 @@ def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list
 
 
 def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:
-    """Sample several blocks in one batch of tensors, on one thread; return a dictionary of arrays per block.
+    """Sample several blocks in one batch of tensors, on one thread, and return the quantities of each block.
+
+    The result is a dictionary of arrays for each block.
 
     Raises:
         ValueError: the batch does not fit into memory.

@@ -1,4 +1,4 @@
-"""A run folder: Parquet files of draws, the text windows that they used, and one TOML manifest.
+"""A run folder: Parquet files of sampled networks, the text windows that they used, and one TOML manifest.
 
     RUN/manifest.toml            what was asked, with which versions, where
     RUN/blocks/*.parquet         one row per draw: the fields of its Stack, block and draw, one column per quantity
@@ -57,7 +57,10 @@ Landed = tuple[str, int, int]
 
 
 class Run:
-    """A run folder on disk with sampled networks. `Run.open` opens one; `Run.create` makes or continues one."""
+    """A run folder on disk with sampled networks.
+
+    `Run.open` opens one; `Run.create` makes or continues one.
+    """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
@@ -68,12 +71,12 @@ class Run:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The request that another sweep must repeat to continue this run; empty if it was not saved."""
+        """The settings that another sweep must repeat to continue this run; empty if they were not saved."""
         return self.manifest.get("request", {})
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """Open the run in a folder.
+        """Open the run that is stored in a folder.
 
         Raises:
             ValueError: the folder is not a run, or has another format.
@@ -85,7 +88,7 @@ class Run:
     def create(
         cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
     ) -> "Run":
-        """Create a run folder, or continue the run that is there if its `request` is the same.
+        """Create a run folder, or continue the run in the folder if it has the same settings (its `request`).
 
         Args:
             folder: the path of the run folder.
@@ -130,7 +133,10 @@ class Run:
 
     @property
     def held(self) -> bool:
-        """Return whether a process writes into the folder now; true if that cannot be determined."""
+        """Return whether a process currently writes into the run folder.
+
+        The result is true if this cannot be determined.
+        """
         lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
         try:
             lock.acquire()
@@ -141,7 +147,9 @@ class Run:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Lock the folder for this process as its only writer, within a `with` block or until the process ends.
+        """Lock the run folder, so that only this process writes into it.
+
+        The lock lasts within a `with` block or until the process ends.
 
         Raises:
             ValueError: another process holds the lock, or the folder cannot be written.
@@ -165,7 +173,9 @@ class Run:
             lock.release()
 
     def append(self, blocks: Sequence[Block]) -> None:
-        """Save blocks in one new file, whose name has the file's number and a digest of its bytes.
+        """Save sampled blocks in one new file of the run folder.
+
+        The name has the file's number and a digest of its bytes.
 
         Raises:
             ValueError: the folder is gone, or the file cannot be written.
@@ -174,7 +184,9 @@ class Run:
             self.append_rows(block_rows(blocks))
 
     def append_rows(self, rows: pa.Table) -> None:
-        """Save rows of draws from `block_rows` in one new file.
+        """Save rows of sampled networks in one new file of the run folder.
+
+        `block_rows` makes the rows.
 
         Raises:
             ValueError: the folder is gone, or the file cannot be written.
@@ -184,7 +196,7 @@ class Run:
         write_parquet(folder, f"{next_number(folder):06}", marked(rows))
 
     def check_there(self) -> None:
-        """Check that the run folder was not deleted or moved while a sweep writes to it.
+        """Raise an error if the run folder was deleted or moved while a sweep writes to it.
 
         Raises:
             ValueError: the folder's manifest is gone.
@@ -196,7 +208,7 @@ class Run:
             )
 
     def landed(self, cells: "Sequence[Cell]" = ()) -> set[Landed]:
-        """Return the saved blocks, as a set of (cell name, root seed, block index).
+        """Return the blocks that are already saved, as a set of (cell name, root seed, block index).
 
         Args:
             cells: networks whose blocks must have all their draws.
@@ -209,7 +221,9 @@ class Run:
         return {block for file, rows in tables for block in check_whole_blocks(file, rows, sizes)}
 
     def samples(self) -> "list[Samples]":
-        """Load all draws of the run, one `Samples` per network, sorted by the fields of their Stack.
+        """Load all sampled networks of the run, as one `Samples` object for each configuration.
+
+        They are sorted by the fields of their Stack.
 
         Draws of the same cell with several seeds are independent, and are merged.
 
@@ -238,7 +252,9 @@ class Run:
         return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))
 
     def frames(self) -> "Iterator[pd.DataFrame]":
-        """Yield the draws as data frames, one per file of the run, with one row per draw and layer.
+        """Yield the sampled networks as data frames, one for each file of the run.
+
+        A frame has one row for each random network and layer.
 
         Raises:
             ValueError: a file is damaged or not from a sweep, a draw is stored twice, or the run is a training run.
@@ -263,7 +279,7 @@ class Run:
         return rows
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of each file of draws as an Arrow table, in the order in which files were saved.
+        """Yield the rows of each file of sampled networks as an Arrow table, in the order in which files were saved.
 
         Raises:
             ValueError: a file is damaged or not from a sweep, or a draw is stored twice. All files are checked before
@@ -286,7 +302,7 @@ class Run:
         return list(zip(files, tables, strict=True))
 
     def files(self) -> list[Path]:
-        """Return the paths of the run's files of draws, in the order in which they were saved.
+        """Return the paths of the run's files of sampled networks, in the order in which they were saved.
 
         Raises:
             ValueError: a file's name is not one that a sweep gives; it may be a copy.
@@ -313,7 +329,10 @@ class Run:
         return next((file for file in self._parquet("windows") if f"{file.stem}-".startswith(f"{stem}-")), None)
 
     def keep_windows(self, cells: "Iterable[Cell]") -> None:
-        """Save the text windows of cells, once per text, number of tokens and vocabulary."""
+        """Save the windows of text that configurations use, unless they are already saved.
+
+        They are saved once for each text, number of tokens and vocabulary.
+        """
         for cell in cells:
             if cell.text is None or self._windows_file(cell.text.digest, cell.stack):
                 continue

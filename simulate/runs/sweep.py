@@ -1,4 +1,4 @@
-"""Sweeps: many configurations, sampled in blocks by an executor and saved in a run folder as they finish.
+"""Sweeps: sample many network configurations in blocks, and save the blocks in a run folder as they finish.
 
 `sweep` creates the folder; `sample_into` fills an existing one.
 """
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a running sweep, in blocks, cells, draws, work and seconds.
+    """The progress of a running sweep: blocks, configurations, networks, work and seconds so far.
 
     Attributes:
         blocks: number of blocks sampled in this call, and number of blocks to sample in this call.
@@ -60,7 +60,7 @@ def sweep(
     execution: Execution = ONE_PROCESS,
     on_block: Callable[[Progress], None] | None = None,
 ) -> Run:
-    """Sample networks into a run folder, or continue one: saved draws are kept, and more draws are added.
+    """Sample networks into a run folder, or continue one: saved networks are kept, and more are added.
 
     The same call continues a sweep, however it stopped. The number of draws, the execution and the order of the
     networks may change. `gradbounds sweep` with the same networks and seed also continues it.
@@ -97,7 +97,7 @@ def begin(
     resume: bool = True,
     **more: Any,
 ) -> Run:
-    """Create or open the folder of a sweep, with its manifest, before sampling.
+    """Create or open the folder of a sweep, and write its manifest, before sampling.
 
     Args:
         cells: the cells to sample.
@@ -117,7 +117,9 @@ def begin(
 
 
 def distinct(cells: Sequence[Stack | Cell]) -> list[Cell]:
-    """Return every configuration once, as a list of `Cell`; a Stack becomes a `Cell` with default options.
+    """Return every configuration once, as a list of `Cell`.
+
+    A Stack becomes a `Cell` with default options.
 
     Raises:
         ValueError: an item is neither a Stack nor a Cell.
@@ -140,7 +142,7 @@ def sample_into(
     execution: Execution = ONE_PROCESS,
     on_block: Callable[[Progress], None] | None = None,
 ) -> None:
-    """Sample every cell into an existing run, skipping the blocks that are already saved there.
+    """Sample every configuration into an existing run, except for blocks that are already saved there.
 
     A cell gets at least `draws` draws, rounded up to whole blocks. The numbers depend only on seed, cell and block, not
     on the execution.
@@ -272,7 +274,7 @@ class _Account:
 def check_sweep(
     cells: Sequence[Cell], *, draws: int | Mapping[str, int], seed: int, execution: Execution = ONE_PROCESS
 ) -> None:
-    """Check the arguments of a sweep before its folder is made.
+    """Check the arguments of a sweep before its folder is created.
 
     Raises:
         ValueError: there are no cells, a count is outside its range, `execution` is not an `Execution`, or this machine

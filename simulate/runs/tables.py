@@ -1,4 +1,4 @@
-"""Conversions of draws between blocks, Arrow rows, `Samples` and data frames."""
+"""Convert sampled networks between blocks, Arrow rows, `Samples` objects and data frames."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,7 +26,7 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The sampled quantities of one block of draws of a cell, as arrays by quantity name."""
+    """The sampled quantities of one block of networks with one configuration, as arrays by name."""
 
     cell: "Cell"
     seed: int
@@ -35,12 +35,15 @@ class Block:
 
     @property
     def draws(self) -> int:
-        """The number of draws in the block."""
+        """The number of random networks in the block."""
         return len(self.values["loss"])
 
 
 def block_rows(blocks: Sequence[Block]) -> pa.Table:
-    """Convert blocks to an Arrow table: one row per draw, with cell fields, seed, block, draw and quantities."""
+    """Convert blocks of sampled networks to an Arrow table, with one row for each network.
+
+    Its columns are cell fields, seed, block, draw and quantities.
+    """
     groups = [list(group) for _, group in groupby(blocks, _layout)]
     quantities = pa.concat_tables([_quantity_columns(group) for group in groups], promote_options="permissive")
     draws = np.array([block.draws for block in blocks])
@@ -83,12 +86,18 @@ _OWN_IS_NULL = {"own": "null"}
 
 
 def marked(rows: pa.Table) -> pa.Table:
-    """Mark rows before writing: fields left at the placement's default, such as `branch_scale`, are null in them."""
+    """Mark rows, before they are written, as rows in which null means the LayerNorm placement's default.
+
+    Such a field is `branch_scale`. The rows themselves are not changed.
+    """
     return rows.replace_schema_metadata((rows.schema.metadata or {}) | _OWN_IS_NULL)
 
 
 def with_nulls(rows: pa.Table) -> pa.Table:
-    """Return rows as read from a file, with null for fields left at the placement's default, also in older files."""
+    """Return a file's rows, with null for every field that is left at the LayerNorm placement's default.
+
+    Older files have 0 in such fields, which becomes null.
+    """
     if b"own" in (rows.schema.metadata or {}):
         return rows
     for name in set(OWN) & set(rows.column_names):
@@ -98,7 +107,10 @@ def with_nulls(rows: pa.Table) -> pa.Table:
 
 
 def cell_columns(cell: "Cell") -> dict[str, Any]:
-    """Return the columns that identify a cell in a row: its name, the fields of its Stack, and sampling options."""
+    """Return the columns that identify the configuration of a sampled network in a table's row.
+
+    They are its name, the fields of its Stack, and sampling options.
+    """
     sampling = {"engine": cell.engine, "device": cell.device_kind, "dtype": cell.dtype}
     return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
 
@@ -107,7 +119,10 @@ _UNSAID = {"cell": "", "engine": "auto", "device": "cpu", "dtype": "float32", "t
 
 
 def cell_table(cell: "Cell") -> dict[str, Any]:
-    """Describe a cell as a table of a manifest: the values that differ from the defaults of `Stack` and `Cell`."""
+    """Describe a configuration as a table of a manifest, with the values that differ from the defaults.
+
+    The defaults are those of `Stack` and `Cell`.
+    """
     from simulate.runs.cell import cheaper_engine  # late: it loads torch
 
     columns = cell_columns(cell)
@@ -135,7 +150,7 @@ def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:
 
 
 def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
-    """Return the `Cell` of a row of draws; a field that the file lacks has its default.
+    """Return the configuration of a table's row; a field that the file lacks has its default value.
 
     Raises:
         ValueError: this process cannot describe the cell: it has a field from a later version, or a name that is not
@@ -167,7 +182,9 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
 
 
 def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stack]) -> list[dict[str, Floats]]:
-    """Return the quantities of several cells from one table, as arrays of shape (draws,) or (draws, layers).
+    """Return the quantities of several configurations from one table, as arrays.
+
+    Their shapes are (draws,) or (draws, layers).
 
     Args:
         rows: all rows, with the rows of a cell next to each other.
@@ -192,7 +209,9 @@ def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stac
 
 
 def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> "pd.DataFrame":
-    """Return a data frame with one row per draw and layer, quantities in columns; layer 0 is for the whole network.
+    """Return a data frame with one row for each random network and layer, and one column for each quantity.
+
+    Layer 0 is for the whole network.
 
     Args:
         draws: one row per draw, whose columns are repeated; `depth` is the number of layers, and `encoder_depth` the
@@ -217,7 +236,10 @@ def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArra
 
 
 def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> "pd.DataFrame":
-    """Return the data frame of `layer_frame` for Arrow rows of any number of cells, with texts named by source."""
+    """Convert Arrow rows of any number of configurations to a data frame with one row for each network and layer.
+
+    The frame is that of `layer_frame`, with texts named by source.
+    """
     import pandas as pd
 
     values = {}

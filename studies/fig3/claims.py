@@ -221,7 +221,7 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
             claimed=claimed,
             subject=Subject(
                 placement=_placement(frame),
-                quantity=f"growth of ‖{gradient}‖ a layer, {part}",
+                quantity=f"ln of the growth of ‖{gradient}‖ a layer, {part}",
                 kind="growth",
                 against="layer",
             ),

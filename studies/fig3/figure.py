@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from figures.style import WEIGHTS, message, of_placement, panels, style
+from figures.style import WEIGHTS, message, name_ends, of_placement, pale_line, panels, style
 from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
@@ -34,8 +34,9 @@ def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame) -> Fi
     with style():
         figure, axes = panels(4 if len(shares) else 3, share_y=False)
         figure.set_size_inches(8.2 if len(shares) else 9.0, 6.4 if len(shares) else 3.6)
+        axes[1].sharey(axes[0])
         for axis, placement in zip(axes, ("post", "pre"), strict=False):
-            _profile(axis, profiles[profiles["placement"] == placement], placement)
+            name_ends(axis, _profile(axis, profiles[profiles["placement"] == placement], placement))
         _depths(axes[2], last)
         if len(shares):
             _ingredients(axes[3], shares)
@@ -68,34 +69,36 @@ def _bars(sem: pd.Series) -> pd.Series | None:
 
 
 def _log(axis: Axes) -> None:
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _profile(axis: Axes, table: pd.DataFrame, placement: str) -> None:
+def _profile(axis: Axes, table: pd.DataFrame, placement: str) -> list[tuple[float, float, str, str]]:
+    ends = []
     whole = table[(table["without"] == _WHOLE) & (table["matrix"] == "W2") & (table["depth"] == table["depth"].min())]
     color = of_placement(placement)["color"]
     for part, rows in whole.groupby("part"):
         rows, look = rows.sort_values("layer"), _PARTS[str(part)]
         if "predicted" in rows:
-            axis.plot(
-                rows["layer"], rows["predicted"], color=color, linestyle=look["linestyle"], label=f"{part}, theory"
-            )
+            pale_line(axis, rows["layer"], rows["predicted"], color)
         axis.errorbar(
             rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2, color=color, linestyle="none",
-            markersize=5, marker=look["marker"], fillstyle=look["fillstyle"], label=f"{part}, mean norm",
+            markersize=5, marker=look["marker"], fillstyle=look["fillstyle"],
         )  # fmt: skip
+        ends.append((*rows[["layer", "mean norm"]].iloc[-1], str(part), color))
         if "norm of mean" in rows:
-            axis.plot(
-                rows["layer"], rows["norm of mean"], color=color, marker="x", linestyle="none",
-                label=f"{part}, norm of mean",
-            )  # fmt: skip
-    axis.set(xlabel="layer $l$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$", title=TITLES[placement])
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.plot(rows["layer"], rows["norm of mean"], color=color, marker="x", linestyle="none")
+            ends.append((*rows[["layer", "norm of mean"]].iloc[-1], f"{part}, norm of mean", color))
+    axis.set(
+        xlabel="layer $l$",
+        ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$",
+        title=f"{TITLES[placement]}; pale lines: theory",
+    )
     _log(axis)
-    axis.legend()
+    return ends
 
 
 def _matrices(axis: Axes, table: pd.DataFrame) -> None:
@@ -111,41 +114,39 @@ def _matrices(axis: Axes, table: pd.DataFrame) -> None:
         if "predicted" in rows:
             axis.plot(rows["layer"], rows["predicted"], color=look["color"], linewidth=4, alpha=0.2)
     axis.set(xlabel="layer $l$", ylabel="E‖∇‖ of each matrix", title="Post-LN, decoder; bands: theory")
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     _log(axis)
     axis.legend(ncols=2, loc="center left", bbox_to_anchor=(0.0, 0.45))
 
 
 def _depths(axis: Axes, last: pd.DataFrame) -> None:
+    ends = []
     for placement, rows in last.groupby("placement"):
         look, grouped = of_placement(placement), rows.groupby("depth")["value"]
+        ends.append((float(rows["depth"].max()), grouped.mean().iloc[-1], TITLES[str(placement)], look["color"]))
         axis.errorbar(
             grouped.mean().index, grouped.mean(), yerr=_bars(grouped.sem()), capsize=2,
-            **({"markersize": 4} | look), label=TITLES[str(placement)],
+            **({"markersize": 4} | look),
         )  # fmt: skip
     axis.set(xlabel="layers $L$ of encoder and decoder", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$",
-             title="last decoder layer", xticks=sorted(last["depth"].unique()))  # fmt: skip
-    axis.set_ylim(bottom=0)
-    axis.legend()
+             title="last decoder layer", xticks=sorted(last["depth"].unique()), ylim=(0, None))  # fmt: skip
+    name_ends(axis, ends)
 
 
 def _ingredients(axis: Axes, rows: pd.DataFrame) -> None:
-    rows, color = rows.sort_values("share_predicted"), of_placement("post")["color"]
-    places = np.arange(len(rows))
+    rows, places, color = rows.sort_values("share_predicted"), np.arange(len(rows)), of_placement("post")["color"]
     axis.errorbar(
         rows["share"], places, xerr=2 * rows["share_sem"], fmt="o", color=color, markersize=4, capsize=2.5,
         label="models",
     )  # fmt: skip
     axis.plot(rows["share_predicted"], places, "D", color=color, fillstyle="none", markersize=8, label="theory")
-    axis.set(title="Post-LN, decoder: what carries the growth", xlabel="share of the growth that goes with it")
-    axis.set_yticks(places, rows["without"])
+    axis.set(title="Post-LN, decoder: what carries the growth", xlabel="share of the growth that goes with it",
+             yticks=places, yticklabels=rows["without"])  # fmt: skip
     axis.axvline(0, color="#777777", linewidth=0.8)
     axis.legend(loc="lower right")
 
 
 def _hidden(axis: Axes, excess: pd.DataFrame) -> None:
-    excess = excess[excess["depth"] == excess["depth"].min()]
-    for placement, rows in excess.groupby("placement"):
+    for placement, rows in excess[excess["depth"] == excess["depth"].min()].groupby("placement"):
         look, grouped = of_placement(placement), rows.groupby("epsilon")["share"]
         axis.errorbar(
             grouped.mean().index, grouped.mean(), yerr=_bars(grouped.sem()), linewidth=1,

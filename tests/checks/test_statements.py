@@ -12,6 +12,7 @@ from checks.stacks.statements import claimed_words, judge, networks, theory_of, 
 from checks.statistics import FALSE_ALARM
 from gradbounds.actions.statements import verify_claims
 from gradbounds.cli import main
+from simulate import Run
 from theory import Claim
 from theory.paper.claims import CLAIMS, claims_of, sources
 from tools.accept import accept
@@ -156,6 +157,12 @@ def test_a_file_is_judged_and_continued(tmp_path, capsys):
     again = verify_claims(file, tmp_path / "run")
     assert "fails" in str(again)
     assert "sampling" not in capsys.readouterr().err.partition("\n")[2], "what was sampled is not sampled again"
+    file.write_text(GOOD.replace("-0.5", "0.0").replace("[2, 4, 8]", "[2, 4, 6]"))
+    assert main(["verify", "--claims", str(file), "--out", str(tmp_path / "run"), "--draws", "96"]) == 0
+    assert "claimed 0" in capsys.readouterr().out
+    assert {s.stack.depth: s.draws for s in Run.open(tmp_path / "run").samples()} == {2: 128, 4: 128, 6: 128, 8: 64}, (
+        "whole blocks"
+    )
 
 
 @pytest.mark.parametrize(

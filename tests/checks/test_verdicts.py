@@ -78,7 +78,7 @@ def test_every_claim_has_a_verdict_on_a_full_grid():
     assert {v.verdict for v in rows if v.claim == "G1"} == {"holds"}
     assert {v.verdict for v in rows if v.claim == "T1" and "exponent in L" not in v.part} == {"holds, loose"}
     assert {v.verdict for v in rows if "exponent in L" in v.part} == {"holds"}
-    assert word["F1", "Post-LN, growth of ||dL/dW2|| per layer"] == "fails"
+    assert word["F1", "Post-LN, ln of the growth of ||dL/dW2|| per layer"] == "fails"
     assert word["F2", "Pre-LN, exponent of ||dL/dW2|| in l"] == "fails"
     assert {v.agreement for v in rows} <= {"agrees", "undecided", "beyond"}
 

@@ -1,4 +1,4 @@
-"""Conversion of published models' configuration files into a `Stack`, the network at initialization."""
+"""Read the configuration files of published models, and convert them into network descriptions (`Stack`)."""
 
 from theory.configurations.configuration_file import stack_from_config
 from theory.configurations.published import PUBLISHED, published

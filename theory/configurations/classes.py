@@ -1,4 +1,7 @@
-"""Measured defaults of model classes in Hugging Face transformers, for fields that a configuration file leaves out."""
+"""Default values of model classes in Hugging Face transformers, for fields that a configuration file leaves out.
+
+They were measured with the classes themselves.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ FILE = Path(__file__).with_name("classes.json")
 
 @dataclass(frozen=True, slots=True)
 class ModelClass:
-    """The configuration defaults and measured weights of one model family's classes in transformers.
+    """The default configuration and the measured initial weights of one model family in Hugging Face transformers.
 
     Attributes:
         name: name of the model's class.
@@ -41,7 +44,7 @@ class ModelClass:
 
     @property
     def keys(self) -> frozenset[str]:
-        """All names of fields that the configuration's class knows."""
+        """The names of all fields that the configuration class of a model family knows."""
         return frozenset(self.defaults) | frozenset(self.names) | frozenset(self.names.values())
 
 

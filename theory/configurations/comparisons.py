@@ -1,4 +1,4 @@
-"""Results of comparing theory with each model family's own code: numbers compared, and numbers that are off."""
+"""Results of comparisons between theory and each model family's own code: how many numbers agree."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,9 @@ def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozens
 
 
 def compared_step(family: str | None, optimizer: str, embeddings: str) -> str:
-    """Return a sentence on how well theory predicts the first step of a model family's own class; "" if not compared.
+    """Return a sentence on how well theory predicts the first optimizer step of a model family's own class.
+
+    The sentence is "" if they were not compared.
 
     Args:
         family: `model_type` of the family; None if it is not known.

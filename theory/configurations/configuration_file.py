@@ -1,4 +1,4 @@
-"""Conversion of one configuration file into a Stack, with notes on the fields that the Stack does not have."""
+"""Convert one configuration file into a network description, with notes on the fields that it cannot represent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def stack_from_config(
     drawn_by: str = HUGGING_FACE,
     **fields: Any,
 ) -> tuple[Stack, tuple[Note, ...]]:
-    """Return the network that a model's configuration describes, with the initialization of its class or framework.
+    """Return the network that a model's configuration file describes, with the model's own initialization.
 
     Args:
         config: a Hugging Face `config.json`, as its fields or its path, or the arguments of nanoGPT's `GPTConfig`.
@@ -158,7 +158,8 @@ def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
         ignored = " ".join(["model_type", *reading.unknown()])
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # values that the family has not
         return ""
-    return f" --ignore {ignored} reads it as {NEAREST[family]!r}, the nearest supported family."
+    nearest = f"{NEAREST[family]!r}, the nearest supported family"
+    return f" --ignore {ignored} reads it as {nearest}; gradbounds probe measures your own module."
 
 
 def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Readers for configurations of encoder-decoders with one width: the families of T5 and BART."""
+"""Read the configuration files of encoder-decoders: the families of T5 and BART.
+
+Both have one width.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +25,9 @@ SHARED_ENDS = "input embeddings and output matrix are one matrix"
 
 @dataclass(frozen=True)
 class T5:
-    """The reader for T5's family: Pre-LN with RMSNorm, and matrix entries with variance 1/(number of inputs).
+    """The reader of configuration files of the T5 family, which has Pre-LN and RMSNorm.
+
+    Matrix entries have the variance 1/(number of inputs).
 
     The encoder input has as many tokens as the target. Attention logits are not divided by sqrt(d_kv); the standard
     deviation of W^Q is smaller by that factor instead.
@@ -34,7 +39,9 @@ class T5:
     scaled: bool
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
-        """Return the fields of the Stack that a configuration describes, with `tokens` in target and encoder input.
+        """Return the network fields that a T5 configuration describes.
+
+        Target and encoder input have `tokens` tokens each.
 
         Raises:
             ValueError: there is no decoder, the initialization is scaled, or two fields disagree on the units.
@@ -95,7 +102,9 @@ class T5:
 
 @dataclass(frozen=True)
 class Bart:
-    """The reader for BART's family: one standard deviation for all matrices, and positions added to the embeddings.
+    """The reader of configuration files of the BART family, which has one standard deviation for all matrices.
+
+    Positions are added to the embeddings.
 
     The encoder input has as many tokens as the target.
 
@@ -110,7 +119,7 @@ class Bart:
     normed: bool = True
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
-        """Return the fields of the Stack that a configuration describes.
+        """Return the network fields that a BART configuration describes.
 
         Args:
             r: reader of the configuration.

@@ -1,10 +1,10 @@
-"""Rules that read a mixture of experts from a configuration: number, width and choice of experts, and dense layers."""
+"""Read a mixture of experts from a model's configuration: number, width and choice of experts, and dense layers."""
 
 from theory.configurations.reading import Fields, Reading
 
 
 def experts(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set the fields of experts, and note what the Stack leaves out.
+    """Set the network's fields for a mixture of experts, and note properties of the model that these fields lack.
 
     Args:
         r: reader of the configuration.

@@ -1,4 +1,7 @@
-"""The readers for all families of published models: fields that each family always has, and rules for its own keys."""
+"""The readers of configuration files for all supported model families, such as Llama or GPT-2.
+
+A family has fields that are always the same, and rules for its own keys.
+"""
 
 from typing import Any
 
@@ -22,7 +25,6 @@ _CENTRED = "here, queries and keys are normalized without centring, an error of 
 
 
 def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
-    """Multiply the embeddings by sqrt(d)."""
     fields["_inputs"] = fields["width"] ** 0.5
 
 
@@ -164,7 +166,6 @@ def _narrow(r: Reading, fields: Fields, name: str) -> None:
 
 
 def _cohere(r: Reading, fields: Fields, tokens: int) -> None:
-    """Multiply the output logits by the factor in the file."""
     _logits_scaled(r, fields, r.positive("logit_scale"))
 
 

@@ -1,4 +1,7 @@
-"""The common part of reading a family's configuration: sizes, standard deviations, heads, embeddings, windows."""
+"""The steps that reading a configuration file has in common for all model families.
+
+They set sizes, standard deviations, heads, embeddings and windows.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +33,7 @@ LENGTH = "it only matters for longer sequences"
 
 @dataclass(frozen=True)
 class Family:
-    """The reader for the configurations of one family: fields that its Stack always has, and rules for its own keys.
+    """The reader of the configuration files of one model family: its constant fields and its rules for file keys.
 
     Attributes:
         fields: fields of the Stack that do not depend on the file.
@@ -42,11 +45,11 @@ class Family:
     rules: tuple[Rule, ...] = ()
 
     def but(self, *rules: Rule, **fields: Any) -> "Family":
-        """Return a family with some other fields and further rules."""
+        """Return a copy of the reader for a similar model family, with some fields replaced and further rules."""
         return Family({**self.fields, **fields}, (*self.rules, *rules))
 
     def __call__(self, r: Reading, tokens: int) -> Fields:
-        """Return the fields of the Stack that a configuration describes.
+        """Return the network fields that a model's configuration describes.
 
         Args:
             r: reader of the configuration.
@@ -83,7 +86,7 @@ class Family:
 
 
 def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
-    """Return the name in this project of the activation that a configuration names.
+    """Return this project's name of the activation function that a model's configuration names.
 
     Args:
         r: reader of the configuration.
@@ -101,7 +104,9 @@ def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
 
 
 def one_std(r: Reading, fields: Fields) -> None:
-    """Set the standard deviations for a family whose matrices and embeddings all have N(0, σ²) entries.
+    """Set the standard deviations for a model family with one standard deviation for all matrices and embeddings.
+
+    Their entries are N(0, σ²).
 
     Embeddings are multiplied by the rules' `_inputs`, and logits by their `_logits`. Rules may give the matrices a
     standard deviation `_matrices` of their own.
@@ -134,7 +139,7 @@ def one_std(r: Reading, fields: Fields) -> None:
 
 
 def logits_times(r: Reading, fields: Fields, factor: float) -> None:
-    """Set a factor on attention logits that replaces 1/sqrt(d_k)."""
+    """Set a factor on the attention logits that replaces the usual 1/sqrt(d_k)."""
     head_width = fields.get("head_width", fields["width"] // fields["heads"])
     over_root = factor * head_width**0.5
     if abs(factor * head_width - 1) < 1e-9:
@@ -144,7 +149,9 @@ def logits_times(r: Reading, fields: Fields, factor: float) -> None:
 
 
 def tied(r: Reading) -> str:
-    """Return "tied" or "untied" for embeddings and output matrix, as the model's class treats the file's value.
+    """Return "tied" or "untied": whether the model's embeddings are also its output matrix.
+
+    The file's value has the effect that the model's class gives it.
 
     Raises:
         ValueError: the file's value is null or not a switch.
@@ -160,13 +167,15 @@ def tied(r: Reading) -> str:
 
 
 def without_dropout(r: Reading) -> None:
-    """Note that all dropout probabilities of the file are ignored."""
+    """Note that all dropout probabilities in the configuration file are ignored."""
     names = [name for name in r.left if "dropout" in name or name.endswith(("pdrop", "layerdrop"))]
     r.left_out("the prediction is without dropout, as in evaluation", *names)
 
 
 def shared_heads(r: Reading, fields: Fields) -> None:
-    """Set heads that share keys and values, and heads with a width other than d/h.
+    """Set the number of heads with their own keys and values, and the width of a head if the file gives one.
+
+    The width differs from the usual d/h.
 
     Args:
         r: reader of the configuration.
@@ -193,7 +202,10 @@ def shared_heads(r: Reading, fields: Fields) -> None:
 
 
 def small_positions(r: Reading, fields: Fields) -> None:
-    """Drop learned positions that are negligible because token embeddings are multiplied by sqrt(d), and note it."""
+    """Drop learned positions if they are negligible compared with the token embeddings, and note it.
+
+    This is the case if token embeddings are multiplied by sqrt(d).
+    """
     if fields["positions"] == "learned":
         fields["positions"] = "none"
         r.say("learned positions", fields["width"] ** -0.5, "they are much smaller than token embeddings, and 0 here")

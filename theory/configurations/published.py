@@ -1,4 +1,4 @@
-"""The configurations of published models by name, for users without a configuration file."""
+"""The configurations of published models by name, for users who do not have the configuration file."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ PUBLISHED: dict[str, dict[str, Any]] = parsed(Path(__file__).with_name("publishe
 
 
 def published(name: str) -> dict[str, Any]:
-    """Return the configuration of a published model, as the fields of its `config.json`.
+    """Return the fields of a published model's configuration file (`config.json`), from the model's name.
 
     Raises:
         ValueError: the name is not known; the message lists the known names.

@@ -1,4 +1,4 @@
-"""The reader of one configuration, which uses each field of the file or notes why the field is not used."""
+"""A reader of configuration files, which uses every field or notes why the field is not used."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ _LONG = 160
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark on a configuration field that has no field in the Stack.
+    """A remark on a field of a configuration file that the network description cannot represent.
 
     Attributes:
         field: name of the field.
@@ -118,7 +118,7 @@ class Note:
 
     @classmethod
     def neutral(cls, field: str, value: Any, reason: str) -> "Note":
-        """Return a note on a field that changes nothing at initialization."""
+        """Create a note on a configuration field that changes nothing at initialization."""
         return cls(field, value, "neutral", reason)
 
     def __str__(self) -> str:
@@ -132,12 +132,12 @@ class Note:
 
 
 def model_type(notes: Sequence[Note]) -> str | None:
-    """Return the model_type of a configuration that was read completely, or None."""
+    """Return the model family (`model_type`) of a configuration that was read, from the notes on it, or None."""
     return next((note.value for note in notes if (note.field, note.what) == ("model_type", "neutral")), None)
 
 
 def context(notes: Sequence[Note]) -> int | None:
-    """Return the longest sequence length that a configuration allows; None if it has no limit."""
+    """Return the longest sequence length that a model's configuration allows; None if it has no limit."""
     named = {note.field: note.value for note in notes if note.reason == _LIMITS}
     lengths = [named[name] for name in SAID_ELSEWHERE[_LIMITS] if name in named and not name.startswith("original")]
     # RoBERTa's classes count positions from behind that of the padding, which is 1.
@@ -146,12 +146,15 @@ def context(notes: Sequence[Note]) -> int | None:
 
 
 def drawn_by(notes: Sequence[Note]) -> str | None:
-    """Return the name of the initialization rule of a configuration's weights; None if no note has it."""
+    """Return the name of the rule that initializes a model's weights, from the notes on its configuration.
+
+    It is None if no note has it.
+    """
     return next((str(note.value) for note in notes if note.what == "drawn"), None)
 
 
 class Reading:
-    """A reader of a configuration, which keeps the fields that are not yet read and notes on those that are.
+    """A reader of one configuration file, with the fields that are not read yet and notes on those that are.
 
     Args:
         config: the fields of the file.
@@ -184,7 +187,7 @@ class Reading:
             raise ValueError(f"architectures must be a list of words, got {_short(self.classes)}.")
 
     def size(self, name: Literal["width", "depth"], in_file: int) -> int:
-        """Return the requested size, or the file's size if none is requested.
+        """Return the width or depth that the user requests, or the configuration file's own if none is requested.
 
         The file's size is kept in `in_file`, for keys of the file that are relative to it.
         """
@@ -192,11 +195,13 @@ class Reading:
         return self.sizes.get(name, in_file)
 
     def knows(self, name: str) -> bool:
-        """Return whether the model's class has a field of this name; False without a class."""
+        """Return whether the model's class knows a configuration field of this name; False without a class."""
         return name in self.of.keys
 
     def take(self, *names: str, default: Any = _REQUIRED) -> Any:
-        """Return and remove the value of a field, under any of its names that the class knows.
+        """Return the value of a configuration field and mark it as read, under any of the field's names.
+
+        The field is removed; only names that the class knows count.
 
         For a field that is not in the file, the result is the default of the model's class. For null it is `default`,
         the value that the class derives from other fields.
@@ -224,14 +229,16 @@ class Reading:
         return default
 
     def usual(self, value: Any, *names: str) -> dict[str, Any]:
-        """Return `{"default": value}` for a field that may be null, or {} if the class has a default.
+        """Return the default for a configuration field that may be null, as a keyword argument of `take`.
+
+        It is `{"default": value}`, or {} if the class has a default.
 
         In a class with a default, null is an error.
         """
         return {} if any(self.of.defaults.get(name) is not None for name in names) else {"default": value}
 
     def number(self, *names: str, default: Any = _REQUIRED) -> Any:
-        """Return and remove a field that is a finite number.
+        """Return a configuration field that must be a finite number, and mark it as read.
 
         Raises:
             ValueError: the value is not a number, or the field is missing without a default.
@@ -245,7 +252,7 @@ class Reading:
         return value
 
     def positive(self, name: str) -> Any:
-        """Return and remove a field that is a factor above 0.
+        """Return a configuration field that must be a factor above 0, and mark it as read.
 
         Raises:
             ValueError: the value is not a number above 0, or the field is missing.
@@ -256,7 +263,9 @@ class Reading:
         return value
 
     def count(self, *names: str, default: Any = _REQUIRED, least: int = 1) -> Any:
-        """Return and remove a field that is an integer of at least `least`.
+        """Return a configuration field that must be an integer not below a given one, and mark it as read.
+
+        The smallest allowed value is `least`.
 
         Raises:
             ValueError: the value is not such an integer, or the field is missing without a default.
@@ -268,7 +277,7 @@ class Reading:
         return None if value is None else int(value)  # 4096.0 is 4096
 
     def switch(self, *names: str, default: Any = _REQUIRED) -> bool:
-        """Return and remove a field that is true or false.
+        """Return a configuration field that must be true or false, and mark it as read.
 
         Raises:
             ValueError: the value is neither, or the field is missing without a default.
@@ -279,7 +288,7 @@ class Reading:
         return value
 
     def refused(self, reason: str, *names: str) -> None:
-        """Check that some fields are off, because the theory has no rule for them.
+        """Raise an error if a configuration switches on a feature for which the theory has no rule.
 
         Args:
             reason: the reason, for the error message.
@@ -294,11 +303,11 @@ class Reading:
             self.neutral("it is switched off", name)
 
     def neutral(self, reason: str, *names: str) -> None:
-        """Note fields that change nothing at initialization, with the reason."""
+        """Note configuration fields that change nothing at initialization, with the reason."""
         self._note("neutral", reason, names)
 
     def left_out(self, reason: str, *names: str) -> None:
-        """Note fields that change something that the Stack does not have, unless they are off."""
+        """Note configuration fields for features that the network description lacks, unless they are off."""
         for name in names:
             if name in self.left and not self.left[name]:
                 self._note("neutral", "it is switched off", [name])
@@ -306,11 +315,14 @@ class Reading:
                 self._note("left out", reason, [name])
 
     def say(self, field: str, value: Any, reason: str) -> None:
-        """Note a property that the Stack leaves out and that is not a field of the file."""
+        """Note a property of the model that the network description lacks and that is not a configuration field."""
         self.notes.append(Note(field, value, "left out", reason))
 
     def factor(self, what: str, factor: float) -> None:
-        """Note that a matrix of the class is that of the Stack times a factor, which divides the matrix's gradient."""
+        """Note that the model stores a matrix times a constant factor, which divides the matrix's gradient.
+
+        The matrix of the class is that of the Stack times the factor.
+        """
         self.say(what, factor, f"entries are {factor:.4g} and gradients {1 / factor:.4g} times as large as predicted")
 
     def _note(self, what: Literal["neutral", "left out"], reason: str, names: Sequence[str]) -> None:
@@ -321,7 +333,7 @@ class Reading:
                     self.notes.append(Note(name, value, what, reason))
 
     def heads(self) -> None:
-        """Note a class in `architectures` that has no language-model head, or that belongs to another family."""
+        """Note a model class in `architectures` that has no language-model head or belongs to another family."""
         for name in self.classes:
             ending = next((suffix for suffix in _OF_WORDS if name.endswith(suffix)), None)
             usual = next((suffix for suffix in _OF_WORDS if self.of.name.endswith(suffix)), "")
@@ -337,7 +349,7 @@ class Reading:
                 self.say("architectures", name, f"the prediction is for the class {self.of.name}")
 
     def finish(self) -> None:
-        """Note all fields that change nothing in any family, and reject fields that are not known.
+        """Note all remaining configuration fields that change nothing, and reject fields that are not known.
 
         Raises:
             ValueError: a field is not known, or cross-attention is requested.
@@ -346,7 +358,9 @@ class Reading:
             raise ValueError(self._unknown(*unknown))
 
     def unknown(self) -> list[str]:
-        """Return the names of fields that are neither read by a rule nor known to be neutral; note the neutral ones.
+        """Return the names of configuration fields that no rule reads and that are not known to be neutral.
+
+        Neutral fields are noted.
 
         Raises:
             ValueError: cross-attention to an encoder is requested.

@@ -1,4 +1,7 @@
-"""Rules that read rotary positions from a configuration: rotated share, base, scaling, and layers without rotations."""
+"""Read rotary positions from a model's configuration: rotated share of a head, base, and scaling.
+
+Layers without rotations are noted.
+"""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +16,7 @@ _SLOW = "it changes only slow rotations, which are negligible for so few tokens"
 
 
 def read_rotations(r: Reading, fields: Fields) -> None:
-    """Set the share of a head's coordinates that are rotated, and the base of the rotation frequencies.
+    """Set the share of each head that rotary positions rotate, and the base of the rotation frequencies.
 
     Args:
         r: reader of the configuration.
@@ -96,7 +99,9 @@ def _object(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def stretched(r: Reading, fields: Fields, tokens: int) -> None:
-    """Set rotary positions with HunYuan's `alpha`, which enlarges the base of the rotations for any number of tokens.
+    """Set rotary positions whose base is enlarged by the field `alpha` of HunYuan's configuration files.
+
+    The base is enlarged for any number of tokens.
 
     Args:
         r: reader of the configuration.
@@ -118,7 +123,7 @@ def stretched(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def older_names(r: Reading, fields: Fields, tokens: int) -> None:
-    """Replace the older names of the fields for rotary positions by the current ones.
+    """Rename the older names of configuration fields for rotary positions to the current names.
 
     Args:
         r: reader of the configuration.
@@ -135,7 +140,7 @@ def older_names(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def unrotated(r: Reading, fields: Fields, tokens: int) -> None:
-    """Note the layers whose queries and keys the model does not rotate; the Stack rotates them in all layers.
+    """Note the layers in which the model does not rotate queries and keys; the prediction rotates all layers.
 
     SmolLM 3's files list such layers; in Cohere 2 and EXAONE 4 they are the layers without a window.
 

@@ -1,4 +1,4 @@
-"""The initialization rules of training frameworks, where they differ from a model's class in transformers."""
+"""The rules by which training frameworks initialize weights, where they differ from Hugging Face transformers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ BASES = {"d0": "WIDTH", "L0": "DEPTH"}
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The sizes of weights in a configuration, independent of the initialization rule.
+    """The sizes of weights that a model's configuration file sets, for every initialization rule.
 
     Attributes:
         std: standard deviation of a matrix entry, `initializer_range`.
@@ -39,7 +39,7 @@ class Scales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCode:
-    """The initialization rule of a training framework: the variance of an entry of every matrix.
+    """The rule by which a training framework initializes weights: the variance of every matrix's entries.
 
     Attributes:
         name: value of `drawn_by` for the rule.
@@ -90,16 +90,16 @@ class TrainingCode:
 
     @property
     def reads_std(self) -> bool:
-        """Return whether the rule uses the file's `initializer_range`."""
+        """Return whether a framework's initialization rule uses the file's `initializer_range`."""
         return "sigma" in self.matrices
 
     @property
     def pattern(self) -> str:
-        """The form of the value of `drawn_by` for this rule, with the numbers that the rule needs."""
+        """The form of the user's `drawn_by` for a framework's rule, with the numbers that the rule needs."""
         return ":".join([self.name, *(BASES[symbol] for symbol in self.asks)])
 
     def fields(self, values: Mapping[str, Any], scales: Scales) -> dict[str, Any]:
-        """Return the fields of a Stack that describe its initialization by this rule.
+        """Return the fields of a network that describe its initialization by a framework's rule.
 
         Args:
             values: the other fields of the Stack; sizes, `ffn` and `embeddings` are read among others.
@@ -154,7 +154,7 @@ class TrainingCode:
         }
 
     def logits_times(self, width: int) -> float:
-        """Return the factor on the output logits, which a Stack includes in its output matrix."""
+        """Return the framework's factor on the output logits, which becomes a part of the output matrix."""
         return _product(self.logits, {"d": width, **self.base})
 
 
@@ -180,7 +180,9 @@ NAMES = (HUGGING_FACE, *(code.pattern for code in TRAINING_CODES.values() if not
 
 
 def training_code(name: str) -> TrainingCode | None:
-    """Return the training framework of a value of `drawn_by`; None for the model's own class.
+    """Return the training framework with a given name, such as "neox"; None for the model's own class.
+
+    The name is a value of `drawn_by`.
 
     Args:
         name: value of `drawn_by`.

@@ -1,4 +1,4 @@
-"""Model families whose configurations are not read, with the reason for each."""
+"""The model families whose configuration files cannot be read, with the reason for each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -82,7 +82,7 @@ _ATTENTION = {"attention", "full_attention", "sliding_attention"}
 
 
 def reason(family: str, fields: Mapping[str, Any]) -> str:
-    """Return why a family is not read.
+    """Return the reason why the configuration files of a model family cannot be read.
 
     The reason comes from the kinds of layers that the file lists, from the table of families, or from the file's
     keys.

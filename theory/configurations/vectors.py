@@ -1,4 +1,4 @@
-"""The biases, norm parameters and tables that a model family's class learns in addition to its matrices.
+"""The biases, norm parameters and tables that each model family learns in addition to its weight matrices.
 
 Source: `named_parameters` of the classes of transformers 5.24 with their own defaults; nanoGPT's `bias=True`.
 """
@@ -37,7 +37,9 @@ _SWITCHES = {"attention_bias": _ATTENTION, "mlp_bias": _UNITS, "qkv_bias": _ATTE
 
 
 def learned_vectors(stack: Stack, family: str | None, notes: Sequence[Note] = ()) -> tuple[str, ...]:
-    """Return the names of the learned vectors and tables of a network of a model family, as in `NoiseScale.vectors`.
+    """Return the names of the biases, norm parameters and tables that a model of a given family learns.
+
+    The names are those of `NoiseScale.vectors`.
 
     Args:
         stack: the network.

@@ -1,4 +1,7 @@
-"""The networks that theory has no rule for: one table of gaps, which every prediction and the manual's pages use."""
+"""The networks for which the theory has no rule, in one table that every prediction checks.
+
+The manual's pages print the same table.
+"""
 
 from theory.coverage.networks import (
     attends_randomly,
@@ -28,11 +31,11 @@ __all__ = [
 
 
 class NoRuleError(ValueError):
-    """Error for a network that can be sampled but not yet predicted by large-width theory."""
+    """An error for a network that can be sampled, but that large-width theory cannot predict yet."""
 
 
 def gaps(stack: Stack, subject: str) -> list[Gap]:
-    """Return the gaps in the theory that apply to a stack and a subject; an empty list if there is a rule.
+    """Return the reasons why theory cannot predict a subject for a network; an empty list if it can.
 
     Args:
         stack: the network.
@@ -47,7 +50,7 @@ def gaps(stack: Stack, subject: str) -> list[Gap]:
 
 
 def require(stack: Stack, subject: str) -> None:
-    """Raise an error if theory has no rule for a stack and a subject.
+    """Raise an error if the theory has no rule to predict a subject, such as gradient norms, for a network.
 
     Args:
         stack: the network.

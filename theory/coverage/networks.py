@@ -1,26 +1,28 @@
-"""Properties of a `Stack` that decide which theoretical rules apply to it."""
+"""Functions that test a network for the properties on which the theory's rules depend."""
 
 from theory.stack import Stack
 from theory.stack.stack import BY_LAYER
 
 
 def is_fluctuating(stack: Stack) -> bool:
-    """Return whether attention weights or the choice of experts differ between random networks even at large width."""
+    """Return whether attention weights or the choice of experts vary between random networks at large width."""
     return attends_randomly(stack) or has_experts(stack)
 
 
 def attends_randomly(stack: Stack) -> bool:
-    """Return whether attention weights differ between random networks even at large width."""
+    """Return whether attention weights vary between random networks even at large width."""
     return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
 
 
 def has_experts(stack: Stack) -> bool:
-    """Return whether a router chooses among several MLPs for every token."""
+    """Return whether a network has a mixture of experts: a router that chooses among MLPs for every token."""
     return stack.experts > 0
 
 
 def is_unprojected(stack: Stack) -> bool:
-    """Return whether the gradients of experts keep a deterministic component along the residual stream.
+    """Return whether the gradients of a mixture of experts overlap with the residual stream.
+
+    They have a deterministic component along the stream, because no norm removes it.
 
     This is the case without a norm of the residual sums, of the branches' outputs, and before the output matrix, and
     with tanh instead of norms.
@@ -31,14 +33,19 @@ def is_unprojected(stack: Stack) -> bool:
 
 
 def is_exchangeable(stack: Stack) -> bool:
-    """Return whether all tokens have the same law, so that two numbers describe the kernel over all pairs of tokens."""
+    """Return whether tokens are exchangeable: a permutation of them does not change their joint distribution.
+
+    Two numbers then describe the kernel over all pairs of tokens.
+    """
     telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings", "label_groups"}
     telling_apart |= {"attention_dropout", "query_key_scale", "rotary", "experts"}
     return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
 
 
 def is_approximate(stack: Stack) -> bool:
-    """Return whether the rule for W^Q and W^K leaves out overlaps of leading order, because no norm projects anywhere.
+    """Return whether the theory for W^Q and W^K is only approximate, because the network has no norm.
+
+    The rule leaves out overlaps of leading order, because no norm projects anywhere.
 
     The gradient then has a deterministic component along the residual stream, which contains the values
     (docs/attention.md).
@@ -49,12 +56,12 @@ def is_approximate(stack: Stack) -> bool:
 
 
 def is_tied(stack: Stack) -> bool:
-    """Return whether the input embeddings are rows of the output matrix."""
+    """Return whether embeddings are tied: whether the input embeddings are rows of the output matrix."""
     return stack.embeddings == "tied"
 
 
 def holds_words(stack: Stack) -> bool:
-    """Return whether the logits of a position depend on its own token id.
+    """Return whether the logits at a position depend on the token id at this position.
 
     This is the case for tied embeddings without a transform before the output matrix.
     """
@@ -62,12 +69,12 @@ def holds_words(stack: Stack) -> bool:
 
 
 def has_zero_matrices(stack: Stack) -> bool:
-    """Return whether W^O or W2 is zero, so that the matrices before it in its branch have no gradient."""
+    """Return whether W^O or W2 is zero at initialization, so that earlier matrices in its branch have no gradient."""
     return 0.0 in (stack.projection_gain, stack.down_gain)
 
 
 def keeps_means(stack: Stack) -> bool:
-    """Return whether gradients have a component along the mean over coordinates, caused by sinusoidal positions.
+    """Return whether sinusoidal positions cause a gradient component that is equal in all coordinates.
 
     Norms remove it, except where they centre after a branch whose input had a mean.
     """
@@ -77,23 +84,35 @@ def keeps_means(stack: Stack) -> bool:
 
 
 def sees_overlaps(stack: Stack) -> bool:
-    """Return whether a shared query-key matrix sees overlaps of order one between tokens and encoder output."""
+    """Return whether cross-attention with a shared query-key matrix depends on overlaps of tokens and encoder.
+
+    The overlaps between tokens and encoder output are of order one.
+    """
     overlapping = stack.attention_scale == "sqrt" or stack.positions == "sinusoidal"
     return stack.source_tokens > 0 and stack.query_key == "tied" and stack.query_key_scale > 0.0 and overlapping
 
 
 def is_known_at_finite_width(stack: Stack) -> bool:
-    """Return whether the first corrections in 1/d are derived for a network."""
+    """Return whether corrections for finite width are derived for a network.
+
+    They are of first order in 1/d.
+    """
     return not stack.relaxed and (stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1))
 
 
 def ends_on_a_sphere(stack: Stack) -> bool:
-    """Return whether every token before the output matrix has the length √d, whatever the parameters."""
+    """Return whether every token before the output matrix has the same length for any values of the weights.
+
+    The length is √d.
+    """
     return stack.normalized_output and not stack.composition.second_stream and not stack.norm_epsilon
 
 
 def is_squashed(stack: Stack) -> bool:
-    """Return whether tanh replaces a norm where its input, or the input of the next layer, is not Gaussian."""
+    """Return whether tanh replaces a norm at a place where theory would need Gaussian inputs.
+
+    The tanh's input, or the input of the next layer, is not Gaussian.
+    """
     layers = (stack.composition, stack.of_layer(1).composition)
     after_sums = any(composition.stream_norm or composition.output_norm for composition in layers)
     given = stack.embedding_norm == "added" or stack.positions == "sinusoidal" or stack.output_transform == "added"
@@ -101,12 +120,14 @@ def is_squashed(stack: Stack) -> bool:
 
 
 def has_unlike_layers(stack: Stack) -> bool:
-    """Return whether layers differ in placement or in the scale with which branches are added."""
+    """Return whether layers differ in LayerNorm placement or in the factor that multiplies their branches."""
     return stack.lower_layers > 0 or stack.branch_scaling == "layer"
 
 
 def is_plain(stack: Stack) -> bool:
-    """Return whether a network has the layers for which the Dyson equation of its Hessian is derived.
+    """Return whether a network has the plain layers for which the loss's Hessian can be predicted.
+
+    The Dyson equation of the Hessian is derived for these layers.
 
     Every layer has uniform attention without W^O and then a plain ReLU MLP, all layers are alike, branches are added
     with a scale above 0, labels are token ids without smoothing, and the inputs' correlation is in [0, 1).
@@ -119,7 +140,10 @@ def is_plain(stack: Stack) -> bool:
 
 
 def has_closed_growth(stack: Stack) -> bool:
-    """Return whether gradient norms over the layers have a closed form, if the placement has one."""
+    """Return whether the growth of gradient norms over the layers has a closed form for a network.
+
+    The placement must have one too.
+    """
     unmasked = stack.mask == "none" or stack.tokens == 1 or (stack.mask == "causal" and stack.dropout == 0.0)
     normed = stack.normalization in ("layer", "rms") and stack.norm_gain == 1.0 and stack.norm_epsilon == 0.0
     added = stack.branch_scaling == "none" and stack.branch_scale in (None, 1.0) and stack.lower_share == 0.0
@@ -132,7 +156,7 @@ def has_closed_growth(stack: Stack) -> bool:
 
 
 def has_other_two_streams(stack: Stack) -> bool:
-    """Return whether a network has two streams, and its branches have norms or input scales that no rule covers."""
+    """Return whether a network with two residual streams has branch norms or scales that no rule covers."""
     composition = stack.composition
     changed = composition.input_norm or composition.output_norm or composition.input_scale(2) != 1.0
     return composition.second_stream and changed

@@ -1,4 +1,4 @@
-"""The table of gaps in the theory: which networks have no rule, for which predictions, and why."""
+"""The table of networks that the theory cannot predict: which networks, which predictions, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ SUBJECTS = {
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A set of networks for which theory does not predict something, with the reason.
+    """A set of networks for which the theory cannot predict something, with the reason.
 
     Attributes:
         subjects: the predictions that are missing, keys of `SUBJECTS`.

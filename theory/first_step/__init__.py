@@ -1,1 +1,1 @@
-"""The first step of training: the effect of one optimizer step on the logits and the loss of a random stack."""
+"""Predict the effect of the first optimizer step on the logits and the loss of a random Transformer stack."""

@@ -1,4 +1,6 @@
-"""Attention in one optimizer step, its gradients and its motion, with fixed weights or random queries and keys.
+"""The rules for an attention branch in one optimizer step: its gradients, and the change of its output.
+
+The attention weights are fixed, or queries and keys are random.
 
 For one head, o_i = Σ_j A_ij v_j, and A_i = softmax of logits a_ij = q_i·k_j/√d_k, with D_i = diag A_i − A_i A_i' the
 softmax's derivative. Given logits, queries and keys, a gradient g_i at o_i has the products r_ij = g_i·v_j, Gaussian
@@ -41,7 +43,9 @@ _DRAWS = 4
 
 @dataclass(slots=True, eq=False)
 class FixedAttention(Branch):
-    """Attention with fixed weights A in one optimizer step: A x W^V W^O.
+    """An attention branch with fixed attention weights, with its gradients and its change in one optimizer step.
+
+    It is A x W^V W^O, with the attention weights A. The step changes W^V and W^O.
 
     Attributes:
         stack: the network.
@@ -67,7 +71,7 @@ class FixedAttention(Branch):
             self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
+        """Return the loss gradients at the attention branch's input and matrices, from the gradient at its output.
 
         Args:
             noise: kernel of the gradient's noise, (..., N, N).
@@ -87,7 +91,7 @@ class FixedAttention(Branch):
         return noise, part, gradients
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move along the step.
+        """Return the change of the attention branch's output when its input and matrices take one optimizer step.
 
         Args:
             moved: motion of the input tokens.
@@ -105,7 +109,9 @@ class FixedAttention(Branch):
         return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of each chosen matrix's step; for signs also "ROLE remainder".
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
+
+        The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder".
 
         Without tied embeddings, the last matrix has no remainder here, since it is sampled with the whole stream.
         """
@@ -119,7 +125,9 @@ class FixedAttention(Branch):
 
 
 def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) -> tuple[Array, Array, Gradients]:
-    """Return the gradient below W^O, at the heads' concatenated outputs, and the gradient at W^O if there is one.
+    """Propagate the loss gradient back through W^O, from the attention branch's output to the heads' outputs.
+
+    The gradient at W^O is returned too, if the network has this matrix.
 
     Args:
         stack: the network.
@@ -137,7 +145,9 @@ def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) ->
 
 @dataclass(slots=True, eq=False)
 class RandomAttention(Branch):
-    """Attention with random queries and keys in one optimizer step, given one attention sample for every head.
+    """An attention branch with random queries and keys, with its gradients and its change in one step.
+
+    The step is an optimizer step, and one sample of attention weights is given for every head.
 
     Attributes:
         stack: the network.
@@ -168,11 +178,16 @@ class RandomAttention(Branch):
 
     @property
     def last(self) -> MatrixUse | None:
-        """The matrix that adds to the stream, W^O; None without one, because W^V mixes the values of several tokens."""
+        """The output projection W^O, the matrix that adds to the residual stream; None for attention without one.
+
+        Without W^O no matrix does, because W^V mixes the values of several tokens.
+        """
         return self.uses[-1] if self.uses[-1].role == "WO" else None
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradients at the branch's input and its matrices, which do not overlap with the residual stream.
+        """Return the loss gradients at the attention branch's input and matrices, from the gradient at its output.
+
+        None of these gradients overlaps with the residual stream.
 
         Args:
             noise: kernel of the gradient at the output, (..., N, N).
@@ -187,11 +202,12 @@ class RandomAttention(Branch):
         )
 
     def _gradients_by_head(self, gradient: Array) -> dict[str, Array]:
-        """Return the Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
         return self.gradients_below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
 
     def gradients_below_heads(self, head: Array) -> dict[str, Array]:
-        """Return gradient Gram matrices at every head's queries, keys and values, from those at its output.
+        """Return inner products of gradients between tokens, at every head's queries, keys and values.
+
+        They follow from the same products at the heads' outputs.
 
         Args:
             head: Gram matrices at the heads' outputs, (..., heads or 1, N, N).
@@ -214,7 +230,7 @@ class RandomAttention(Branch):
         return gain(self.stack, "WQ") * queries, gain(self.stack, "WK") * keys
 
     def group_sums(self, of_heads: Array) -> Array:
-        """Return, at each head, the sum over all heads that share its keys and values."""
+        """Return, for each query head, the sum over all query heads that share its keys and values."""
         groups, heads = self.stack.key_heads, self.stack.heads
         if groups == heads:
             return of_heads
@@ -222,7 +238,11 @@ class RandomAttention(Branch):
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of each chosen matrix's step; for signs also "ROLE remainder", except for W^O."""
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
+
+        The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder", except
+        for W^O.
+        """
         if rule is not sign_rule:
             return Branch.steps(self, rule, gradients, matrices)
         steps = Steps()
@@ -263,7 +283,10 @@ class RandomAttention(Branch):
         return unevenness(rows, each, mean_kernel(rows), mean_kernel(each))
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """Return the inner product of the step with gradients, by matrix, as `Branch.inner_products_by_matrix`."""
+        """Return each matrix's term of the inner product between an optimizer step and a gradient.
+
+        The arguments are those of `Branch.inner_products_by_matrix`.
+        """
         del gradients
         roles, none, projection = ("WV", "WQ", "WK"), np.zeros((1, 1, 1)), head_gain(self.stack, "W")
         outputs = {
@@ -274,7 +297,7 @@ class RandomAttention(Branch):
         return {role: (c * others["WO"].gram).sum((-2, -1)) for role, c in outputs.items()}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move along the step.
+        """Return the change of the attention branch's output when its input and matrices take one optimizer step.
 
         Args:
             moved: motion of the input tokens.
@@ -310,7 +333,9 @@ class RandomAttention(Branch):
         return np.asarray(self.pass_through_heads(*parts).mean(-3))
 
     def pass_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """Return every head's output coefficients or energies, from those of values, queries and keys.
+        """Return how changes of values, queries and keys change the output of every attention head.
+
+        The changes are given as coefficients or energies.
 
         Args:
             of_values: coefficients or energies of values, (..., heads or 1, N, N).
@@ -345,16 +370,17 @@ class RandomAttention(Branch):
         return r, self.softmax_slope(r) * self._cap_slopes()
 
     def _cap_slopes(self) -> Array | float:
-        """Return the slopes of the cap on logits, (heads, N, N), or 1 without a cap."""
         return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
 
     def softmax_slope(self, change: Array) -> Array:
-        """Return the change of attention weights for a change of the logits after their cap."""
+        """Return the change of the attention weights for a given small change of the (capped) attention logits."""
         weights = self.patterns.weights[0]
         return np.asarray(weights * (change - (weights * change).sum(-1, keepdims=True)))
 
     def at_queries_and_keys(self, at_logits: Array) -> tuple[Array, Array]:
-        """Return the gradients at the outputs of W^Q and W^K, still rotated by positions, (..., heads, N, r) each.
+        """Return the loss gradients at the outputs of W^Q and W^K, from the gradients at the attention logits.
+
+        The gradients are still rotated by positions, (..., heads, N, r) each.
 
         Args:
             at_logits: gradients at the logits, (..., heads, N, N).
@@ -364,7 +390,10 @@ class RandomAttention(Branch):
         return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
 
     def sizes(self) -> tuple[Array, Array]:
-        """Return the numbers by which norms divide queries and keys, (heads, N, 1) each; 1 without norms."""
+        """Return the numbers by which query and key norms divide queries and keys; 1 without such norms.
+
+        Their shapes are (heads, N, 1).
+        """
         sizes = self.patterns.sizes
         return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
 
@@ -395,13 +424,19 @@ class RandomAttention(Branch):
         return np.asarray((energy.mean(0) + of_group).mean(0) * stack.width / stack.key_width)
 
     def rotated_motion(self, gradients: Array, coefficients: Array) -> Array:
-        """Return the motion Σ_m T_im ∂L/∂q_m of queries or keys, rotated as positions rotate them."""
+        """Return the change of queries or keys in one step, rotated by the tokens' positions.
+
+        It is Σ_m T_im ∂L/∂q_m, with the coefficients T.
+        """
         if not self.stack.rotary:
             return coefficients @ gradients
         return rotated(self.stack, coefficients @ rotated(self.stack, gradients, -1))
 
     def rotated_coordinates(self) -> tuple[Array, Array]:
-        """Return queries and keys as they enter the logits, after rotation and norms, (heads, N, r) each."""
+        """Return queries and keys after norms and rotation, as they enter the attention logits.
+
+        Their shapes are (heads, N, r).
+        """
         if self._rotated is not None:
             return self._rotated
         stack, patterns = self.stack, self.patterns
@@ -416,7 +451,9 @@ class RandomAttention(Branch):
 
 
 def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
-    """Return √(sign steps' gain at a position / their gain if all Gram matrices were their means), (N,).
+    """Return the factor by which differences between heads weaken a step along the gradient's sign.
+
+    It is √(gain of sign steps at a position / their gain if all Gram matrices were equal to their means), (N,).
 
     Args:
         rows: covariances of the rows.

@@ -1,4 +1,4 @@
-"""One step along the gradient of a batch of text: its decrease of the loss, the curvature along it, the critical rate.
+"""Predict one optimizer step for the gradient of a batch of text: the loss decrease and the critical learning rate.
 
 A batch has more positions than `first_step` can treat. Its gradient is a mean over positions plus noise. N positions
 represent both: each of them has as its label the mean of P/N labels of the text's law, for a batch of P positions. The
@@ -54,7 +54,9 @@ _SIDE, _DRAWN = 256, 2**14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchStep:
-    """The predicted step θ − η u along the gradient of a batch of text, averaged over networks at η = 1.
+    """The predicted optimizer step for a batch of text: loss decrease, curvature and changes of logits and weights.
+
+    The step is θ − η u with learning rate η; all numbers are means over random networks at η = 1.
 
     Attributes:
         optimizer: name of the optimizer.
@@ -76,7 +78,9 @@ class BatchStep:
 
     @property
     def critical_rate(self) -> float:
-        """The critical learning rate 2 E g·u/E u'Gu.
+        """The critical learning rate: above it, the step increases the loss according to the quadratic approximation.
+
+        It is 2 E g·u/E u'Gu, with the gradient g, the step u and the Gauss-Newton matrix G.
 
         Muon's has the noise of few positions in both, whose errors partly cancel.
         """
@@ -84,14 +88,16 @@ class BatchStep:
 
     @property
     def logit_move(self) -> float:
-        """The size of the logits' change at η = 1.
+        """The typical change of a logit in one optimizer step with learning rate 1.
 
         It is the root mean square change, or the mean increase of the labels' logits, g·u, if that is larger.
         """
         return max(self.logit_change_sq**0.5, self.gain)
 
     def change(self, rate: float) -> tuple[float, float]:
-        """Return the quadratic change of the loss at a learning rate, and its error from those of gain and curvature.
+        """Return the predicted change of the loss at a learning rate, and the error of this prediction.
+
+        The change is quadratic in the learning rate; its error follows from the errors of gain and curvature.
 
         Args:
             rate: learning rate η.
@@ -100,7 +106,7 @@ class BatchStep:
         return curvature - gain, float(np.hypot(ERRORS["gain"] * gain, ERRORS["curvature"] * curvature))
 
     def rescaled(self, scale: float) -> Self:
-        """Return the step for a tangent kernel that is larger by a factor.
+        """Return the predicted step for a neural tangent kernel that is larger by a given factor.
 
         Few positions share more than the sequences of a batch do. The factor is the squared gradient of the batch
         divided by SGD's gain, which is linear in the kernel. SGD's curvature is quadratic in it. Updates of other
@@ -124,7 +130,7 @@ def batch_step(
     stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0, positions: int = POSITIONS,
     networks: int | None = None,
 ) -> BatchStep:  # fmt: skip
-    """Predict the step of all matrices along the gradient of a batch of text.
+    """Predict one optimizer step of all matrices for the gradient of a batch of text.
 
     Args:
         stack: the network, with the tokens of one sequence.
@@ -174,7 +180,9 @@ def batch_step(
 
 
 def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
-    """Return (Σ s)²/Σ s² of the singular values s of Σ_i a_i b_i' for tokens and labels of a text.
+    """Return the effective rank of the noise in a batch gradient, from the frequencies of token ids in a text.
+
+    It is the participation ratio (Σ s)²/Σ s² of the singular values s of Σ_i a_i b_i' over positions i.
 
     The vectors a of tokens and b of labels are Gaussian and centred; for the output matrix, b is the one-hot label. If
     the matrix is too large to sample, its sides, the positions and the words are divided by one number, and the result
@@ -205,7 +213,10 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
 
 
 def seconds_of(stack: Stack) -> float:
-    """Return the estimated seconds of `batch_step` on one core, from its two leading terms."""
+    """Return the estimated computing time of `batch_step` on one core, in seconds.
+
+    It is the sum of the two leading terms.
+    """
     numbers = POSITIONS * stack.vocab
     networks = np.clip(_NUMBERS // numbers, _LEAST, _MOST)
     return float(networks * (4e-7 * numbers + 1e-3 * stack.depth * stack.heads))

@@ -1,4 +1,4 @@
-"""Estimates of the time and memory that the prediction of a first step takes."""
+"""Estimates of the computing time and memory that the prediction of a first optimizer step takes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,9 @@ _NUMBER = 8
 
 
 def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = None) -> Cost:
-    """Return the estimated cost of `theory.first_step.prediction.first_step`, the same on every machine.
+    """Return the estimated time and memory of predicting a first optimizer step, the same on every machine.
+
+    The prediction is `theory.first_step.prediction.first_step`.
 
     Args:
         stack: the network.
@@ -42,7 +44,7 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
 
 
 def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patterns: int | None = None) -> float:
-    """Return the ratio of measured to estimated time of a first step on this machine.
+    """Return measured divided by estimated computing time, for the prediction of a first step on this machine.
 
     It is measured with a small network like the most expensive one.
 

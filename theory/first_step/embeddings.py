@@ -1,4 +1,4 @@
-"""The embedding tables in one optimizer step: one table of words, and one of positions if these are learned."""
+"""The embedding tables of tokens and learned positions, and their change in one optimizer step."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -14,7 +14,10 @@ from theory.stack import Stack
 
 @dataclass(slots=True, eq=False)
 class Embeddings(Branch):
-    """The input embeddings x_0,i = w_i, or w_i + p_i, as rows of tables, before a norm if there is one.
+    """The input embeddings, as rows of tables, with their gradients and their change in one optimizer step.
+
+    The tables are one of tokens and, if positions are learned, one of positions. The inputs are
+    x_0,i = w_i or w_i + p_i, before a norm if there is one.
 
     Attributes:
         stack: the network.
@@ -40,7 +43,10 @@ class Embeddings(Branch):
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of the tables' steps, by name; a row's gradient is the sum over its tokens."""
+        """Return the change of the input embeddings in one optimizer step, as a weighted sum of input gradients.
+
+        The weights are the coefficients C by table; a row's gradient is the sum over its tokens.
+        """
         if rule is not sign_rule:
             return Branch.steps(self, rule, gradients, matrices)
         chosen = [use for use in self.uses if use.role in matrices]
@@ -52,7 +58,10 @@ class Embeddings(Branch):
         }  # fmt: skip
 
     def sign_deviations(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
-        """Return samples of the difference between the tables' sign steps and C Δ, as "beyond", (samples, N).
+        """Return samples of the inputs' change that is not along their gradients.
+
+        The step is along the gradient's sign. It changes the inputs by C Δ on average, along their gradients Δ. The
+        samples are the rest, as "beyond", (samples, N).
 
         Args:
             deltas: samples of the gradients Δ, (samples, N).
@@ -68,7 +77,7 @@ class Embeddings(Branch):
         return {"beyond": np.sum(parts, axis=0)} if parts else {}
 
     def up(self, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the input tokens when the embedding tables move along the step."""
+        """Return the change of the input tokens when the embedding tables take one optimizer step."""
         n = self.stack.rows
         c = sum((steps[use.role] for use in self.uses if use.role in steps), np.zeros((1, n, n)))
         energy = c @ gradients["inputs"].gram @ c.mT + steps.get("words", 0.0)
@@ -76,7 +85,7 @@ class Embeddings(Branch):
 
 
 def table_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
-    """Return the shape (rows, d) of every embedding table by name."""
+    """Return the shape (rows, width) of every embedding table, by the table's name."""
     shapes = {"inputs": (stack.vocab, stack.width)}
     shapes |= {"positions": (stack.tokens, stack.width)} if stack.positions.startswith("learned") else {}
     return shapes | ({"segments": (1, stack.width)} if stack.positions == "learned_segment" else {})

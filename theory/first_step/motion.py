@@ -1,4 +1,4 @@
-"""The motion of tokens when the matrices below them are stepped, and its change by a matrix or a norm."""
+"""The change of every token's residual stream in one optimizer step, and the effect of a matrix or a norm on it."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from theory.mean_field.kernels import Array, Number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixGradient:
-    """The gradients Δ at the output y = x W of a matrix.
+    """The loss gradients Δ at the output y = x W of a weight matrix W, as inner products between tokens.
 
     Attributes:
         gram: ΔΔᵀ, (..., N, N).
@@ -23,7 +23,7 @@ class MatrixGradient:
 
     @classmethod
     def without_overlaps(cls, gram: Array) -> "MatrixGradient":
-        """Create gradients that have no overlap with the output y.
+        """Create gradients at a matrix's output that have no overlap with the output vectors themselves.
 
         Args:
             gram: ΔΔᵀ, (..., N, N).
@@ -40,7 +40,9 @@ Steps = dict[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMotion:
-    """The motion ẋ of tokens x along an optimizer step, in terms of the gradients g at them, each (..., N, N).
+    """The change of the tokens in one optimizer step, given by its inner products with gradients and tokens.
+
+    The change ẋ of tokens x is given in terms of the gradients g at them; each array has shape (..., N, N).
 
     Attributes:
         coefficients: coefficients c of ẋ_i on the noise of g_j.
@@ -53,11 +55,13 @@ class TokenMotion:
     energy: Array
 
     def scaled(self, factor: Number) -> "TokenMotion":
-        """Return the motion of the tokens multiplied by a number, given the square of that number."""
+        """Return the change of all tokens multiplied by a number, which is given by its square."""
         return TokenMotion(self.coefficients * factor, self.overlaps * factor, self.energy * factor)
 
     def through(self, gain: float, widths: float, role: str, steps: Steps, gradients: Gradients) -> "TokenMotion":
-        """Return the motion after a matrix whose step moves its output by H u = C Δ plus a remainder orthogonal to Δ.
+        """Return the change of a matrix's outputs in one step, from the change of its inputs and the matrix's own step.
+
+        The matrix's step moves its output by H u = C Δ plus a remainder orthogonal to Δ.
 
         The part that is random to the matrix keeps its overlap with the matrix's output. The part that returns along
         Δ has the overlaps of Δ.
@@ -76,7 +80,7 @@ class TokenMotion:
         return TokenMotion(c, fresh + c @ at.along, energy + steps.get(f"{role} remainder", 0.0))
 
     def normed(self, kernel: Array, scales: Number) -> "TokenMotion":
-        """Return the motion after a norm; unchanged without a norm.
+        """Return the change of the tokens after a norm; unchanged without a norm.
 
         Args:
             kernel: kernel before the norm.
@@ -89,33 +93,42 @@ class TokenMotion:
         return TokenMotion(self.coefficients / scales, (self.overlaps - taken * kernel) / scales, energy / scales)
 
     def taken_by_norm(self, scales: Number) -> Array:
-        """Return the part of ẋ_i along x_i/√d, which a norm removes, (..., N)."""
+        """Return the part of each token's change that is parallel to the token, which a norm removes.
+
+        It is the coefficient of ẋ_i on x_i/√d, (..., N).
+        """
         return np.asarray(np.linalg.diagonal(self.overlaps) / np.linalg.diagonal(scales))
 
 
 def mean_kernel(kernel: Array) -> Array:
-    """Return the mean of kernels over leading axes, (N, N)."""
+    """Return the mean of square matrices over all leading axes of an array.
+
+    The shape is (N, N).
+    """
     return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))
 
 
 def root(kernel: Array) -> Array:
-    """Return F with F Fᵀ = K for a kernel K, also if gradients are 0 or span fewer directions than tokens."""
+    """Return a matrix F with F Fᵀ = K for a kernel K, even if K does not have full rank."""
     values, vectors = np.linalg.eigh(kernel)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
 
 
 def symmetric_products(plus: MatrixGradient, minus: MatrixGradient) -> MatrixGradient:
-    """Return the symmetric products of Δ and Δ', and the part of Δ', from the gradients Δ + Δ' and Δ − Δ'."""
+    """Return the symmetrized inner products of two gradients, from the products of their sum and their difference.
+
+    The gradients are Δ and Δ'; the arguments describe Δ + Δ' and Δ − Δ', and the result also has the part of Δ'.
+    """
     return MatrixGradient(
         (plus.gram - minus.gram) / 4, (plus.part - minus.part) / 2, (plus.along - minus.along) / 2
     )  # fmt: skip
 
 
 def inverse(kernel: Array) -> Array:
-    """Return the pseudo-inverse of a kernel on its range, because nearly equal tokens have no inverse."""
+    """Return the pseudo-inverse of a kernel, which is nearly singular if two tokens are nearly equal."""
     return np.asarray(np.linalg.pinv(kernel, rcond=1e-10, hermitian=True))
 
 
 def sample_mean(left: Array, other: Array) -> Array:
-    """Return the mean of left_i other_j over samples."""
+    """Return the mean products of two arrays' columns over samples, where each row is one sample."""
     return np.asarray(left.mT @ other / left.shape[-2])

@@ -1,4 +1,4 @@
-"""The gradient of a batch of sequences at initialization and its noise scale, above which larger batches help little.
+"""Predict the gradient norm of a batch at initialization, and the batch size above which larger batches help little.
 
 The gradient of B independent sequences has E‖∇‖² = C + (S − C)/B, with S the mean square of one sequence's gradient
 and C the mean product of two's. For two sequences, the gradient's kernel has diagonal blocks, S, and blocks between
@@ -27,7 +27,7 @@ _SQUARE, _VECTOR = "grad_sq_", "vector_sq_"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseScale:
-    """The mean squared gradients of batches of any size and their noise scales, in sequences.
+    """The predicted mean squared gradient for any batch size, and the gradient noise scale, in sequences.
 
     Attributes:
         stack: the network, with one sequence.
@@ -55,7 +55,7 @@ class NoiseScale:
     loss_moments: tuple[float, float] | None = None
 
     def loss_deviation(self, sequences: int) -> float:
-        """Return the standard deviation of a batch's loss over networks, labels and texts, in nats.
+        """Return the standard deviation of a batch's loss over random networks, labels and texts, in nats.
 
         It does not vanish for many sequences, because a network has the same logits wherever labels agree.
 
@@ -75,7 +75,10 @@ class NoiseScale:
 
     @property
     def whole(self) -> float:
-        """The noise scale of the gradient of all matrices together, in sequences."""
+        """The gradient noise scale for all matrices together: the batch size above which noise no longer dominates.
+
+        Its unit is one sequence.
+        """
         single, product = (
             sum(float(np.nansum(part)) for part in parts.values()) for parts in (self.single, self.product)
         )
@@ -83,7 +86,9 @@ class NoiseScale:
 
     @property
     def matrices(self) -> dict[str, Array]:
-        """The noise scale of each matrix, by role; infinite if gradients of two sequences are orthogonal in the mean.
+        """The gradient noise scale of each matrix in sequences; infinite if the mean gradient is zero.
+
+        The mean gradient is 0 where gradients of two sequences are orthogonal in the mean.
 
         In the first layer this holds for every matrix whose input is a linear image of independent inputs. The inputs
         of W2 are hidden units, whose products have the mean kappa(0): 1/(2 pi) for ReLU, and 0 for odd activations.
@@ -91,7 +96,9 @@ class NoiseScale:
         return {role: _scale(self.single[role], self.product[role]) for role in self.single}
 
     def grad_sq(self, sequences: int) -> dict[str, Array]:
-        """Return E‖∂L/∂W‖² for a batch, by role.
+        """Return the mean squared gradient norm of each matrix for a batch of a given number of sequences.
+
+        It is E‖∂L/∂W‖², by role.
 
         Args:
             sequences: number of sequences in the batch.
@@ -105,7 +112,9 @@ class NoiseScale:
         }
 
     def grad_sq_sem(self, sequences: int) -> dict[str, Array]:
-        """Return the standard errors of `grad_sq` due to sampling, by role.
+        """Return the standard error, due to sampling, of each matrix's predicted mean squared gradient norm.
+
+        They are the errors of `grad_sq`, by role.
 
         Args:
             sequences: number of sequences in the batch.
@@ -116,7 +125,7 @@ class NoiseScale:
         }
 
     def squares(self, sequences: int, vectors: Sequence[str] = ()) -> dict[str, float]:
-        """Return E‖∂L/∂θ‖² for a batch, by kind of parameter, summed over layers.
+        """Return the mean squared gradient norm of each kind of parameter for a batch, summed over layers.
 
         Args:
             sequences: number of sequences in the batch.
@@ -133,7 +142,9 @@ class NoiseScale:
         return squares
 
     def norm(self, sequences: int, vectors: Sequence[str] = ()) -> tuple[float, float]:
-        """Return the gradient norm √E‖∇L‖² of a batch, and its standard error due to sampling.
+        """Return the gradient norm of all parameters for a batch, and its standard error due to sampling.
+
+        The norm is √E‖∇L‖².
 
         Errors of the matrices in one layer are added as if they all had one sign; layers are taken as independent.
 
@@ -161,7 +172,7 @@ def noise_scale(
     memory: float | None = None,
     coarse: bool = False,
 ) -> NoiseScale:
-    """Predict how the gradient of a batch depends on its size, and the noise scale of McCandlish et al. (2018).
+    """Predict how the gradient depends on the batch size, and the noise scale of McCandlish et al. (2018).
 
     The unit is one sequence of `stack.tokens` tokens. The cost is that of `predict` for two sequences.
 
@@ -214,7 +225,6 @@ def noise_scale(
 
 
 def _every_position_counts(stack: Stack) -> bool:
-    """Return whether the loss counts every position."""
     return stack.loss_on == "all" and stack.loss_share == 1.0
 
 

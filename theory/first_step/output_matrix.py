@@ -1,4 +1,4 @@
-"""The output matrix's own step: its effect on logits and, if inputs are its rows after a transform, on inputs.
+"""The optimizer step of the output matrix: its effect on logits and, with tied embeddings, on the input embeddings.
 
 Its gradient is Σ_j z_j r_jv in column v, with z its input and r the gradients at the logits. With tied embeddings,
 the column v of a word, of which the word's input is κ times, also has the gradient κ g, with g the gradient at the
@@ -26,7 +26,7 @@ _HELD, _PRODUCTS, _FEWEST = 2**20, 2**31, 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordSteps:
-    """The motion of input embeddings that are rows of the output matrix, when an optimizer steps that matrix.
+    """The change of tied input embeddings when the output matrix takes an optimizer step.
 
     Attributes:
         coefficients: coefficients on the gradients at the inputs, (M or 1, N, N).
@@ -41,7 +41,9 @@ class WordSteps:
     along: Array
 
     def signs(self, deltas: Array) -> Array:
-        """Return samples of the input embeddings' motion by sign steps, per coordinate, (samples, N).
+        """Return samples of the input embeddings' change, if the step is along the gradient's sign.
+
+        The shape is (samples, N).
 
         Args:
             deltas: samples of the gradients at the inputs, (samples, N).
@@ -51,7 +53,9 @@ class WordSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputMatrix:
-    """The output matrix W_emb in one optimizer step.
+    """The output matrix, which maps tokens to logits, with the effects of its optimizer step.
+
+    The matrix is W_emb.
 
     Attributes:
         stack: the network.
@@ -67,12 +71,12 @@ class OutputMatrix:
 
     @classmethod
     def of(cls, stack: Stack, kernel: Array, transform: OutputTransform | None, rules: Rules = RULES) -> "OutputMatrix":
-        """Create the output matrix, with samples of its input if there is a transform."""
+        """Create the output matrix, with samples of its input if there is a transform before it."""
         return cls(stack, kernel, None if transform is None else transform.rows, rules)
 
     @property
     def tied(self) -> bool:
-        """Return whether the input embeddings are rows of the output matrix."""
+        """Return whether embeddings are tied: whether the input embeddings are rows of the output matrix."""
         return is_tied(self.stack)
 
     @property
@@ -86,7 +90,9 @@ class OutputMatrix:
         return self.stack.width * self.kernel
 
     def moves(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
-        """Return the change of logits by the output matrix's step, (M, N, V), for fixed inputs of the matrix.
+        """Return the change of the logits when only the output matrix takes an optimizer step.
+
+        The shape is (M, N, V) for M networks; the inputs of the matrix stay fixed.
 
         Args:
             optimizer: name of the optimizer.
@@ -100,7 +106,7 @@ class OutputMatrix:
         return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
 
     def words(self, optimizer: Optimizer, r: Array, at_words: Array) -> WordSteps:
-        """Return the motion of the input embeddings by the output matrix's step, if they are its rows.
+        """Return the change of tied input embeddings when the output matrix takes an optimizer step.
 
         Args:
             optimizer: name of the optimizer.
@@ -119,7 +125,7 @@ class OutputMatrix:
         return WordSteps(c, energy.mean(0, keepdims=True) if len(c) == 1 else energy, scale, np.zeros((0, n)))
 
     def squared_size(self, optimizer: Optimizer, r: Array, at_words: Array) -> float:
-        """Return the mean squared Frobenius norm |u|² of the output matrix's step u.
+        """Return the mean squared Frobenius norm |u|² of the optimizer's step u of the output matrix.
 
         Args:
             optimizer: name of the optimizer; for "normalized", the result is still to be divided by |g|².
@@ -203,7 +209,7 @@ class OutputMatrix:
 
 
 def product_count(numbers: float, most: int) -> int:
-    """Return how many samples of the output matrix's input z are multiplied by the gradients at the logits.
+    """Return the number of samples of the output matrix's input that are multiplied by gradients at the logits.
 
     Args:
         numbers: number of gradient entries.
@@ -213,7 +219,11 @@ def product_count(numbers: float, most: int) -> int:
 
 
 def spectral_step(rule: Rule, stack: Stack, left: Array, right: Array) -> Array:
-    """Return the coefficients of an output matrix's step on the rows L, if its gradient is LᵀR, (M, 2N, V).
+    """Return the output matrix's step for an optimizer that acts on the gradient's singular values.
+
+    The gradient is LᵀR, and the step is given by coefficients on the rows of L.
+
+    The optimizer's rule acts on singular values; the shape is (M, 2N, V).
 
     Args:
         rule: the optimizer's rule.

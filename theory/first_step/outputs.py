@@ -1,4 +1,7 @@
-"""Samples of logits and labels, the only random part of a step at large width, and the step's statistics given them."""
+"""Samples of logits and labels at large width, and statistics of one optimizer step for each sample.
+
+Logits and labels are the only random part of the step at large width.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +29,7 @@ _KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """The softmax and the gradients at the logits of M networks.
+    """The softmax and the gradients of the loss at the logits, for M sampled networks.
 
     Attributes:
         p: softmax at the positions that count, (M, P, V).
@@ -39,7 +42,7 @@ class Outputs:
     counted: NDArray[np.bool_]
 
     def pieces(self, most: int = CHUNK) -> Iterator[tuple[slice, "Outputs"]]:
-        """Yield groups of networks with their slice, so that later steps need little memory.
+        """Yield small groups of the sampled networks, each with its slice, so that later steps need little memory.
 
         Args:
             most: largest number of networks in a group.
@@ -51,7 +54,10 @@ class Outputs:
 
 
 def counted_positions(stack: Stack, seed: int) -> NDArray[np.bool_]:
-    """Return the mask of the positions that the loss counts, (N,); a share of them is chosen with a random seed."""
+    """Return a mask of the positions that count in the loss; a random share of them if so configured.
+
+    The shape is (N,), and the share is chosen with a random seed.
+    """
     counted = loss_positions(stack) > 0
     if stack.loss_share < 1.0:
         left_out = np.random.default_rng([4, seed]).permutation(stack.rows)[loss_count(stack) :]
@@ -63,7 +69,7 @@ def sampled_outputs(
     stack: Stack, output: Array, generator: np.random.Generator, count: int, counted: NDArray[np.bool_],
     of_words: Array | float = 0.0, given: NDArray[np.integer] | None = None,
 ) -> Outputs:  # fmt: skip
-    """Return samples of the softmax and the gradients at the logits, with random logits and labels.
+    """Sample random logits and labels, and return the softmax and the loss gradients at the logits.
 
     Args:
         stack: the network.
@@ -110,7 +116,7 @@ def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
 
 
 def pattern_count(stack: Stack, patterns: int | None = None) -> int:
-    """Return the number of attention samples: the given one, else 4 to 16, and 1 if attention is fixed.
+    """Return the number of attention samples: the requested one, else 4 to 16, or 1 for fixed attention.
 
     If the loss counts a share of the positions, every attention sample has its own choice of positions, and there are
     16.
@@ -134,7 +140,9 @@ def pattern_count(stack: Stack, patterns: int | None = None) -> int:
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:
-    """Return the symmetric part of products of two sets of gradients at the output tokens, (M, N, N).
+    """Return symmetrized inner products, between positions, of two sets of gradients at the output tokens.
+
+    The shape is (M, N, N) for M networks.
 
     Args:
         stack: the network.
@@ -146,9 +154,9 @@ def gram(stack: Stack, first: Array, second: Array) -> Array:
 
 
 def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[np.bool_]) -> Array:
-    """Return the exact mean Gram matrix of the loss gradients at the output tokens, given which positions count.
+    """Return the exact mean, over networks, of the inner products between loss gradients at the output tokens.
 
-    It is the mean of `gram` of r with itself, (1, N, N).
+    It is the mean of `gram` of r with itself, (1, N, N), given which positions count.
 
     Args:
         stack: the network.
@@ -163,10 +171,10 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
 
 
 def curved_gradients(drawn: Outputs, w: Array) -> Array:
-    """Return H_i w_i/P at every position i, (M, N, V); the product with the logits' change w is u'Gu.
+    """Return the change of the loss gradient at the logits when the logits change, at every position.
 
-    H_i is the Hessian of the loss at position i with respect to its logits, and P is the number of positions in the
-    loss.
+    It is H_i w_i/P at position i, and its product with w is u'Gu. H_i is the Hessian of the loss at position i with
+    respect to its logits, and P is the number of positions in the loss.
 
     Args:
         drawn: the sampled outputs.
@@ -179,7 +187,10 @@ def curved_gradients(drawn: Outputs, w: Array) -> Array:
 
 
 def step_statistics(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool) -> dict[str, Array]:
-    """Return g·u, u'Gu, the part of u'Gu from the random change of logits, and a logit's squared change, (M,) each.
+    """Return four statistics of a step for each network: gain, curvature, its random part, and logit change.
+
+    The gain is g·u and the curvature u'Gu. The part "spread" of the curvature is due to the random change of the
+    logits, and "change" is the mean squared change of a logit. Each array has shape (M,).
 
     Args:
         drawn: the sampled outputs.

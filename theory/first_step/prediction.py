@@ -1,4 +1,4 @@
-"""The first optimizer step: its decrease of the loss, the curvature along it, the logits' change, the critical rate.
+"""Predict the first optimizer step: the loss decrease, the change of the logits, and the critical learning rate.
 
 For a step θ − η u with u a function of the gradient g of the loss, the loss to second order, with the Gauss-Newton
 matrix G, is
@@ -55,7 +55,9 @@ _SHARING = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstStep:
-    """The large-width prediction of one optimizer step θ − η u at initialization.
+    """The large-width prediction of one optimizer step at initialization, with its critical learning rate.
+
+    The step is θ − η u with learning rate η.
 
     Means are over networks, at η = 1.
 
@@ -99,7 +101,7 @@ def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
     patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
-    """Predict the first optimizer step of training at large width, for all matrices or some.
+    """Predict the first optimizer step of training at large width, for all matrices or chosen ones.
 
     Args:
         stack: the network, with one residual stream. With tied embeddings all token ids differ.
@@ -141,7 +143,9 @@ def first_step(
 def moves_of_outputs(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], outputs: Outputs, rules: Rules = RULES
 ) -> tuple[Array, Array, tuple[dict[str, Array], dict[str, Array]]]:
-    """Return the changes of logits, the variances of their random part, and squared norms of steps and weights.
+    """Return the change of the logits in one step, the variance of its random part, and squared weight changes.
+
+    Squared norms of the weights are returned too.
 
     All positions must count in the loss.
 
@@ -238,7 +242,6 @@ def _take_step(
 
 
 def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
-    """Return the `step_statistics` of all networks."""
     parts = [
         step_statistics(piece, taken.moves(part, piece.r)[0], taken.speeds, normalized=taken.optimizer == "normalized")
         for part, piece in drawn.pieces()

@@ -1,4 +1,4 @@
-"""The step that an optimizer takes from one matrix's gradient, in terms of the tokens that the matrix multiplies.
+"""The rules of optimizers: how one step of a weight matrix changes the matrix's outputs, at large width.
 
 The gradient of a matrix is g = Hᵀ Δ, with H (N, d_in) the rows that it multiplies and Δ (N, d_out) the gradients at
 its output. Every step u here is a function of g such that H u = C Δ, with a matrix of coefficients C (N, N) and, for
@@ -31,7 +31,7 @@ _ITERATIONS = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixUse:
-    """A matrix, the rows that it multiplies, and the factors by which gradients reach its output.
+    """A weight matrix together with its input rows and the activation slopes that multiply its output gradients.
 
     Attributes:
         role: role of the matrix.
@@ -52,11 +52,17 @@ class MatrixUse:
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether the rows are Gaussian tokens instead of hidden units, and gradients have no factors."""
+        """Return whether a matrix's inputs are Gaussian tokens instead of hidden units.
+
+        No factors then multiply its gradients.
+        """
         return self.factors is None and self.role != "W2"
 
     def below(self, gradient: Array) -> Array:
-        """Return the Gram matrix ΔΔᵀ of the gradients at the matrix's output, from that above the factors."""
+        """Return inner products of gradients before an activation function, from those after it.
+
+        They are ΔΔᵀ, and the products after the activation are multiplied by those of the slopes.
+        """
         return gradient if self.factor is None else gradient * self.factor
 
 
@@ -74,13 +80,20 @@ Ranks = Callable[[tuple[int, int]], float]
 
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return C in H u = C Δ for SGD, whose step is the gradient u = g: C = H Hᵀ."""
+    """Return the change of a matrix's outputs in one SGD step, as a weighted sum of output gradients.
+
+    The step is the gradient, u = g, and the weights in H u = C Δ are C = H Hᵀ.
+    """
     del gradient
     return use.rows
 
 
 def sign_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return C in H u = C Δ for Adam's first step as ε → 0, u = sign g for every entry.
+    """Return the change of a matrix's outputs in Adam's first step, as a weighted sum of output gradients.
+
+    Adam's ε tends to 0.
+
+    The step is u = sign g for every entry, and the weights are C in H u = C Δ.
 
     Coordinates of Δ are Gaussian, times the factors f. By Stein's lemma the part of Σ_α h_α sign(h_α·δ) along δ is
 
@@ -98,7 +111,10 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:
-    """Return C/d_in for sign steps and Gaussian rows h, √(2/π) E h h'/√(h'Σh); 0 where all gradients are 0.
+    """Return the coefficients C of output gradients in a step along the gradient's sign, divided by d_in.
+
+    The outputs of the matrix change by C Δ. The result C/d_in is √(2/π) E h h'/√(h'Σh) for Gaussian rows h, and 0 where
+    all gradients are 0.
 
     Args:
         rows: covariance K of a coordinate of the rows, (..., N, N).
@@ -108,7 +124,9 @@ def sign_coefficients(rows: Array, gradient: Array) -> Array:
 
 
 def sign_energy(rows: Array, gradient: Array) -> Array:
-    """Return the Gram matrix of H sign(HᵀΔ), the motion by a sign step, divided by d_in² d_out, for Gaussian rows.
+    """Return inner products of the changes of a matrix's outputs in a step along the gradient's sign.
+
+    They are the products between tokens of H sign(HᵀΔ), for Gaussian rows, divided by d_in² d_out.
 
     It is (2/π) K E [δδ'/(δ'Kδ)] K over δ ~ N(0, Σ).
 
@@ -144,7 +162,10 @@ def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
 
 
 def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """Return the Gram matrix of H sign g − C Δ for a sign step, (N, N), from mean kernels and without factors.
+    """Return inner products of the part of an output change that is not along the output gradients.
+
+    The mean part is along the output gradients: the rest is H sign g − C Δ. The result (N, N) is for mean kernels and
+    without factors.
 
     Args:
         use: the matrix.
@@ -157,7 +178,9 @@ def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Arra
 
 
 def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
-    """Return samples of H sign g − C Δ for a sign step, (samples, N), with mean coefficients C.
+    """Return samples of the part of an output change that is not along the output gradients.
+
+    The mean part is along the output gradients: the rest is H sign g − C Δ with mean coefficients C, (samples, N).
 
     With factors f the coordinate is f δ, and its effect is multiplied by f again. For Gaussian rows with kernel K and
     y = f δ, Σ_α h_α sign(h_α·y) = d_in √(2/π) K y/√(y'Ky). For hidden units it is a mean over samples.
@@ -184,7 +207,10 @@ def _over(first: Array, second: Array) -> Array:
 
 
 def polar_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return C in H u = C Δ for the polar factor of g on its numerical range, times √max(1, d_out/d_in).
+    """Return the change of a matrix's outputs in a step along the gradient's polar factor.
+
+    It is given by the coefficients C in H u = C Δ, for u the polar factor of g on its numerical range times √max(1,
+    d_out/d_in).
 
     With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
     """
@@ -192,7 +218,9 @@ def polar_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def muon_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return C in H u = C Δ for five Newton-Schulz steps from g/|g|, as in torch.optim.Muon.
+    """Return the change of a matrix's outputs in one step of torch.optim.Muon, as a sum of output gradients.
+
+    The weights are C in H u = C Δ, for five Newton-Schulz steps from g/|g|.
 
     The step is a polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in
     bfloat16.
@@ -201,7 +229,7 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def spread_muon_rule(ranks: Ranks, *, alone: bool) -> Rule:
-    """Return `muon_rule` for few positions that represent the noise of many.
+    """Return Muon's rule for a few positions that represent the gradient noise of many positions.
 
     A gradient's largest singular value is that of the part that all positions share. The other ones are replaced by
     many smaller ones with the same sum of squares and a given participation ratio.
@@ -232,7 +260,7 @@ def _spread(values: Array, rank: float, *, alone: bool) -> Array:
 
 
 def newton_schulz(singular: Array) -> Array:
-    """Return singular values in [0, 1] after five Newton-Schulz steps."""
+    """Return the singular values of a matrix after Muon's five Newton-Schulz steps, from values in [0, 1]."""
     a, b, c = NEWTON_SCHULZ
     for _ in range(_ITERATIONS):
         square = singular**2
@@ -263,7 +291,7 @@ def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
 
 
 def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float:
-    """Return the mean squared Frobenius norm |u|² of the step u of a matrix.
+    """Return the mean squared Frobenius norm |u|² of an optimizer's step u of one matrix.
 
     For "normalized", the caller divides the result by |g|² of all matrices. For "adam", an entry of u is 0 if its
     hidden unit is inactive for all tokens, and ±1 otherwise.
@@ -284,7 +312,7 @@ def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float
 
 
 class Branch:
-    """A part of the network with matrices: a branch, the output transform, or the embedding tables.
+    """A part of the network with weight matrices: a branch, the output transform, or the embedding tables.
 
     Attributes:
         uses: its matrices, in the order of the forward pass.
@@ -294,11 +322,13 @@ class Branch:
 
     @property
     def last(self) -> MatrixUse | None:
-        """The matrix that adds to the residual stream; None if there is no single one."""
+        """The branch's matrix that adds to the residual stream; None unless exactly one does."""
         return self.uses[-1]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of each chosen matrix's step, by role; for signs also the parts beyond C Δ.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
+
+        The weights are the coefficients C by role; sign steps also have the parts beyond C Δ.
 
         Args:
             rule: the optimizer's rule.
@@ -309,11 +339,11 @@ class Branch:
         return {use.role: rule(use, self.whole_gram(use.role, gradients)) for use in chosen}
 
     def whole_gram(self, role: str, gradients: Gradients) -> Array:
-        """Return the Gram matrix of the gradients at a matrix's output over all heads."""
+        """Return inner products, between tokens, of the gradients at a matrix's output, over all heads."""
         return gradients[role].gram
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """Return each updated matrix's term of the inner product of the step with gradients, by role.
+        """Return each updated matrix's term of the inner product between an optimizer step and a gradient.
 
         Args:
             steps: the step.
@@ -328,7 +358,9 @@ class Branch:
 
 
 def sign_steps(uses: Collection[MatrixUse], gradients: Gradients) -> Steps:
-    """Return C and "ROLE remainder" of sign steps, by role, for gradients that differ between networks.
+    """Return the changes of all matrices' outputs in a step along the gradient's sign.
+
+    They are the coefficients C and "ROLE remainder" by role, for gradients that differ between networks.
 
     Gradients may differ by orders of magnitude between networks. Signs do not depend on their size, so all gradients
     are scaled to one size before the mean over networks is taken.

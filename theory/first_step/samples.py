@@ -1,4 +1,4 @@
-"""Samples of Gaussian tokens, for means without a closed form."""
+"""Draw samples of Gaussian tokens, for means that have no closed form."""
 
 import numpy as np
 
@@ -9,12 +9,18 @@ SAMPLES, _FEWEST, _ENTRIES = 4096, 256, 2**21
 
 
 def gaussian_sample_count(n: int, most: int = SAMPLES) -> int:
-    """Return the number of samples of n coordinates; `gaussian_samples` returns up to 2 n more."""
+    """Return the number of Gaussian samples that are drawn for vectors with n coordinates.
+
+    `gaussian_samples` returns up to 2 n more.
+    """
     return max(_FEWEST, n, min(most, _ENTRIES // n**2))
 
 
 def gaussian_samples(kernel: Array, generator: np.random.Generator, most: int = SAMPLES) -> Array:
-    """Return samples of N(0, K), (samples, N), in pairs of opposite sign and with exactly this covariance."""
+    """Return samples of Gaussian vectors, in pairs of opposite sign, with exactly the given covariance matrix.
+
+    They are from N(0, K), of shape (samples, N).
+    """
     n = len(kernel)
     half = gaussian_sample_count(n, most) // 2 + n
     z = generator.standard_normal((half, n))

@@ -1,4 +1,4 @@
-"""A check of the networks, optimizers and matrices for which a first step can be predicted."""
+"""Check whether theory can predict a first step for a network, an optimizer and a choice of matrices."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ from theory.stack.weights import weight_shapes
 
 
 def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) -> tuple[str, ...]:
-    """Return the roles of the matrices that are stepped, after a check that theory has a rule for them.
+    """Check that theory can predict a first step, and return the roles of the matrices that the step updates.
 
     Args:
         stack: the network.

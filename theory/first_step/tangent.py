@@ -1,4 +1,4 @@
-"""The backward pass and the motion of one optimizer step: gradients at every matrix, and the movement of all tokens.
+"""The backward pass of gradients, and the forward pass of changes: how one optimizer step moves every token.
 
 Let g_j (d,) be the gradients of the loss at the tokens x_j at one point of the stack, and ẋ_i the derivative of x_i
 when all matrices below move along the step. The upward pass computes
@@ -60,7 +60,7 @@ AnyBranch = FixedAttention | RandomAttention | FeedForward
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SublayerGradient:
-    """The gradients in one sub-layer.
+    """The loss gradients in one sub-layer: at its residual sum and at its matrices.
 
     Attributes:
         total: gradient at the residual sum.
@@ -75,7 +75,7 @@ class SublayerGradient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Down:
-    """The result of a step's backward pass: gradients at all matrices, tables, and the inputs.
+    """The result of the backward pass: the loss gradients at all matrices, embedding tables and inputs.
 
     Attributes:
         tables: gradients at the embedding tables.
@@ -93,13 +93,13 @@ class Down:
 
     @property
     def matrices(self) -> list[Gradients]:
-        """The gradients at the tables and matrices of all places, from below."""
+        """The loss gradients at the matrices of every place, from the embedding tables to the output."""
         return [self.tables, *(at.matrices for at in self.sublayers), *self.transform]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """The motion of the residual stream at one place, when all matrices below are stepped.
+    """The change of the residual stream at one place, when all matrices below it take an optimizer step.
 
     Attributes:
         motion: noise coefficients, overlaps and energy of the motion.
@@ -114,7 +114,7 @@ class Moved:
     beyond: Array
 
     def normed(self, place: Place, scales: Number) -> "Moved":
-        """Return the motion after a norm; unchanged without a norm.
+        """Return the change of the residual stream after a norm; unchanged without a norm.
 
         Args:
             place: place of the stream before the norm.
@@ -130,7 +130,7 @@ class Moved:
 
 @dataclass(slots=True, eq=False)
 class TwoPassSolution:
-    """A stack with its branches' rules for the gradients and the motion of a step, given one attention sample per head.
+    """A network prepared for the gradients and the token changes of one step, with one attention sample per head.
 
     Attributes:
         stack: the network.
@@ -158,7 +158,7 @@ class TwoPassSolution:
     def of(
         cls, stack: Stack, seed: int = 0, samples: int = SAMPLES, inputs: Inputs[Array] | None = None
     ) -> "TwoPassSolution":
-        """Run the forward pass of a stack with one residual stream, and prepare its branches for a step.
+        """Run the forward pass of a network with one residual stream, and prepare its branches for an optimizer step.
 
         Args:
             stack: the network.
@@ -185,12 +185,18 @@ class TwoPassSolution:
 
     @property
     def output(self) -> Array:
-        """The kernel of the output matrix's input tokens, (N, N)."""
+        """The inner products of all tokens that the output matrix multiplies, divided by the width.
+
+        They are the kernel, (N, N).
+        """
         return np.asarray(self.forward.output[0])
 
     @property
     def first(self) -> Place:
-        """The inputs x_0 as a place of the network, with their kernel and their coefficients on the words."""
+        """The network's input x_0 as a place of the residual stream, with its kernel.
+
+        The place also has the coefficients of the inputs on the words.
+        """
         return self._place(self.forward.insides[0][0].stream, self.held[0])
 
     def _place(self, tokens: TokenMoments[Array], of_words: Array) -> Place:
@@ -198,7 +204,9 @@ class TwoPassSolution:
         return Place(tokens.centred().kernel, 0.0, np.eye(self.stack.rows), of_words)
 
     def down(self, noise: Array, words: Array | None = None) -> Down:
-        """Run the backward pass from the gradient at the output to the inputs, a linear map if `words` is None.
+        """Run the backward pass: compute all loss gradients from the gradient at the network's output.
+
+        The pass is a linear map if `words` is None.
 
         Args:
             noise: Gram matrix of the noise, (..., N, N).
@@ -262,7 +270,9 @@ class TwoPassSolution:
         return np.asarray(self.remains[k + 1] / roots(self.forward.insides[k][0].after_scales))[..., None, :]
 
     def steps(self, rule: Rule, down: Down, matrices: Collection[str], words: WordSteps | None = None) -> list[Steps]:
-        """Return the steps of all matrices and tables: C by role, and for signs "ROLE remainder" and "ROLE beyond".
+        """Return the change of every matrix's outputs in one optimizer step, as a weighted sum of output gradients.
+
+        The weights are C by role for all matrices and tables; sign steps also have "ROLE remainder" and "ROLE beyond".
 
         Args:
             rule: the optimizer's rule.
@@ -309,7 +319,9 @@ class TwoPassSolution:
         steps[0] |= self.embeddings.sign_deviations(deltas, steps[0], words)
 
     def bottom(self, down: Down, of_outputs: Array, of_inputs: Array) -> Moved:
-        """Return the motion of inputs by Σ_k of_outputs_ik x_L,k/√d + Σ_k of_inputs_ik g_0,k.
+        """Return the change of the network's inputs as a weighted sum of output tokens and input gradients.
+
+        The change is Σ_k of_outputs_ik x_L,k/√d + Σ_k of_inputs_ik g_0,k.
 
         Args:
             down: gradients of the backward pass.
@@ -332,7 +344,7 @@ class TwoPassSolution:
         )  # fmt: skip
 
     def up(self, down: Down, steps: list[Steps], moved: Moved | None = None) -> Moved:
-        """Return the motion of the output when the inputs and all chosen matrices move along the step.
+        """Return the change of the output tokens when the inputs and all chosen matrices take an optimizer step.
 
         Args:
             down: gradients of the backward pass.
@@ -411,7 +423,7 @@ class TwoPassSolution:
     def inner_products_by_matrix(
         self, steps: list[Steps], gradients: list[Gradients], others: list[Gradients]
     ) -> dict[str, Array]:
-        """Return the contribution of every table and matrix to the inner product of a step with gradients, by role.
+        """Return every matrix's and table's term of the inner product between a step and a gradient.
 
         The shape is (places, M), and (M,) for "WH".
 
@@ -430,7 +442,9 @@ class TwoPassSolution:
     def squared_updates(
         self, optimizer: Optimizer, steps: list[Steps], down: Down
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the mean squared norms of steps and weights, E|u_W|² and |W|², by role, (places,).
+        """Return the mean squared norms of the step and of the weights, for every matrix.
+
+        They are E|u_W|² and |W|² by role, (places,).
 
         For "WH" the shape is (). For a normalized step, E|u_W|² is still to be divided by |g|².
 
@@ -458,7 +472,7 @@ class TwoPassSolution:
 
 
 def roots(scales: Number) -> Array:
-    """Return the divisor of each token in a norm; 1 without a norm."""
+    """Return the number by which a norm divides each token; 1 without a norm."""
     return np.ones((1, 1)) if isinstance(scales, float) else np.asarray(np.sqrt(np.linalg.diagonal(scales)))
 
 

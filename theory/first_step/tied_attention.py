@@ -1,4 +1,4 @@
-"""Attention in one optimizer step if gradients have overlaps with attention's output (tied embeddings).
+"""The rules for attention in one optimizer step with tied embeddings, where gradients overlap with its output.
 
 With coefficients P of the gradients on the heads' outputs, the products r_ij = g_i·v_j have a mean √d (d_k/d) (P A
 V)_ij in addition to their noise. So do gradients at logits, queries and keys, given the attention weights: they are
@@ -20,13 +20,14 @@ from theory.stack.weights import gain, inner_ratio
 
 
 class TiedRandomAttention(RandomAttention):
-    """Attention with random queries and keys in a step with tied embeddings, given one attention sample for every head.
+    """An attention branch with random queries and keys in a network with tied embeddings, in one step.
 
-    Gradients of W^Q, W^K and W^V are stored for each head.
+    It computes the gradients and the change in one optimizer step, given one attention sample of every head. Gradients
+    of W^Q, W^K and W^V are stored for each head.
     """
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
+        """Return the loss gradients at the attention branch's input and matrices, from the gradient at its output.
 
         Args:
             noise: kernel of the gradient's noise, (..., N, N).
@@ -52,7 +53,7 @@ class TiedRandomAttention(RandomAttention):
         )
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move along the step.
+        """Return the change of the attention branch's output when its input and matrices take one optimizer step.
 
         Args:
             moved: motion of the input tokens.
@@ -94,7 +95,10 @@ class TiedRandomAttention(RandomAttention):
         return returned.through(gain(stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of each chosen matrix's step, (..., heads or 1, N, N), and (..., N, N) for W^O."""
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
+
+        The weights are the coefficients C, (..., heads or 1, N, N), and (..., N, N) for W^O.
+        """
         if rule is not sign_rule:
             steps = Branch.steps(self, rule, gradients, matrices)
             return {role: c if role == "WO" else c[..., None, :, :] for role, c in steps.items()}
@@ -120,7 +124,10 @@ class TiedRandomAttention(RandomAttention):
         return steps
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """Return the inner product of the step with gradients, by matrix, as `Branch.inner_products_by_matrix`."""
+        """Return each matrix's term of the inner product between an optimizer step and a gradient.
+
+        The arguments are those of `Branch.inner_products_by_matrix`.
+        """
         of_projection = {role: c for role, c in steps.items() if role == "WO"}
         parts = Branch.inner_products_by_matrix(self, of_projection, gradients, others)
         for role in ("WQ", "WK", "WV"):
@@ -152,7 +159,9 @@ class TiedRandomAttention(RandomAttention):
         return self.softmax_slope(logits if slopes is None else logits * slopes[0])
 
     def unrotated_gradients(self, r: Array) -> tuple[Array, Array]:
-        """Return gradients at queries and keys before positions rotate them; those at keys are sums over sharing heads.
+        """Return the loss gradients at queries and keys before positions rotate them.
+
+        Gradients at keys are sums over the heads that share them.
 
         Args:
             r: products of gradients and values.
@@ -165,7 +174,7 @@ class TiedRandomAttention(RandomAttention):
         return self.unrotated(both[0]), self.unrotated(both[1])
 
     def without_norm_direction(self, rows: Array, directions: Array) -> Array:
-        """Return vectors at queries or keys without the component that the norm of queries or keys removes.
+        """Remove from vectors at queries or keys the component that the query or key norm removes.
 
         Args:
             rows: the rows.
@@ -179,28 +188,33 @@ class TiedRandomAttention(RandomAttention):
         return rows - along * directions
 
     def coordinates(self) -> tuple[Array, Array]:
-        """Return queries and keys at the outputs of their matrices, (heads, N, r) each."""
+        """Return queries and keys at the outputs of W^Q and W^K, before norms and rotation.
+
+        Their shapes are (heads, N, r).
+        """
         both = zip(self.rotated_coordinates(), self.sizes(), strict=True)
         queries, keys = (self.unrotated(rows) * size for rows, size in both)
         return queries, keys
 
     def unrotated(self, rows: Array) -> Array:
-        """Return queries or keys with the rotation of rotary positions undone."""
+        """Undo the rotation of queries or keys by rotary positions."""
         return rotated(self.stack, rows, -1) if self.stack.rotary else rows
 
     def sum_over_groups(self, of_heads: Array) -> Array:
-        """Return the sum over heads, in which heads that share keys and values count once."""
+        """Return the sum over groups of heads; heads that share keys and values count once."""
         return np.asarray(of_heads.sum(-3) * self.stack.key_heads / self.stack.heads)
 
     def whole_gram(self, role: str, gradients: Gradients) -> Array:
-        """Return the Gram matrix of the gradients at a matrix's output over all heads."""
+        """Return inner products, between tokens, of the gradients at a matrix's output, over all heads."""
         gram = gradients[role].gram
         return gram if role == "WO" else gram.sum(-3) if role == "WQ" else self.sum_over_groups(gram)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadGradients:
-    """The gradients at the outputs of all heads, (..., heads or 1, N, N).
+    """The loss gradients at the outputs of all attention heads, as inner products between tokens.
+
+    The shapes are (..., heads or 1, N, N).
 
     Attributes:
         gram: Gram matrix of every head's whole gradient.
@@ -224,7 +238,10 @@ class HeadGradients:
 
     @classmethod
     def of(cls, branch: TiedRandomAttention, noise: Array, part: Array) -> "HeadGradients":
-        """Create the heads' gradients from noise and coefficients at the outputs of all heads, (..., N, N) each."""
+        """Create the gradients of all heads from the gradient at the heads' concatenated outputs.
+
+        The noise and the coefficients have shape (..., N, N) each.
+        """
         stack, weights, values = branch.stack, branch.patterns.weights[0], branch.values
         share, noise, part = stack.key_width / stack.width, noise[..., None, :, :] / stack.heads, part[..., None, :, :]
         outputs, back = weights @ values @ weights.mT, branch.group_sums(weights.mT @ part @ weights)
@@ -234,7 +251,7 @@ class HeadGradients:
         return cls(gram, part, outputs, back, at_values, certain, *branch.unrotated_gradients(certain))
 
     def grams(self, branch: TiedRandomAttention) -> dict[str, Array]:
-        """Return the Gram matrices of gradients at queries, keys and values of every head.
+        """Return inner products of gradients between tokens, at the queries, keys and values of every head.
 
         Those at keys and values are sums over the heads that share them.
         """
@@ -243,6 +260,9 @@ class HeadGradients:
         return {"WQ": random["WQ"] + self.at_queries @ self.at_queries.mT, "WK": keys, "WV": self.at_values}
 
     def sample_products(self, branch: TiedRandomAttention) -> Array:
-        """Return one sample of the products r_ij of gradients and values, without their mean."""
+        """Return one random sample of the inner products of output gradients and values, without their mean.
+
+        The products are r_ij.
+        """
         normal = np.random.default_rng((branch.seed, 1)).standard_normal(self.gram.shape)
         return np.asarray(root(self.gram) @ normal @ root(branch.values).mT)

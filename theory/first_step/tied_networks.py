@@ -1,4 +1,4 @@
-"""The first step of networks with tied embeddings, given their logits and labels."""
+"""Predict the first optimizer step of networks with tied embeddings, for sampled logits and labels."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -24,7 +24,9 @@ Parts = dict[str, Array]
 def tied_statistics(
     solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
 ) -> tuple[dict[str, Array], tuple[Parts, Parts], tuple[Parts, Parts]]:
-    """Return g·u, u'Gu and logit changes by network; for the first networks also parts by matrix and squared updates.
+    """Return the loss decrease, curvature and logit changes of a step, for every network with tied embeddings.
+
+    For the first networks, parts by matrix and squared updates are returned too.
 
     Args:
         solution: the network's forward and backward pass.
@@ -47,7 +49,9 @@ def tied_statistics(
 def sampled_tied_outputs(
     solution: TwoPassSolution, generator: np.random.Generator, patterns: int, counted: NDArray[np.bool_]
 ) -> Outputs:
-    """Return samples of the softmax and of gradients at the logits; the first classes are the positions' own words.
+    """Sample the softmax and the loss gradients at the logits of networks with tied embeddings.
+
+    The first classes are the positions' own words.
 
     Args:
         solution: the network's forward and backward pass.
@@ -63,7 +67,7 @@ def sampled_tied_outputs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TiedStep:
-    """An optimizer step of networks with tied embeddings.
+    """One optimizer step of networks with tied embeddings, with its effect on logits and loss.
 
     Attributes:
         down: gradients of the backward pass.
@@ -85,7 +89,7 @@ class TiedStep:
         cls, solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs,
         rules: Rules = RULES,
     ) -> "TiedStep":  # fmt: skip
-        """Compute the step of an optimizer in the matrices of some roles.
+        """Compute the step that an optimizer takes in chosen matrices.
 
         Args:
             solution: the network's forward and backward pass.
@@ -110,7 +114,10 @@ class TiedStep:
         return cls(down, solution.steps(rules[optimizer], down, chosen), left, embedding, remainder)
 
     def logits(self, solution: TwoPassSolution, drawn: Outputs) -> tuple[Array, Array]:
-        """Return the change of the logits, (M, N, V), and the variance of their random change, (M, P)."""
+        """Return the change of the logits in the step, and the variance of its random part.
+
+        The shapes are (M, N, V) and (M, P).
+        """
         stack, n, d = solution.stack, solution.stack.rows, solution.stack.width
         kappa = _input_scale(solution)
         of_outputs, of_inputs = (kappa * rows.mT for rows in (self.embedding[:, :n, :n], self.embedding[:, n:, :n]))
@@ -124,7 +131,9 @@ class TiedStep:
         return w, np.broadcast_to(speeds, drawn.r.shape[:2])[:, drawn.counted]
 
     def inner_products_by_matrix(self, solution: TwoPassSolution, drawn: Outputs, w: Array) -> tuple[Parts, Parts]:
-        """Return each matrix's part of g·u, and of u'Gu, by role.
+        """Return each matrix's part of a step's loss decrease, and of the loss curvature in its direction.
+
+        The decrease is g·u and the curvature u'Gu, by role.
 
         The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i
         w_i/P. All of it is quadratic in gradients at the logits, so that differences give products of two of them.
@@ -152,7 +161,10 @@ class TiedStep:
         return both[0], both[1]
 
     def squared_updates(self, solution: TwoPassSolution, optimizer: Optimizer) -> tuple[Parts, Parts]:
-        """Return the mean squared norms of steps and weights, E|u_W|² and |W|², by role, with the output matrix."""
+        """Return the mean squared norms of the step and of the weights, for every matrix and the output matrix.
+
+        They are E|u_W|² and |W|², by role.
+        """
         squares, sizes = solution.squared_updates(optimizer, self.steps, self.down)
         if self.embedding.any():
             stack, signs = solution.stack, float(solution.stack.vocab * solution.stack.width)

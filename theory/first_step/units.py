@@ -1,4 +1,4 @@
-"""Hidden units in one optimizer step: those of an MLP, and of a transform before the output matrix.
+"""The hidden units of an MLP or of a transform before the output matrix, and their change in one optimizer step.
 
 A unit's gradients reach the output of the matrix before it through slopes f, φ'(u) or the other factor of a gate. A
 step moves u by C Δ, and units by f ∘ C (f ∘ Δ): the mean of f f' passes on coefficients, and the fluctuation about it
@@ -33,7 +33,9 @@ from theory.stack.weights import gain, transform_gain, weight_shapes
 
 @dataclass(slots=True, eq=False)
 class Units(Branch):
-    """The hidden units φ(x W) or, gated, φ(x WG) ∘ x W.
+    """The hidden units of a plain or gated MLP, with their gradients and their change in one optimizer step.
+
+    They are φ(x W), or φ(x WG) ∘ x W with a gate WG.
 
     Attributes:
         stack: the network.
@@ -91,7 +93,7 @@ class Units(Branch):
         ]
 
     def down(self, gradient: Array) -> tuple[Array, Gradients]:
-        """Return the gradient kernel at the units' input, and the gradients at their matrices.
+        """Return the loss gradients at the hidden units' input and at their matrices, from the gradients at the units.
 
         Args:
             gradient: Gram matrix of the gradients at the units.
@@ -101,7 +103,7 @@ class Units(Branch):
         return below, {role: MatrixGradient.without_overlaps(gram) for role, gram in grams.items()}
 
     def up(self, moved: TokenMotion, gradient: Array, steps: Steps) -> TokenMotion:
-        """Return the motion of the hidden units when their input and their matrices move along the step.
+        """Return the change of the hidden units when their input and their matrices take one optimizer step.
 
         Args:
             moved: motion of the input tokens.
@@ -119,7 +121,11 @@ class Units(Branch):
         return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
     def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
-        """Return samples of the difference between sign steps and C Δ, over all matrices, as "beyond", (samples, N)."""
+        """Return samples of the hidden units' change that is not along their gradients.
+
+        The step is along the gradient's sign. Each matrix changes the units by C Δ on average, along their gradients Δ.
+        The samples are the rest, summed over the matrices, as "beyond", (samples, N).
+        """
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
         return {"beyond": np.sum(moved, axis=0)} if moved else {}
@@ -146,7 +152,9 @@ class Units(Branch):
 
 @dataclass(slots=True, eq=False)
 class FeedForward(Branch):
-    """The MLP in one optimizer step, φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
+    """A plain or gated MLP, with its gradients and the change of its output in one optimizer step.
+
+    It is φ(x W1) W2, or (φ(x WG) ∘ x W1) W2 with a gate WG.
 
     Attributes:
         stack: the network.
@@ -174,7 +182,9 @@ class FeedForward(Branch):
         self.uses = [*self.units.uses, second]
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradients at the branch's input and its matrices, which do not overlap with the residual stream.
+        """Return the loss gradients at the MLP's input and matrices, from the gradient at its output.
+
+        None of these gradients overlaps with the residual stream.
 
         Args:
             noise: kernel of the gradient at the output, (..., N, N).
@@ -184,7 +194,7 @@ class FeedForward(Branch):
         return below, part, gradients | {"W2": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move along the step.
+        """Return the change of the MLP's output when its input and its matrices take one optimizer step.
 
         Args:
             moved: motion of the input tokens.
@@ -196,14 +206,19 @@ class FeedForward(Branch):
         return of_units.through(role_gain, widths, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of each chosen matrix's step; for signs also samples "beyond" C Δ."""
+        """Return the change of each MLP matrix's outputs in one optimizer step, as a weighted sum of gradients.
+
+        The weights are the coefficients C; sign steps also have samples "beyond" C Δ.
+        """
         steps = Branch.steps(self, rule, gradients, matrices)
         at_units = gradients["W2"].gram * gain(self.stack, "W2")
         return steps | (self.units.sign_deviations(at_units, steps) if rule is sign_rule else {})
 
 
 class TiedFeedForward(FeedForward):
-    """The MLP φ(x W1) W2 or (φ(x WG) ∘ x W1) W2 in a step where gradients overlap with its output (tied embeddings).
+    """An MLP in a network with tied embeddings, with its gradients and its change in one optimizer step.
+
+    Gradients overlap with the MLP's output. The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
     Gradients at the units h = φ(u) are P h/√d and noise ν, those at the pre-activations f ∘ (P h/√d + ν) with the
     factors f. The part of u̇ that is random to all else is Gaussian with a known covariance with u, so that it is a
@@ -218,7 +233,7 @@ class TiedFeedForward(FeedForward):
         self.uses.append(MatrixUse("W2", second.shape, rows, self.units.drawn))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradients at the branch's input and its matrices, from the gradient at its output.
+        """Return the loss gradients at the MLP's input and matrices, from the gradient at its output.
 
         Args:
             noise: kernel of the gradient's noise, (..., N, N).
@@ -243,7 +258,7 @@ class TiedFeedForward(FeedForward):
         return below, of_tokens, gradients
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the branch's output when its input and its matrices move along the step.
+        """Return the change of the MLP's output when its input and its matrices take one optimizer step.
 
         Args:
             moved: motion of the input tokens.
@@ -276,7 +291,9 @@ class TiedFeedForward(FeedForward):
         return of_units.through(size, 1.0 / ratio, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of each chosen matrix's step.
+        """Return the change of each MLP matrix's outputs in one optimizer step, as a weighted sum of gradients.
+
+        The weights are the coefficients C.
 
         For signs, W2 has a remainder, and matrices before the activation have "ROLE signs" instead of coefficients on
         Δ.
@@ -287,7 +304,10 @@ class TiedFeedForward(FeedForward):
         return steps | {f"{role} signs": np.ones(1) for role in self.units.factors if role in matrices}
 
     def inner_products_by_matrix(self, steps: Steps, gradients: Gradients, others: Gradients) -> dict[str, Array]:
-        """Return the inner product of the step with gradients, by matrix, as `Branch.inner_products_by_matrix`."""
+        """Return each matrix's term of the inner product between an optimizer step and a gradient.
+
+        The arguments are those of `Branch.inner_products_by_matrix`.
+        """
         parts = Branch.inner_products_by_matrix(self, steps, gradients, others)
         ratio = self.stack.ffn_width / self.stack.width
         for role, moves in self._sign_steps(gradients, steps).items():
@@ -330,7 +350,9 @@ class TiedFeedForward(FeedForward):
 
 @dataclass(slots=True, eq=False)
 class OutputTransform(Branch):
-    """The output transform z = N(φ(x W^H)) of the layers' output x, the input of the output matrix.
+    """The output transform: one matrix, an activation and a norm between the last layer and the output matrix.
+
+    It is z = N(φ(x W^H)) for the layers' output x.
 
     Attributes:
         stack: the network.
@@ -365,17 +387,23 @@ class OutputTransform(Branch):
         self.rows = drawn / np.sqrt(np.linalg.diagonal(self.scales[0]))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
-        """Return the gradient at the transform's input and at W^H, and at z as "total"."""
+        """Return the loss gradients at the output transform's input, matrix and output.
+
+        The gradient at the output z is "total".
+        """
         below, gradients = self.units.down(noise / self.scales)
         return below, part, gradients | {"total": MatrixGradient.without_overlaps(noise)}
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
-        """Return the motion of the transform's output z when x and W^H move along the step."""
+        """Return the change of the output transform's output when its input and its matrix take an optimizer step."""
         of_units = self.units.up(moved, gradients["total"].gram / self.scales, steps)
         return of_units.scaled(1.0 / self.scales)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Return the coefficients C of W^H's step, if it is stepped; for signs also samples "beyond" C Δ."""
+        """Return the change of the output transform's pre-activations in one step, as a sum of gradients.
+
+        The weights are the coefficients C, if W^H is stepped; sign steps also have samples "beyond" C Δ.
+        """
         steps = Branch.steps(self, rule, gradients, matrices)
         return steps | (
             self.units.sign_deviations(gradients["total"].gram / self.scales, steps) if rule is sign_rule else {}

@@ -1,1 +1,1 @@
-"""The exact large-width recursion of the forward and the backward pass, finite-width corrections, and laws of text."""
+"""Mean-field theory of random Transformers: the large-width recursion, finite-width corrections, and laws of text."""

@@ -1,4 +1,4 @@
-"""Kernels of activations: E[φ(u_i) φ(u_j)] and E[φ'(u_i) φ'(u_j)] for Gaussian pre-activations u with kernel K."""
+"""The expectations E[φ(u_i) φ(u_j)] and E[φ'(u_i) φ'(u_j)] of an activation φ for Gaussian pre-activations u."""
 
 import math
 from collections.abc import Callable
@@ -33,24 +33,24 @@ _SETTLED = 1e-9
 
 
 class Activation(Protocol):
-    """The interface of an activation φ in the recursion."""
+    """The interface of an activation function φ: its values, its slopes, and their Gaussian expectations."""
 
     def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        """Return the kernel E[φ(u_i) φ(u_j)] over tokens for u ~ N(0, K)."""
+        """Return E[φ(u_i) φ(u_j)] for all pairs of tokens, for Gaussian pre-activations u with covariance K."""
 
     def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        """Return the kernel of slopes E[φ'(u_i) φ'(u_j)] over tokens for u ~ N(0, K)."""
+        """Return E[φ'(u_i) φ'(u_j)] for all pairs of tokens, for Gaussian pre-activations u with covariance K."""
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return φ(u) for every entry of an array."""
+        """Return the activation φ(u) for every entry u of an array."""
 
     def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the derivative φ'(u) for every entry of an array."""
+        """Return the derivative φ'(u) of the activation for every entry u of an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Homogeneous:
-    """An activation with φ(u) = u for u > 0 and φ(u) = leak u for u < 0, such as ReLU and the identity.
+    """An activation with φ(u) = u for u > 0 and φ(u) = leak · u for u < 0, such as ReLU and the identity.
 
     Its kernels are functions of the correlation at unit variance, times the scales of the pre-activations.
 
@@ -79,7 +79,9 @@ class Homogeneous:
 
 @dataclass(frozen=True, slots=True)
 class ReluSquared:
-    """The activation φ(u) = ReLU(u)², with arc-cosine kernels: degree 2 for φ, and 4 times degree 1 for its slope.
+    """The activation φ(u) = ReLU(u)², whose Gaussian expectations are known in closed form.
+
+    Its kernel is half the arc-cosine kernel of degree 2. The kernel of its slope is twice that of degree 1.
 
     Source: Cho and Saul (2009), equation 6.
     """
@@ -100,7 +102,9 @@ class ReluSquared:
 
 @dataclass(frozen=True, slots=True)
 class GaussianMoment:
-    """The Gaussian moment E[f(u) f(v)] by quadrature, for a function f that is analytic near the real line.
+    """The expectation E[f(u) f(v)] over two Gaussians u and v, by quadrature, for a smooth function f.
+
+    The function f must be analytic near the real line.
 
     Attributes:
         function: f, for arrays of any shape.
@@ -109,7 +113,7 @@ class GaussianMoment:
     function: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
     def __call__(self, first: float, second: float, covariance: float) -> float:
-        """Return the moment E[f(u) f(v)] for given variances and covariance.
+        """Return E[f(u) f(v)] for Gaussians u and v with given variances and a given covariance.
 
         Args:
             first: Var u.
@@ -123,7 +127,9 @@ class GaussianMoment:
         return both[0] if covariance >= 0 else both[1]
 
     def table(self, variances: NDArray[np.float64], correlations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the moments of all pairs of variances at all correlations, (n, n, c); NaN without a short series.
+        """Return E[f(u) f(v)] for all pairs of n variances and all c correlations, as an array (n, n, c).
+
+        Pairs are NaN where the Hermite series of f would need too many terms.
 
         Args:
             variances: Var u and Var v, (n,).
@@ -146,7 +152,9 @@ class GaussianMoment:
 
 @dataclass(frozen=True, slots=True)
 class PolarMoment:
-    """The Gaussian moment E[f(u) f(v)] by quadrature, for a function f that may have a kink or a jump at 0.
+    """The expectation E[f(u) f(v)] over two Gaussians u and v, by quadrature, for a function f.
+
+    The function f may have a kink or a jump at 0.
 
     Attributes:
         function: f, for arrays of any shape.
@@ -155,7 +163,7 @@ class PolarMoment:
     function: Function
 
     def __call__(self, first: float, second: float, covariance: float) -> float:
-        """Return the moment E[f(u) f(v)] for given variances and covariance.
+        """Return E[f(u) f(v)] for Gaussians u and v with given variances and a given covariance.
 
         Args:
             first: Var u.
@@ -170,7 +178,7 @@ class PolarMoment:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An activation given by functions of arrays and the Gaussian moments of the function and its derivative.
+    """An activation that is defined by a function φ, its derivative, and their Gaussian expectations.
 
     Attributes:
         function: φ.
@@ -277,7 +285,7 @@ def _given_shared(
 
 @lru_cache(maxsize=4096)
 def _polar_moment(function: Function, first: float, second: float, covariance: float) -> float:
-    """Return the moment E[f(u) f(v)] by quadrature in polar coordinates.
+    """Return E[f(u) f(v)] over two Gaussians u and v, by quadrature in polar coordinates.
 
     With u = √q r cos t and v = √q' r cos(t − θ), cos θ = ρ, the signs of u and v change at four angles t only.
 
@@ -328,7 +336,7 @@ def _name(function: Function) -> str:
 
 
 def activation_of(name: str, leak: float = LEAK) -> Activation:
-    """Return the kernels of a built-in or registered activation.
+    """Return the built-in or registered activation with a given name.
 
     Args:
         name: value of `Stack.activation`.
@@ -397,7 +405,7 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _smooth(function: Function, derivative: Function) -> Given:
-    """Return an analytic activation, whose Gaussian moments are computed by quadrature."""
+    """Return an analytic activation, whose Gaussian expectations are computed by quadrature."""
     return Given(function, derivative, GaussianMoment(function), GaussianMoment(derivative))
 
 

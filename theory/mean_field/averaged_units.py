@@ -1,4 +1,4 @@
-"""The MLP for groups of tokens, averaged over the random products of two tokens, by chance and over texts.
+"""The MLP for groups of tokens, averaged over the random variation of the products of two tokens.
 
 A product Q_ij of two different tokens has a variance of order 1/d, by chance in the weights. It also varies over
 texts (`text_counts`). MLPs are not linear in Q_ij. A gated MLP with the kernel c k(c) adds k'(0) Var c to the mean,
@@ -24,10 +24,10 @@ from theory.stack import Stack
 
 
 def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
-    """Return the variance by chance of the product Q_ij of two tokens, ρ (q_i q_j − Q_ij²)²/(q_i q_j d), (batch, r, r).
+    """Return the variance of the product x_i·x_j/d of two tokens that comes from chance at finite width d.
 
-    It is the variance of the correlation times both mean squared activations, because norms remove all other
-    variation.
+    It is ρ (q_i q_j − Q_ij²)²/(q_i q_j d), (batch, r, r): the variance of the correlation times both mean squared
+    activations, because norms remove all other variation.
 
     Args:
         stack: the network.
@@ -41,7 +41,7 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
 
 
 def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
-    """Return the MLP branch for groups of tokens, averaged over the random products of two tokens.
+    """Return the forward and backward pass of the MLP for token groups, averaged over random products of two tokens.
 
     Each average is the mean of the kernels at one standard deviation above and below.
 

@@ -1,4 +1,4 @@
-"""The probability that a token's squared norm exceeds its mean by a relative ε (Definition 1 of the paper).
+"""The probability that a token's squared norm exceeds 1 + ε times its mean (Xiong et al., 2020, Definition 1).
 
 A variable Z ≥ 0 is (ε, δ)-bounded if P[(Z − EZ)/EZ ≤ ε] ≥ 1 − δ. The law of ‖x5‖² in Post-LN is exact at every width,
 that of ‖x‖² in Pre-LN is approximate. Source: Xiong et al. (2020), Definition 1 and appendix G.
@@ -28,7 +28,9 @@ _LARGEST_NONCENTRALITY = 1e6
 
 @dataclass(frozen=True, slots=True)
 class PostEnergy:
-    """The law of one token's squared norm ‖x5_{l,i}‖² in Post-LN, the same in every layer, for every n and every input.
+    """The exact distribution of a token's squared norm before the last LayerNorm of a Post-LN layer.
+
+    The squared norm ‖x5_{l,i}‖² has the same distribution in every layer, for every n and every input.
 
     LN gives ‖x3‖² = d exactly, so the pre-activations x3 W1 are d independent N(0, 1), h = ReLU(x3 W1) has ‖h‖² =
     chi-square with K degrees of freedom, K ~ Binomial(d, 1/2), and given h the entries of x5 = x3 + h W2 are
@@ -43,27 +45,33 @@ class PostEnergy:
 
     @property
     def mean(self) -> float:
-        """The mean E‖x5‖² = 3d/2 (Lemma 2)."""
+        """The mean of a token's squared norm, 3d/2 at width d (Lemma 2 of Xiong et al., 2020)."""
         return 1.5 * self.width
 
     @property
     def variance(self) -> float:
-        """The variance Var ‖x5‖² = 15 d/4 + 5/2.
+        """The variance of a token's squared norm, 15 d/4 + 5/2 at width d.
 
         It is E[4 d S + 2 d S²] for the variance given S, plus d² Var S, with Var S = 5/(4 d).
         """
         return 3.75 * self.width + 2.5
 
     def cdf(self, energy: ArrayLike) -> Array:
-        """Return P[‖x5‖² ≤ energy] for every entry."""
+        """Return the probability that a token's squared norm is at most a given value, for every value of an array."""
         return self._mixture(energy, "cdf", np.greater_equal)
 
     def sf(self, energy: ArrayLike) -> Array:
-        """Return P[‖x5‖² > energy] for every entry; the relative accuracy holds down to about 1e-80."""
+        """Return the probability that a token's squared norm exceeds a given value, for every value of an array.
+
+        The relative accuracy holds down to about 1e-80.
+        """
         return self._mixture(energy, "sf", np.less)
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
-        """Return δ(ε) of Definition 1, P[‖x5‖² > (1 + ε) E‖x5‖²], for every entry."""
+        """Return the probability that a token's squared norm exceeds 1 + ε times its mean, for every entry ε.
+
+        It is δ(ε) of Definition 1, P[‖x5‖² > (1 + ε) E‖x5‖²].
+        """
         return self.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean)
 
     def _mixture(self, energy: ArrayLike, tail: Literal["cdf", "sf"], nothing: np.ufunc) -> Array:
@@ -84,7 +92,9 @@ class PostEnergy:
 
 @lru_cache(maxsize=16)
 def hidden_energy_law(width: int) -> tuple[Array, Array]:
-    """Return quadrature nodes S and weights for the law of ‖h‖²/d without its atom at 0.
+    """Return quadrature nodes and weights for the mean square ‖h‖²/d of d hidden ReLU units h.
+
+    They leave out the value 0, so that the weights sum to 1 minus its probability.
 
     The law is a binomial mixture of chi-squares.
 
@@ -104,7 +114,7 @@ def hidden_energy_law(width: int) -> tuple[Array, Array]:
 
 
 def gaussian_tail_bound(width: int, epsilon: ArrayLike) -> Array:
-    """Return exp(−d ε²/8), the paper's upper bound on P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d) and 0 < ε < 1.
+    """Return Xiong et al.'s bound exp(−d ε²/8) on P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d) and 0 < ε < 1.
 
     Source: Xiong et al. (2020), appendix G.
     """
@@ -112,12 +122,14 @@ def gaussian_tail_bound(width: int, epsilon: ArrayLike) -> Array:
 
 
 def gaussian_excess_probability(width: int, epsilon: ArrayLike) -> Array:
-    """Return the exact P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d), a chi-square tail."""
+    """Return the exact probability P[‖X‖² > (1 + ε) d] for a Gaussian vector X ~ N(0, I_d)."""
     return np.asarray(stats.chi2.sf((1 + np.asarray(epsilon, dtype=float)) * width, width))
 
 
 def pre_energy_variance(stack: Stack) -> Array:
-    """Return (Var ‖x‖²)/d of one token after every Pre-LN layer, to leading order in 1/d, (L,).
+    """Return the variance of a token's squared norm after each of L Pre-LN layers, divided by the width d.
+
+    The result, (L,), is the leading order in 1/d.
 
     Raises:
         ValueError: the stack is not Pre-LN with one token; with more tokens, their mean fluctuates as much.
@@ -129,7 +141,9 @@ def pre_energy_variance(stack: Stack) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PreEnergy:
-    """The approximate law of one token's ‖x‖² after the last Pre-LN layer: a gamma law with its mean and variance.
+    """The approximate distribution of one token's squared norm after the last Pre-LN layer, a gamma distribution.
+
+    It has the mean and the variance of ‖x‖².
 
     Attributes:
         stack: a Pre-LN Stack with one token.
@@ -139,11 +153,17 @@ class PreEnergy:
 
     @property
     def mean(self) -> float:
-        """The mean of one token's ‖x‖² after the last layer, q_L d."""
+        """The mean of one token's squared norm after the last layer.
+
+        It is q_L d, with the mean squared activation q_L.
+        """
         return float(predict(self.stack)["hidden_energy"][-1]) * self.stack.width
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
-        """Return δ(ε) of Definition 1, P[‖x‖² > (1 + ε) E‖x‖²], for every entry, approximately."""
+        """Return the approximate probability that a token's squared norm exceeds 1 + ε times its mean, for every ε.
+
+        It is δ(ε) of Definition 1, P[‖x‖² > (1 + ε) E‖x‖²].
+        """
         variance = float(pre_energy_variance(self.stack)[-1]) * self.stack.width
         shape = self.mean**2 / variance
         return np.asarray(
@@ -152,7 +172,9 @@ class PreEnergy:
 
 
 def excess_probability(stack: Stack, epsilon: ArrayLike) -> Array:
-    """Return δ(ε) of Definition 1 for one token before the last LayerNorm: exact for Post-LN, approximate for Pre-LN.
+    """Return the probability that a token's squared norm before the last LayerNorm exceeds 1 + ε times its mean.
+
+    The probability is δ(ε) of Definition 1. It is exact for Post-LN and approximate for Pre-LN.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""Estimates of the time and memory of a prediction, and the number of samples that it takes, from the network's sizes.
+"""Estimates of the time and memory of a prediction, and of the number of attention samples that it needs.
 
 Numbers of samples depend only on the sizes, so that a command prints the same numbers on every machine. The clock is
 only used to tell how long they take.
@@ -55,7 +55,9 @@ MEASURED = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An estimate of the time and memory of one prediction, from leading terms in the network's sizes.
+    """The estimated time and memory of one prediction.
+
+    The estimate consists of the leading terms in the network's sizes.
 
     Attributes:
         seconds: time on one core of an AMD EPYC with AVX-512; `measured_seconds` measures this machine.
@@ -74,7 +76,7 @@ def prediction_cost(
     stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False, text: bool = False,
     coarse: bool = False,
 ) -> Cost:  # fmt: skip
-    """Return the estimated cost of `theory.predict` for a network, the same on every machine.
+    """Estimate the time and memory of `theory.predict` for a network, with the same result on every machine.
 
     Args:
         stack: the network.
@@ -107,7 +109,7 @@ def measured_seconds(
     stack: Stack, whole: float, estimate: Callable[[Stack], float], run: Callable[[Stack], object],
     fields: Sequence[str] = ("depth", "tokens"),
 ) -> float:  # fmt: skip
-    """Return the processor seconds that this machine needs for a network, from timing a smaller one of its kind.
+    """Estimate the processor seconds of a prediction on this machine, by timing a smaller network of the same kind.
 
     The estimate itself is returned if it is at most `MEASURED`, and if no such smaller network can be run.
 
@@ -140,16 +142,16 @@ def measured_seconds(
 
 
 def least_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
-    """Return the number of attention samples in a smallest batch."""
+    """Return the smallest number of attention samples in one batch."""
     text = text or (grouped and holds_words(stack))
     return 4 if text and stack.sequences != 2 else 2 * (1 + (not grouped and is_mirrored(stack)))
 
 
 def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
-    """Return the number of attention samples, 4 to 4096, with which a prediction takes a few seconds.
+    """Return how many attention samples a prediction can use within a few seconds.
 
-    It is the same on every machine. One token has one attention matrix, which is taken twice. With groups of tokens
-    there are at most 64 samples, and at least 2 for several sequences.
+    There are 4 to 4096 samples, the same number on every machine. One token has one attention matrix, which is taken
+    twice. With groups of tokens there are at most 64 samples, and at least 2 for several sequences.
     """
     if grouped:
         once, each, _ = _of_groups(stack, text=text)
@@ -165,23 +167,23 @@ def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -
 
 
 def is_mirrored(stack: Stack) -> bool:
-    """Return whether attention samples come in pairs with logits of opposite sign, which have the same law.
+    """Return whether attention is sampled in pairs of opposite logits, so that part of the noise of a pair cancels.
 
-    A pair must fit into memory. Networks with tied queries and keys have no such pairs. With tied embeddings, the
-    logits of the vocabulary cause most of the scatter. In narrow heads, the products of queries that a pair has in
-    common scatter more than the odd functions of the logits that cancel.
+    Both samples of a pair have the same distribution. A pair must fit into memory. Networks with tied queries and keys
+    have no such pairs. With tied embeddings, the logits of the vocabulary cause most of the scatter. In narrow heads,
+    the products of queries that a pair has in common scatter more than the odd functions of the logits that cancel.
     """
     alike = stack.query_key_scale > 0.0 and stack.query_key != "tied" and not holds_words(stack)
     return alike and stack.key_width >= _NARROWEST and 2 * _numbers(stack) <= _MOST_ENTRIES
 
 
 def _numbers(stack: Stack) -> int:
-    """Return the number of stored weights of one attention sample: all layers and heads, and experts with slopes."""
+    """Return the number of stored weights in one attention sample, over all layers, heads and experts."""
     return stack.rows * stack.depth * (stack.rows * stack.heads + 4 * stack.experts)
 
 
 def repeats(stack: Stack, patterns: int, entries: int) -> int:
-    """Return how often each batch entry is predicted to reach a number of attention samples.
+    """Return how many times each batch entry is predicted, to reach a wanted number of attention samples.
 
     It is at least twice, so that there is a standard error.
 
@@ -195,7 +197,7 @@ def repeats(stack: Stack, patterns: int, entries: int) -> int:
 
 
 def is_grouped(stack: Stack) -> bool:
-    """Return whether `predict` groups tokens by default, because all tokens would take long."""
+    """Return whether `predict` groups tokens by default, because a prediction with all tokens would take long."""
     if not has_cheaper_groups(stack):
         return False
     seconds = prediction_cost(stack).seconds
@@ -203,12 +205,12 @@ def is_grouped(stack: Stack) -> bool:
 
 
 def has_cheaper_groups(stack: Stack) -> bool:
-    """Return whether a prediction by groups of tokens is possible and has fewer tokens."""
+    """Return whether tokens of a network can be grouped, and grouping leaves fewer tokens to compute."""
     return not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
 
 
 def representatives(stack: Stack, *, coarse: bool = False) -> GroupLayout:
-    """Return the layout of the representatives that replace groups of neighbouring tokens, for all sequences."""
+    """Return the few tokens of every sequence that represent groups of neighbouring tokens."""
     of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window, **_groups(coarse=coarse))
     of_one = replace(of_one, coarse=coarse)
     if has_experts(stack):
@@ -217,11 +219,11 @@ def representatives(stack: Stack, *, coarse: bool = False) -> GroupLayout:
 
 
 def _representatives(stack: Stack, members: int = 1, *, coarse: bool = False) -> int:
-    """Return the number of representatives of all sequences, computed without their layout.
+    """Return how many tokens represent all sequences, without computing their positions and weights.
 
     Args:
         stack: the network.
-        members: number of followed tokens for each representative, at most.
+        members: number of computed tokens for each representative, at most.
         coarse: as in `noise_scale`.
     """
     of_one = representative_count(
@@ -236,7 +238,7 @@ def _groups(*, coarse: bool) -> dict[str, Any]:
 
 
 def chunk(stack: Stack) -> int:
-    """Return the number of kernels that are predicted at once, limited by the memory of the backward pass."""
+    """Return how many batch entries are predicted at once, as limited by the memory of the backward pass."""
     each, numbers = 1 + is_mirrored(stack), _numbers(stack)
     # Of less than four there is no half whose control variate the other half knows.
     wanted = _CONTROLLED if is_mirrored(stack) and _CONTROLLED * numbers <= _MOST_ENTRIES else 1
@@ -244,7 +246,7 @@ def chunk(stack: Stack) -> int:
 
 
 def grouped_chunk(stack: Stack, *, text: bool = False, coarse: bool = False) -> int:
-    """Return the number of batch entries that are predicted at once with groups of tokens.
+    """Return how many batch entries are predicted at once if tokens are grouped.
 
     For one text it is even, so that entries with more and with fewer repeated token ids are predicted together.
     """
@@ -261,7 +263,7 @@ def _at_once(stack: Stack, each: float, *, text: bool) -> int:
 
 
 def own_chunk(stack: Stack) -> int:
-    """Return how many kernels are predicted at once with tied embeddings and random attention or experts.
+    """Return how many batch entries are predicted at once for tied embeddings with random attention or experts.
 
     Each sample of the logits then has its own attention sample.
     """
@@ -269,7 +271,7 @@ def own_chunk(stack: Stack) -> int:
 
 
 def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
-    """Return how many kernels, and logit samples of each, are predicted at once with tied embeddings.
+    """Return how many batch entries, and how many logit samples of each, are predicted at once (tied embeddings).
 
     This is for fixed attention weights.
 
@@ -282,7 +284,7 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
 
 
 def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float, float, float]:
-    """Return the cost of groups of tokens: seconds without samples, seconds of one sample, and bytes of one sample."""
+    """Return the cost with groups of tokens: seconds without samples, seconds for a sample, bytes for a sample."""
     text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
@@ -303,7 +305,7 @@ def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float
 
 
 def _of_tokens(stack: Stack) -> tuple[float, float]:
-    """Return the seconds and the bytes of one kernel over all tokens."""
+    """Return the seconds and the bytes of one batch entry if all tokens are computed."""
     seconds = kept = passing = 0.0
     tied = holds_words(stack)
     for part in stack.parts:
@@ -324,7 +326,7 @@ def _of_tokens(stack: Stack) -> tuple[float, float]:
 
 
 def _of_words(stack: Stack, entries: int, samples: int) -> Cost:
-    """Return the cost for tied embeddings with fixed attention weights.
+    """Return the time and memory of a prediction for tied embeddings with fixed attention weights.
 
     The activation's quadrature points are shared by all samples of a batch entry.
     """

@@ -1,4 +1,4 @@
-"""The rule of a residual stream that mixes: each sub-layer reads a weighted sum of all earlier outputs.
+"""The forward and backward pass of networks in which each sub-layer reads a weighted sum of all earlier outputs.
 
 With the matrix M of `theory.stack.depth_mixing`, x_{k+1} = Σ_j M_kj y_j. Here y_0 is the embedding and y_k the output
 of sub-layer k. Two facts close the recursion, as for a plain residual stream:
@@ -52,7 +52,7 @@ from theory.stack.depth_mixing import Matrix
 
 @dataclass(slots=True, eq=False)
 class MixedStream(Generic[Kernel]):
-    """The outputs so far of a stack with a depth-mixing matrix.
+    """The outputs of all sub-layers so far, in a network where each sub-layer reads a weighted sum of them.
 
     Attributes:
         matrix: M.
@@ -63,14 +63,17 @@ class MixedStream(Generic[Kernel]):
     outputs: list[TokenMoments[Kernel]] = field(default_factory=list)
 
     def read(self) -> TokenMoments[Kernel]:
-        """Return x_{k+1} after k sub-layers."""
+        """Return the input of the next sub-layer, the weighted sum of all outputs so far.
+
+        After k sub-layers it is x_{k+1}.
+        """
         weights = self.matrix[len(self.outputs) - 1, : len(self.outputs)]
         means = self.outputs[0].means
         kernels = [output.kernel for output in self.outputs]
         return TokenMoments(weighted_sum(kernels, weights**2), None if means is None else means * weights[0])
 
     def passed(self, passed: Passed[Kernel]) -> Passed[Kernel]:
-        """Return the record of the next sub-layer, with the input of the sub-layer above as its stream."""
+        """Store the output of a sub-layer, and return the sub-layer's record with the input of the next one."""
         self.outputs.append(TokenMoments(passed.total.kernel))
         stream = self.read()
         return replace(
@@ -78,10 +81,10 @@ class MixedStream(Generic[Kernel]):
         )
 
     def joined(self, pullback: Pullback[Kernel], below: int) -> Pullback[Kernel]:
-        """Return the pullback of a sub-layer, to the gradient at y_below, the last output that the sub-layer reads.
+        """Return the backward pass of a sub-layer, which also adds up the gradients from all sub-layers above.
 
-        The pullback also passes down the gradients of all sub-layers above, the lowest first, because earlier outputs
-        receive them.
+        The result is the gradient at y_below, the last output that the sub-layer reads. The rule also passes down the
+        gradients of all sub-layers above, the lowest first, because earlier outputs receive them.
         """
 
         def joined(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, SquaredNorms, Above[Kernel]]:
@@ -97,5 +100,5 @@ class MixedStream(Generic[Kernel]):
 
 
 def weighted_sum(kernels: Sequence[Kernel], weights: Matrix) -> Kernel:
-    """Return the sum of kernels, each times its weight."""
+    """Return the weighted sum of several kernels, the matrices of token products."""
     return reduce(add, (kernel * weight for kernel, weight in zip(kernels, weights.tolist(), strict=True)))

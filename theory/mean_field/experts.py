@@ -1,4 +1,4 @@
-"""Experts, which replace a layer's MLP: the router's choice for every token, and the forward and backward rules.
+"""Mixture-of-experts layers: the router's choice for every token, and the forward and backward pass.
 
 A token u_i has the logits r_ie = w_e·u_i of its router, Gaussian with Cov(r_ie, r_jf) = s² Q_ij δ_ef at any number of
 experts, which the recursion samples like attention weights. They give the weights p_ie of the k experts of the
@@ -27,7 +27,10 @@ COUNTED = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """The weights p_ie of experts, 0 where they are not chosen, and their slopes ∂p_ie/∂r_if = D_ie δ_ef − p_ie π_if.
+    """The weights of the experts for every token, and their derivatives with respect to the router's logits.
+
+    The weight p_ie of expert e for token i is 0 if the expert is not chosen. Its derivative with respect to the logit
+    r_if is ∂p_ie/∂r_if = D_ie δ_ef − p_ie π_if.
 
     Attributes:
         weights: p, (batch, N, E).
@@ -41,11 +44,13 @@ class Routing:
 
     @property
     def overlap(self) -> Array:
-        """The overlap S_ij = Σ_e p_ie p_je of two tokens' expert weights, (batch, N, N)."""
+        """The overlap S_ij = Σ_e p_ie p_je of the expert weights p of two tokens i and j, (batch, N, N)."""
         return np.asarray(self.weights @ self.weights.mT)
 
     def at_logits(self, output: Array, gradient: Array, overlaps: Overlaps[Array]) -> Array:
-        """Return the gradient kernel at the router's logits, E Σ_f a_if a_jf, (batch, N, N).
+        """Return the inner products of two tokens' gradients with respect to the router's logits.
+
+        They are E Σ_f a_if a_jf, (batch, N, N).
 
         Where a norm above removed the gradient's component along the residual stream, which contains Σ_e p_ie F_e, t
         varies less: Cov(t_ie, t_jf) = δ_ef K_ij G_ij − E1_ij p_ie K_ii p_if K_ij − E1_ji p_je K_ij p_jf K_jj + E2_ij
@@ -70,7 +75,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routed:
-    """A set of experts that were applied to the same tokens, or the shared expert.
+    """The experts of a layer, or its shared expert, with their weights and logits for all tokens.
 
     Attributes:
         kind: "W" for experts, "S" for the shared one.
@@ -86,7 +91,7 @@ class Routed:
 
 
 def routing(stack: Stack, logits: Array) -> Routing:
-    """Return the weights of the k experts with the largest logits of every token, and their slopes.
+    """Choose the experts with the largest logits for every token, and return their weights and derivatives.
 
     Args:
         stack: the network.
@@ -124,7 +129,9 @@ def _shared(stack: Stack, logits: Array | None, like: Array) -> Routing:
 
 
 def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
-    """Return the branch Σ_e p_ie F_e(u_i) over the chosen experts, plus a shared expert if the network has one.
+    """Return the forward and backward pass of experts: a weighted sum of the chosen and the shared experts.
+
+    The sum over the chosen experts is Σ_e p_ie F_e(u_i).
 
     Args:
         stack: the network.
@@ -186,7 +193,10 @@ def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
 
 
 def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generator: np.random.Generator) -> Recorded:
-    """Return the loads of experts over all tokens, or over at most `COUNTED` of each representative."""
+    """Return the loads of experts for groups of tokens.
+
+    The loads are counted over all tokens, or over at most `COUNTED` of each representative.
+    """
     smooth, alone = tokens.groups.smooth_and_own(tokens.pooled(kernel))
     # Whole tokens: of two groups of 5.5 one has 6 and one has 5, since loads of shares 5.5 / 6 would vary too little.
     sizes = np.diff(np.rint(tokens.groups.sizes.cumsum()), prepend=0.0)

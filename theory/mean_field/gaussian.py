@@ -1,4 +1,4 @@
-"""Expectations over Gaussians: ReLU kernels, overlaps of softmax outputs, and the cross-entropy of Gaussian logits."""
+"""Expectations over Gaussians: ReLU kernels, products of softmax outputs, and the cross-entropy of random logits."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,9 @@ _BELOW_ONE = np.nextafter(1.0, 0.0)
 
 
 def relu_kernel(correlation: Entry) -> Entry:
-    """Return E[ReLU(u) ReLU(v)] for standard normals u, v with a given correlation (a float, or arrays entrywise).
+    """Return E[ReLU(u) ReLU(v)] for standard normal variables u and v with a given correlation.
+
+    The correlation is a float, or an array for entrywise results.
 
     It is (√(1 − ρ²) + ρ (π − arccos ρ)) / (2π): 1/2 at ρ = 1 (Lemma 1 per entry), 1/(2π) at ρ = 0.
     Source: Cho and Saul (2009), the arc-cosine kernel of degree 1, halved.
@@ -48,7 +50,9 @@ def relu_kernel(correlation: Entry) -> Entry:
 
 
 def relu_slope_kernel(correlation: Entry) -> Entry:
-    """Return E[ReLU'(u) ReLU'(v)] for standard normals u, v with a given correlation, (π − arccos ρ)/(2π).
+    """Return E[ReLU'(u) ReLU'(v)] for standard normal variables u and v with a given correlation.
+
+    It is (π − arccos ρ)/(2π) for the correlation ρ.
 
     Source: Cho and Saul (2009), the arc-cosine kernel of degree 0, halved.
     """
@@ -57,7 +61,7 @@ def relu_slope_kernel(correlation: Entry) -> Entry:
 
 
 def relu_squared_kernel(correlation: Entry) -> Entry:
-    """Return E[ReLU(u)² ReLU(v)²] for standard normals u, v with a given correlation: 3/2 at ρ = 1, 1/4 at ρ = 0.
+    """Return E[ReLU(u)² ReLU(v)²] for standard normal variables u and v with a given correlation.
 
     It is (3 ρ √(1 − ρ²) + (π − arccos ρ)(1 + 2 ρ²)) / (2π).
     Source: Cho and Saul (2009), the arc-cosine kernel of degree 2, halved.
@@ -69,7 +73,7 @@ def relu_squared_kernel(correlation: Entry) -> Entry:
 
 @lru_cache(maxsize=4096)
 def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: float | None = None) -> float:
-    """Return E[p·p'] for softmax vectors p and p' of correlated Gaussian logits a and a', exact by quadrature.
+    """Return E[p·p'] for softmax vectors p and p' of correlated Gaussian logits a and a', by quadrature.
 
     (a_v, a'_v) are independent over the V classes, each pair Gaussian with standard deviations scale and other_scale
     (the same, if None) and the given correlation. From 1/S = ∫ exp(−tS) dt for both sums, with t = e^τ and u = e^υ,
@@ -182,7 +186,7 @@ def _softmax_concentration(scale: float, vocab: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxOverlap:
-    """The overlap E[p·p'] of two tokens' softmax outputs, as a function of their squared activations and covariance.
+    """The expected product E[p·p'] of two tokens' softmax outputs, as a function of the tokens' second moments.
 
     The logits are σ_e √q z with z a standard normal.
 
@@ -196,11 +200,14 @@ class SoftmaxOverlap:
 
     @property
     def degree(self) -> int:
-        """The degree of an interpolating polynomial in arccos of the correlation, for mean squares up to 1."""
+        """The degree of the polynomial that interpolates the expected product of two softmax outputs.
+
+        It is a polynomial in arccos of the correlation, for mean squares up to 1.
+        """
         return 24 + int(4 * self.output_scale)
 
     def __call__(self, first: float, second: float, covariance: float) -> float:
-        """Return E[p·p'] for given mean squared activations and covariance.
+        """Return E[p·p'] for two tokens with given mean squared activations and a given covariance.
 
         Args:
             first: mean squared activation of the first token.
@@ -220,7 +227,7 @@ def _bounded(correlation: float) -> float:
 
 @lru_cache(maxsize=256)
 def cross_entropy(scale: float, vocab: int) -> float:
-    """Return the expected cross-entropy in nats for V independent N(0, scale²) logits and an independent label.
+    """Return the expected cross-entropy in nats for V independent N(0, scale²) logits and a label independent of them.
 
     The expectation is E[log Σ_v e^(a_v)] − E[a_y]. By Frullani's integral, E[log S] = ∫ (e^(−t) − E[e^(−tS)]) dt/t.
     In ln t the first term is a step that no large scale smooths. A Gaussian step of the same centre replaces it,
@@ -262,7 +269,7 @@ def _log_t_grid(scale: float, vocab: int, step: float) -> Array:
 
 
 def normal_rule(density: float) -> tuple[Array, Array]:
-    """Return symmetric trapezoidal nodes and weights for N(0, 1).
+    """Return nodes and weights of a trapezoidal rule for expectations over a standard normal variable.
 
     Args:
         density: number of nodes per standard deviation; at least 2 are used.

@@ -1,4 +1,4 @@
-"""Expectations over a pair of Gaussians for many variances and correlations, by Chebyshev interpolation."""
+"""Expectations over two Gaussians for many variances and correlations, by Chebyshev interpolation."""
 
 import math
 from collections.abc import Callable
@@ -24,15 +24,18 @@ _AT_ONCE = 20_000
 
 @runtime_checkable
 class Tabled(Protocol):
-    """A pair function that is computed faster for many arguments together."""
+    """A function of two variances and a covariance that is computed faster for many arguments at once."""
 
     def table(self, variances: Array, correlations: Array) -> Array:
-        """Return the values at all pairs of variances and all correlations, (n, n, c); NaN if one by one is faster."""
+        """Return the function's values at all pairs of n variances and all c correlations, as an array (n, n, c).
+
+        Pairs are NaN where computing the values one by one is faster.
+        """
 
 
 @lru_cache(maxsize=256)
 def correlation_curve(function: PairFunction, variance: float) -> Callable[[Array], Array]:
-    """Return a pair function at one variance as a function of arrays of correlations ρ.
+    """Interpolate an expectation over two Gaussians of equal variance as a function of their correlation.
 
     In θ = arccos ρ an expectation over a Gaussian pair is smooth up to ρ = ±1.
 
@@ -49,7 +52,9 @@ def correlation_curve(function: PairFunction, variance: float) -> Callable[[Arra
 
 
 def pair_values(function: PairFunction, variances: Array, correlation: Array) -> Array:
-    """Return a pair function at (v_i, v_j, √(v_i v_j) ρ_ij) for all i and j, (..., n, n).
+    """Evaluate a function of two variances and a covariance for all pairs of Gaussian variables, (..., n, n).
+
+    The arguments are v_i, v_j and √(v_i v_j) ρ_ij, for all i and j.
 
     Few distinct arguments are computed one by one. Otherwise the function is interpolated in (ln v_i, ln v_j, arccos
     ρ), or only in the angle if variances agree to 7 digits, as a norm's epsilon leaves them.
@@ -79,7 +84,7 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
 
 
 def values_at(function: Callable[[float], float], variances: Array) -> Array:
-    """Return a function of one variance for an array of variances, interpolated in ln v if many are distinct."""
+    """Evaluate a function of one variance v at all entries of an array, interpolated in ln v if many are distinct."""
     distinct, where = np.unique(_rounded(variances), return_inverse=True)
     count = _nodes(variances)
     if len(distinct) <= count:
@@ -90,7 +95,7 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 
 
 def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
-    """Return a pair function at all i and j, from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
+    """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
     low, high = _range(variances)
     points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
     # Of opposite signs exactly, whose pair functions are to be had together.

@@ -1,4 +1,4 @@
-"""Finite-width corrections from the inside of branches: few or heavy-tailed inner coordinates add to the order 1/d.
+"""Finite-width corrections from hidden units and attention values that are few or heavy-tailed.
 
 A branch's mean squared activation |f|²/d is a mean over its inner coordinates: the r d hidden units of the MLP or the
 k d_k values of attention. If these have E y⁴/(E y²)² = κ, the mean over m of them has the relative variance (κ −
@@ -27,9 +27,9 @@ GAUSSIAN = 3.0
 
 
 class UnitMoments(NamedTuple):
-    """The moments of a hidden unit y = φ(u), or y = φ(u) u' with an independent u' if there is a gate.
+    """The second and fourth moments of a hidden unit, with or without a gate.
 
-    In the backward pass, φ' replaces φ.
+    The unit is y = φ(u), or y = φ(u) u' with an independent u' if there is a gate. In the backward pass, φ' replaces φ.
 
     Attributes:
         energy: E y².
@@ -50,7 +50,7 @@ _WITHOUT_END = UnitMoments(energy=1.0, kurtosis=1e15, shared=0.0, power=10.0)
 
 @lru_cache(maxsize=256)
 def activation_moments(activation: str, leak: float, variance: float) -> UnitMoments:
-    """Return the moments of φ(u) for u ~ N(0, q), by quadrature.
+    """Return the moments of an activation φ(u) for a Gaussian pre-activation u ~ N(0, q), by quadrature.
 
     Args:
         activation: a value of `Stack.activation`, registered ones included.
@@ -91,7 +91,10 @@ def activation_moments(activation: str, leak: float, variance: float) -> UnitMom
 
 
 def unit_moments(stack: Stack) -> UnitMoments:
-    """Return the moments of a first-layer hidden unit, with its gate, for an input of mean squared activation 1."""
+    """Return the moments of a hidden unit of the first layer, for an input of mean squared activation 1.
+
+    A gate is included.
+    """
     if stack.branches == "attention":
         return UnitMoments(0.0, 1.0, 0.0, 0.0)
     stack = stack.of_layer(1)
@@ -105,7 +108,9 @@ def unit_moments(stack: Stack) -> UnitMoments:
 
 @dataclass(frozen=True, slots=True)
 class InnerWidths:
-    """The finite-width corrections from inside one kind of branch, compared with d Gaussian inner coordinates.
+    """The finite-width corrections from the hidden units of an MLP branch or the values of an attention branch.
+
+    They are relative to a branch with d Gaussian inner coordinates.
 
     Attributes:
         share: w, the branch's part of the squared activation of the residual sum, in the first layer.
@@ -123,7 +128,9 @@ class InnerWidths:
 
     @property
     def correction(self) -> float:
-        """The inner coordinates' part of d times a sub-layer's relative corrections, to first order.
+        """The relative finite-width correction of a sub-layer, times d, from its hidden units or attention values.
+
+        It is of first order.
 
         1/|y|^2 of the residual sum y has w^2 times the excess in its mean. |h|^2/|y|^2, which is part of the gradient
         of the matrix after h, has (w^2 - w) times the excess. A norm of the branch's output divides the gradient
@@ -135,12 +142,18 @@ class InnerWidths:
 
     @property
     def dropout_correction(self) -> float:
-        """The dropped entries' part of d times a sub-layer's corrections, unchanged by a norm inside the branch."""
+        """The relative finite-width correction of a sub-layer, times the width d, from dropout.
+
+        A norm inside the branch does not change it.
+        """
         return self.dropped * self.share**2
 
     @property
     def fluctuation(self) -> float:
-        """The relative variance of the residual sum's squared activation, times d: 4 w (1 - w) + w^2 (2 + excesses)."""
+        """The relative variance of the squared norm of the residual sum, times the width d.
+
+        It is 4 w (1 - w) + w^2 (2 + excesses).
+        """
         return 4 * self.share * (1 - self.share) + self.share**2 * (2 + self.inside + self.dropped)
 
 
@@ -148,7 +161,9 @@ _NONE = InnerWidths(share=0.0, inside=0.0, dropped=0.0, normalized=False)
 
 
 def attention_widths(stack: Stack) -> InnerWidths:
-    """Return the corrections from attention's k d_k different values, compared with d Gaussian inner coordinates.
+    """Return the finite-width corrections from the finite number of attention values.
+
+    There are k d_k different values, for k key heads of width d_k. They are compared with d Gaussian inner coordinates.
 
     Without W^O, the values are the branch's output, and the variation of d values is already counted with its matrix.
     Values shared by heads are copied into the stream; the norm's projector then removes the same amount once more from
@@ -163,7 +178,10 @@ def attention_widths(stack: Stack) -> InnerWidths:
 
 
 def feed_forward_widths(stack: Stack) -> InnerWidths:
-    """Return the corrections from the MLP's r d hidden units, compared with d Gaussian inner coordinates."""
+    """Return the finite-width corrections from the finite number of hidden units of the MLP.
+
+    The r d hidden units are compared with d Gaussian inner coordinates.
+    """
     if stack.branches == "attention":
         return _NONE
     stack, of = stack.of_layer(1), unit_moments(stack)
@@ -173,7 +191,7 @@ def feed_forward_widths(stack: Stack) -> InnerWidths:
 
 
 def _widths(stack: Stack, factor: float, energy: float, inside: float, shared: float = 0.0) -> InnerWidths:
-    """Return the finite-width corrections from inside a branch.
+    """Return the finite-width corrections from the hidden units or attention values of one branch.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""The second moments of the inputs of a stack: embeddings, positions, labels, and which tokens attend to which."""
+"""The second moments of a network's inputs: embeddings, positions and labels; and which tokens attend to which."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source(Generic[Kernel]):
-    """An encoder's inputs, and the layout of its tokens for the layers that attend to them.
+    """The inputs of an encoder, and the weights with which the tokens of a decoder attend to them.
 
     Attributes:
         tokens: layout of the encoder's tokens.
@@ -34,7 +34,7 @@ class Source(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs(Generic[Kernel]):
-    """The second moments of a stack's inputs and labels, for each entry of a batch.
+    """The second moments of a network's inputs and labels, for each entry of a batch.
 
     Attributes:
         kernel: x_i·x_j/d.
@@ -55,7 +55,7 @@ class Inputs(Generic[Kernel]):
     source: Source[Kernel] | None = None
 
     def repeated(self, times: int) -> "Inputs[Kernel]":
-        """Return a batch with every entry repeated, one copy after another.
+        """Repeat every entry of the batch a number of times, with its copies one after another.
 
         Args:
             times: number of copies.
@@ -63,11 +63,11 @@ class Inputs(Generic[Kernel]):
         return self._each(lambda array: np.repeat(array, times, axis=0))
 
     def part(self, entries: slice) -> "Inputs[Kernel]":
-        """Return a batch of some of the entries."""
+        """Return some entries of the batch."""
         return self._each(lambda array: array[entries])
 
     def sampled(self, samples: int) -> "Inputs[Kernel]":
-        """Return a batch in which every entry has several samples of its logits, along an axis of their own.
+        """Add an axis to the batch, for several samples of the logits of every entry.
 
         Args:
             samples: number of samples.
@@ -81,14 +81,17 @@ class Inputs(Generic[Kernel]):
 
 
 def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]:
-    """Return the layout and the kernels of exchangeable input tokens."""
+    """Return the inputs of a network whose tokens are all alike, and the operations on their products."""
     kernel = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
     source = Source(PairLayout(stack.source_tokens), kernel) if stack.source_tokens else None
     return PairLayout(stack.tokens), Inputs(kernel, Pair(1.0, label_coincidence(stack)), source=source)
 
 
 def gaussian_inputs(stack: Stack) -> Inputs[Array]:
-    """Return Gaussian inputs with different token ids and independent labels, one entry with all sequences' rows."""
+    """Return Gaussian inputs in which all token ids differ and labels are independent.
+
+    The batch has one entry, with the rows of all sequences.
+    """
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     groups = np.arange(stack.rows) if not stack.label_groups else label_groups(stack)
     same[groups[:, None] == groups] = 1.0
@@ -99,7 +102,7 @@ def gaussian_inputs(stack: Stack) -> Inputs[Array]:
 
 
 def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
-    """Return Gaussian inputs for the representatives of token groups, a batch of one.
+    """Return Gaussian inputs for tokens that represent groups of tokens, as a batch with one entry.
 
     Args:
         stack: the network.
@@ -117,7 +120,7 @@ def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
 
 
 def text_inputs(stack: Stack, tokens: TextLayout, law: TextLaw) -> Inputs[Array]:
-    """Return inputs for the representatives of a text, a batch of one.
+    """Return the inputs of random text for tokens that represent groups of tokens, as a batch with one entry.
 
     Every word has a Gaussian embedding, embeddings of different words are independent, and labels follow the law.
 
@@ -159,7 +162,7 @@ def _gaussian_kernel(stack: Stack) -> Array:
 
 
 def checked_windows(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Return the windows of token ids that fill whole batches of sequences, after a check.
+    """Check windows of token ids, and return those that fill whole batches of sequences.
 
     Args:
         stack: the network.
@@ -181,7 +184,7 @@ def checked_windows(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.in
 
 
 def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs[Array]:
-    """Return the inputs of windows of token ids, in which equal ids share a Gaussian embedding.
+    """Return the inputs for windows of token ids, where equal ids share one Gaussian embedding.
 
     Args:
         stack: the network; B = sequences consecutive windows make a batch.
@@ -195,7 +198,9 @@ def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs[Array]:
 
 
 def position_kernel(stack: Stack) -> Any:
-    """Return the kernel p_i·p_j/d of the position vectors, (N, N), which all sequences share; 0 without positions.
+    """Return the products p_i·p_j/d of the position vectors, (N, N); 0 for a network without positions.
+
+    All sequences share the vectors.
 
     Sinusoidal positions have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
     cos((i − j) ω_k). Learned ones are independent N(0, I_d), times the embeddings' scale; a segment's vector is one
@@ -215,7 +220,9 @@ def position_kernel(stack: Stack) -> Any:
 
 
 def position_means(stack: Stack) -> Array | None:
-    """Return the mean of each token's coordinates, (N,); None if positions have no mean or no LayerNorm removes it.
+    """Return the mean over the coordinates of every position vector, (N,).
+
+    The result is None if positions have no mean or no LayerNorm removes it.
 
     Sinusoidal positions have a mean that does not vanish with the width: most frequencies are low, so that most
     cosines are near 1, and positions point along (1, ..., 1).
@@ -233,14 +240,14 @@ def _frequencies(stack: Stack) -> Array:
 
 
 def label_coincidence(stack: Stack) -> float:
-    """Return the probability that two independent labels agree, Σ_k p_k²."""
+    """Return the probability Σ_k p_k² that two independent labels agree, for label probabilities p_k."""
     if stack.labels == "uniform":
         return 1.0 / stack.vocab
     return float((label_law(stack) ** 2).sum())
 
 
 def label_groups(stack: Stack) -> NDArray[np.integer]:
-    """Return the group of every row, (N,), within which labels are equal.
+    """Return a group number for every position, (N,); positions of one group have equal labels.
 
     With k groups in a sequence, position i is in group i k // n.
     """
@@ -249,13 +256,13 @@ def label_groups(stack: Stack) -> NDArray[np.integer]:
 
 
 def sampled_labels(stack: Stack, batch: int, generator: np.random.Generator) -> NDArray[np.integer]:
-    """Return independent random labels, (batch, N)."""
+    """Sample independent random labels, (batch, N)."""
     law = None if stack.labels == "uniform" else label_law(stack)
     return generator.choice(stack.vocab, size=(batch, stack.rows), p=law)
 
 
 def label_law(stack: Stack) -> Array:
-    """Return the probability of every token id as a label, (V,)."""
+    """Return the probability of each of the V token ids to be a label, (V,)."""
     if stack.labels == "uniform":
         return np.full(stack.vocab, 1.0 / stack.vocab)
     weights = 1.0 / np.arange(1, stack.vocab + 1)
@@ -263,7 +270,7 @@ def label_law(stack: Stack) -> Array:
 
 
 def loss_positions(stack: Stack) -> Array:
-    """Return 1 for every row whose cross-entropy can count in the loss, and 0 for the others, (N,)."""
+    """Return 1 for every position whose cross-entropy can count in the loss, and 0 for the others, (N,)."""
     counted = np.zeros(stack.rows)
     counted[stack.counted] = 1.0
     return counted
@@ -275,7 +282,7 @@ def loss_count(stack: Stack) -> int:
 
 
 def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-    """Return K_ij times the probability that both positions count in the loss.
+    """Multiply each entry K_ij of a kernel by the probability that positions i and j both count in the loss.
 
     A fixed number of positions counts. If the layout is `apart`, every position counts independently, so that the
     probability does not depend on the size of the batch.
@@ -296,9 +303,9 @@ def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Ke
 
 
 def attention_pattern(stack: Stack) -> Array | None:
-    """Return the attention weights of all sequences with zero queries and keys, (N, N); None if all attend to all.
+    """Return the attention weights of a network with zero queries and keys, (N, N).
 
-    Token i attends equally to the tokens of its sequence that it sees.
+    Token i attends equally to the tokens of its sequence that it sees. The result is None if all tokens attend to all.
     """
     if stack.mask == "none" and stack.sequences == 1:
         return None
@@ -306,7 +313,7 @@ def attention_pattern(stack: Stack) -> Array | None:
 
 
 def equal_weights(stack: Stack, length: int) -> Array:
-    """Return equal attention weights of every token of a sequence over the tokens that it sees, (length, length).
+    """Return attention weights that are equal for all tokens that a token attends to, (length, length).
 
     Token i sees all tokens; under a causal mask the first i, of which a window keeps the last; or those of a given
     mask.

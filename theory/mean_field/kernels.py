@@ -1,4 +1,4 @@
-"""Kernels, the second moments between tokens: n x n matrices or, for exchangeable tokens, their two distinct entries.
+"""Kernels, the products of all pairs of tokens: n x n matrices, or two numbers if all tokens are alike.
 
 The rules of the recursion are written once, with +, * and / on kernels and the few operations of `KernelLayout`.
 Matrices may have leading axes, which batch over windows of text. A pair consists of plain floats, so that a thousand
@@ -17,7 +17,9 @@ from theory.mean_field.gaussian_interpolation import PairFunction, correlation_c
 
 @dataclass(slots=True, eq=False)  # frozen would double the cost of each of the many made
 class Pair:
-    """A kernel of exchangeable tokens: K_ii and, for i ≠ j, K_ij. Arithmetic is entrywise; numbers broadcast.
+    """The products of tokens that are all alike: one number K_ii, and one number K_ij for all i ≠ j.
+
+    Arithmetic is entrywise; numbers broadcast.
 
     Attributes:
         diagonal: K_ii.
@@ -54,7 +56,7 @@ Number = float | Array
 
 
 class Entrywise(Protocol):
-    """The interface of a kernel in the rules: arithmetic with kernels of the same class and with numbers."""
+    """The arithmetic of kernels, the matrices of token products, with kernels of the same class and with numbers."""
 
     def __add__(self, other: Any, /) -> Self: ...
 
@@ -68,7 +70,10 @@ Kernel = TypeVar("Kernel", bound=Entrywise)
 
 
 class KernelLayout(Protocol[Kernel]):
-    """The layout of kernels K_ij over n tokens. Results broadcast against kernels or are one number per batch entry."""
+    """The interface of operations on kernels, the matrices K_ij of products of tokens i and j.
+
+    There are n tokens. Results broadcast against kernels or are one number per batch entry.
+    """
 
     @property
     def count(self) -> int:
@@ -80,33 +85,33 @@ class KernelLayout(Protocol[Kernel]):
 
     @property
     def mirrored(self) -> bool:
-        """Return whether entries of a batch come in pairs whose sampled logits have opposite signs."""
+        """Return whether the batch consists of pairs of entries with attention logits of opposite signs."""
 
     @property
     def apart(self) -> bool:
-        """Return whether sums over token pairs are split into pairs within a sequence and pairs of two sequences."""
+        """Return whether sums over token pairs are reported separately within a sequence and between two sequences."""
 
     def same_word(self, words: Any) -> Kernel:
-        """Return a kernel that is 1 where two positions have equal token ids, and 0 elsewhere.
+        """Return a kernel matrix that is 1 where two positions have equal token ids, and 0 elsewhere.
 
         Args:
             words: token ids, (..., n); None if all differ.
         """
 
     def scales(self, kernel: Kernel, epsilon: float = 0.0) -> Number:
-        """Return √((K_ii + ε)(K_jj + ε)), by which a norm divides a kernel."""
+        """Return the divisors √((K_ii + ε)(K_jj + ε)) by which a normalization layer divides a kernel K_ij."""
 
     def correlation(self, kernel: Kernel) -> Kernel:
-        """Return the correlations K_ij / √(K_ii K_jj), clipped to [−1, 1] against rounding."""
+        """Return the correlations K_ij / √(K_ii K_jj) of a kernel K, clipped to [−1, 1] against rounding."""
 
     def entrywise(self, function: Callable[..., Any], kernel: Kernel) -> Kernel:
-        """Apply a function of one entry (float or array) to every entry of a kernel."""
+        """Apply a function of one number (float or array) to every entry of a kernel matrix."""
 
     def gaussian(self, function: PairFunction, kernel: Kernel) -> Kernel:
-        """Apply a function of two variances and a covariance to (K_ii, K_jj, K_ij) for all i and j."""
+        """Apply a function of two variances and a covariance to (K_ii, K_jj, K_ij) of a kernel, for all i and j."""
 
     def plus(self, kernel: Kernel, added: Kernel, coordinates: int, means: Array | None = None) -> Kernel:
-        """Return the kernel of x + y for an independent y; at large width it is the sum of both kernels.
+        """Return the kernel of the sum x + y with an independent Gaussian y; at large width, both kernels add up.
 
         Args:
             kernel: kernel of x.
@@ -116,7 +121,7 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def images(self, kernel: Kernel, coordinates: int, copies: int = 0) -> Kernel:
-        """Return the kernel of x W for a random matrix W; at large width it is the kernel of x.
+        """Return the kernel of x W for a random matrix W; at large width, it equals the kernel of x.
 
         Args:
             kernel: kernel of x.
@@ -125,7 +130,9 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def features(self, kernel: Kernel, function: Callable[..., Array], given: Sequence[Kernel], units: int) -> Kernel:
-        """Return the kernel of hidden units as functions of Gaussian rows; at large width it is their mean, `kernel`.
+        """Return the kernel of hidden units at finite width; at large width, it equals their expected kernel.
+
+        Hidden units are a function of Gaussian rows.
 
         Args:
             kernel: expected kernel of the function.
@@ -135,13 +142,15 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
-        """Return a kernel with its diagonal entries K_ii multiplied by a factor."""
+        """Multiply the diagonal entries K_ii of a kernel matrix by a factor."""
 
     def attend(self, kernel: Kernel) -> Kernel:
-        """Return A K Aᵀ, the kernel of the attended tokens for attention weights A."""
+        """Return A K Aᵀ, the kernel after attention with weights A, from the kernel K before it."""
 
     def attended_at_ends(self, kernel: Kernel, attended: Kernel) -> Kernel:
-        """Return A K Aᵀ for texts that share more or fewer token ids than the mean, as the backward pass needs it.
+        """Return the kernel after attention, A K Aᵀ, for texts that share more or fewer token ids than the mean text.
+
+        The backward pass needs it.
 
         Args:
             kernel: K.
@@ -149,27 +158,33 @@ class KernelLayout(Protocol[Kernel]):
         """
 
     def attend_back(self, kernel: Kernel) -> Kernel:
-        """Return Aᵀ K A, the gradient kernel below attention with weights A."""
+        """Return Aᵀ K A, the kernel of gradients before attention with weights A, from the kernel K after it."""
 
     def total(self, kernel: Kernel) -> Number:
-        """Return Σ_ij K_ij; if the layout is `apart`, (2, ...) sums over pairs in one sequence and over all others."""
+        """Return the sum Σ_ij K_ij of a kernel matrix over all pairs of tokens.
+
+        If the layout is `apart`, the result is (2, ...): sums over pairs in one sequence and over all others.
+        """
 
     def positive_total(self, kernel: Kernel) -> Number:
-        """Return `total` for a squared norm, at least 0 despite rounding; sums over two sequences may be negative."""
+        """Return the sum of a kernel matrix over all pairs of tokens, raised to 0 if rounding made it negative.
+
+        Sums over pairs of two sequences may be negative.
+        """
 
     def diagonal(self, kernel: Kernel) -> Number:
-        """Return the mean of K_ii over tokens."""
+        """Return the mean of the diagonal entries K_ii of a kernel over all tokens i."""
 
     def diagonal_mean(self, function: Callable[..., Any], kernel: Kernel) -> Number:
-        """Return the mean over tokens of a function (of floats or arrays) of K_ii."""
+        """Return the mean over all tokens i of a given function of a kernel's diagonal entry K_ii."""
 
     def off_diagonal(self, kernel: Kernel) -> Number:
-        """Return the mean of K_ij over pairs i ≠ j of one sequence; NaN for one token."""
+        """Return the mean of K_ij over all pairs i ≠ j of tokens of one sequence; NaN for one token."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """The layout of exchangeable tokens, whose kernels are pairs.
+    """The operations on kernels of tokens that are all alike: each kernel consists of two numbers.
 
     Attributes:
         count: the number of tokens n.
@@ -235,7 +250,9 @@ class PairLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixLayout:
-    """The layout of tokens that differ from one another (repeated words, a mask), with kernels of shape (..., n, n).
+    """The operations on kernels of tokens that differ from one another: each kernel is a matrix, (..., n, n).
+
+    Tokens differ if words repeat, or under a mask.
 
     Attributes:
         count: number of tokens n in all sequences.
@@ -254,7 +271,7 @@ class MatrixLayout:
 
     @property
     def entries_together(self) -> int:
-        """The number of batch entries that form one independent sample: 2 if logits come with both signs, else 1."""
+        """The number of batch entries that form one independent sample: 2 for pairs with opposite logits, else 1."""
         return 1 + self.mirrored
 
     def same_word(self, words: Any) -> Array:
@@ -312,7 +329,7 @@ class MatrixLayout:
         return np.concatenate([np.maximum(total[:1], 0.0), total[1:]]) if self.apart else np.maximum(total, 0.0)
 
     def of_sequences(self, kernel: Array) -> Array:
-        """Return Σ_ij K_ij over pairs within a sequence, and over pairs of two sequences, (2, ...)."""
+        """Return the sums of a kernel over token pairs within a sequence, and over pairs of two sequences, (2, ...)."""
         rows = kernel.shape[-1] // self.sequences
         blocks = kernel.reshape(*kernel.shape[:-2], self.sequences, rows, self.sequences, rows).sum((-3, -1))
         within = np.trace(blocks, axis1=-2, axis2=-1)
@@ -334,12 +351,15 @@ class MatrixLayout:
 
 
 def cholesky(kernel: Array) -> Array:
-    """Return the Cholesky factor of a kernel, with a small jitter because tokens that have aligned make it singular."""
+    """Return the Cholesky factor of a kernel matrix, with a small jitter, which nearly parallel tokens require."""
     size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
     return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))
 
 
 def eigen_root(kernel: Array) -> Array:
-    """Return a square root of a kernel by eigenvectors; negative eigenvalues, which groups may cause, are set to 0."""
+    """Return a square root of a kernel matrix from its eigenvectors, with negative eigenvalues set to 0.
+
+    Groups of tokens may cause negative eigenvalues.
+    """
     values, vectors = np.linalg.eigh(kernel)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])

@@ -1,4 +1,4 @@
-"""The network above the layers: the transform before the output matrix, the loss, and its gradient."""
+"""The part of a network above its layers: the transform before the output matrix, the loss, and its gradient."""
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
@@ -24,7 +24,9 @@ It also returns E‖∂L/∂W^H‖²/d by role.
 
 
 def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> tuple[Kernel, OutputPullback[Kernel]]:
-    """Return the output matrix's input, x or N(φ(x W^H)) for the layers' output x, and the backward rule.
+    """Return the kernel of the output matrix's input, and the backward pass from there to the layers' output.
+
+    For the layers' output x, the input is x, or N(φ(x W^H)) with an output transform.
 
     N centres φ's coordinates, whose mean E φ does not vanish. The component of the gradient along φ that it removes
     is O(1/d).
@@ -48,7 +50,10 @@ def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> t
 
 
 def units_to_be_normed(stack: Stack, tokens: KernelLayout[Kernel], before: Kernel) -> Kernel:
-    """Return E φ(u_i) φ(u_j) for the transform's u ~ N(0, K), without the part that a centring norm removes."""
+    """Return the kernel of the output transform's hidden units, without their mean if a norm centres them.
+
+    The kernel is E φ(u_i) φ(u_j) for u ~ N(0, K).
+    """
     activation = activation_of(stack.activation, stack.leaky_slope)
     units = activation.kernel(tokens, before)
     return units if stack.normalization == "rms" else units + _products_of_means(tokens, activation, before) * -1.0
@@ -66,10 +71,10 @@ def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, ker
 
 
 def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gradient: Any) -> Number:
-    """Return the inputs' part of E‖∂L/∂W_emb‖²/d for tied embeddings, where logits do not depend on the input's ids.
+    """Return the part of the squared gradient of tied embeddings that comes from their use as input embeddings.
 
-    After a transform, the output has no overlap of order √d with the embeddings, and the gradients of the two uses of
-    W_emb have none with each other.
+    It is a part of E‖∂L/∂W_emb‖²/d. After a transform, the output has no overlap of order √d with the embeddings, and
+    the gradients of the two uses of W_emb have none with each other.
 
     Args:
         stack: the network.
@@ -83,7 +88,9 @@ def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gr
 
 
 def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, same_label: Kernel) -> Kernel:
-    """Return the gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
+    """Return the inner products of the cross-entropy's gradients with respect to the output matrix's input.
+
+    The cross-entropy is averaged over the P positions that count.
 
     G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
     share ε is spread over all classes. Labels are independent of W_emb, so E p_i·t_j = 1/V, and E t_i·t_j is
@@ -113,7 +120,7 @@ def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, 
 
 
 def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> Number:
-    """Return the expected cross-entropy in nats, averaged over the positions that count.
+    """Return the expected cross-entropy in nats, averaged over the positions that count in the loss.
 
     Label smoothing does not change it.
     """
@@ -129,7 +136,7 @@ def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) ->
 
 
 def loss_variance(stack: Stack, tokens: KernelLayout[Array], output: Array, same_label: Array) -> Number:
-    """Return the variance of the cross-entropy averaged over all positions, over networks, labels and texts.
+    """Return the variance of the mean cross-entropy of a batch, over random networks, labels and texts.
 
     The result holds for many classes. The logits of two labels have the covariance σ_e² Q_ik if the labels agree. A
     label's logit and ln Σ_v e^z_v have 1/V of this covariance. Two such logarithms have the covariance (e^(σ_e² Q_ik) −

@@ -1,4 +1,4 @@
-"""The variance over pairs of the product of two different tokens, for networks with about as many tokens as width.
+"""The variance of the product of two different tokens, for networks with about as many tokens as coordinates.
 
 Given the network, independent tokens x_j are independent vectors with a covariance Σ. The deviation of x_j·x_l/d from
 its mean has the variance tr Σ²/d² = ρ δ²/d, with δ = tr Σ/d and ρ = d tr Σ²/(tr Σ)² of at least 1. For one pair that
@@ -26,7 +26,7 @@ _DENSITY = 8.0
 
 
 def propagate_overlap_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
-    """Return ρ, which scales the variance of token products, after a sub-layer from its value before, (batch,).
+    """Return the factor ρ on the variance of token products after a sub-layer, given the factor before it, (batch,).
 
     Products of the stream pass with their slope ∂K_jl/∂Q_jl. Each random matrix adds the variance of independent
     vectors. The m hidden units of an MLP add d/m times the variance of single units' variances over tokens, given the

@@ -1,4 +1,4 @@
-"""The results of the recursion's forward pass, for the backward pass, and of the backward pass, for predictions."""
+"""The results of the forward pass and of the backward pass of the large-width recursion."""
 
 from dataclasses import dataclass, field
 from typing import Generic
@@ -11,7 +11,7 @@ from theory.mean_field.sublayers import Pullback, SquaredNorms, SublayerState, T
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward(Generic[Kernel]):
-    """The result of the forward pass: kernels, quantities of every layer, and the rules for the backward pass.
+    """The result of the forward pass: token products, predicted quantities, and the rules of the backward pass.
 
     Attributes:
         layers: quantities of every layer, by name.
@@ -42,7 +42,7 @@ class Forward(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward(Generic[Kernel]):
-    """The result of the backward pass: the loss and the gradients.
+    """The result of the backward pass: the expected loss, and the squared gradients.
 
     Attributes:
         loss: expected cross-entropy in nats.

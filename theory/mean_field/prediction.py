@@ -1,4 +1,4 @@
-"""Predictions of all quantities: the recursion, averaged over windows of text and over attention samples."""
+"""Predictions of gradient norms and activations: the recursion, averaged over texts and attention samples."""
 
 import math
 import os
@@ -61,7 +61,9 @@ _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction(NamedArrays):
-    """The predicted means of all quantities by name: shape () or, per layer, (L,) with layer l at index l - 1.
+    """The predicted mean of every quantity, by name: one number, or one number for each layer.
+
+    Arrays have the shape () or, per layer, (L,), with layer l at index l - 1.
 
     Attributes:
         stack: the network.
@@ -77,7 +79,7 @@ class Prediction(NamedArrays):
         return f"<Prediction of {self.stack!r}: {len(self)} quantities>"
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per layer and one column per quantity; row 0 has those of the whole network."""
+        """Return a table with one row per layer and one column per quantity; row 0 is for the whole network."""
         import pandas as pd  # late: predictions need none of it
 
         columns, layers = {}, self.stack.most_layers
@@ -159,7 +161,10 @@ def _predicted(
     sampling: tuple[int | None, float | None],
     limits: tuple[float | None, float | None],
 ) -> Prediction:
-    """Return the large-width prediction of checked arguments, with pairs of these as in `predict`."""
+    """Return the large-width prediction for arguments that have been checked.
+
+    Pairs of arguments have the same meaning as in `predict`.
+    """
     (grouped, coarse), (patterns, target), (max_time, memory) = groups, sampling, limits
     _check_sampling(patterns, target)
     ids = None if windows is None else checked_windows(stack, windows)
@@ -193,7 +198,7 @@ def predict_sequences(
     grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
     memory: float | None = None, coarse: bool = False,
 ) -> Prediction:  # fmt: skip
-    """Predict squared gradient norms for two sequences, split into a part within sequences and a shared part.
+    """Predict squared gradient norms for two sequences, as sums within each sequence and between the two.
 
     Arguments are those of `predict`, and `coarse` as in `noise_scale`.
 
@@ -231,14 +236,14 @@ def predict_sequences(
 
 
 def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
-    """Return the layout whose sums are split into pairs within a sequence and pairs of two sequences."""
+    """Return the same tokens, with sums over pairs within a sequence and between two sequences kept apart."""
     return replace(cast(MatrixLayout, tokens), apart=True)
 
 
 def _laid_out(
     stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool, coarse: bool = False
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
-    """Return the inputs and the layout of the tokens: all tokens, or the representatives of groups."""
+    """Return the inputs, and the tokens that are computed: all tokens, or the representatives of groups."""
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:
@@ -257,7 +262,9 @@ def _averaged(
     tokens: MatrixLayout,
     wanted: tuple[int, float | None, float | None],
 ) -> Prediction:
-    """Return the prediction averaged over a batch of kernels and attention samples, with more until a target is met.
+    """Return the prediction averaged over batch entries and attention samples.
+
+    Samples are added until a target is met.
 
     Args:
         stack: the network.
@@ -356,7 +363,7 @@ def _tied_batch(
 
 
 def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
-    """Return a quantity for every sample, also if all samples share it."""
+    """Return a quantity for every sample, repeated if all samples share the quantity."""
     return np.broadcast_to(arrays[name], (*arrays[name].shape[:-1], arrays["loss"].shape[-1]))
 
 
@@ -364,7 +371,7 @@ def predicted_seconds(
     stack: Stack, windows: int = 0, *, patterns: int | None = None, grouped: bool = False,
     text: TextLaw | None = None, coarse: bool = False,
 ) -> float:  # fmt: skip
-    """Return the estimated processor seconds of `predict` on this machine, from timing a smaller network.
+    """Estimate the processor seconds of `predict` on this machine by timing a smaller network.
 
     Args:
         stack: the network.

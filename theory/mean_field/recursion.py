@@ -1,4 +1,4 @@
-"""The exact large-width recursion, forward and backward, for the quantities of a random stack.
+"""The exact large-width recursion for activations and gradients of a random network, forward and backward.
 
 The state is a pair of kernels over tokens: Q_ij = x_i·x_j/d forward and G_ij = E⟨∂L/∂x_i, ∂L/∂x_j⟩ backward.
 As d grows at fixed n and L the pair closes: each weight acts forward on Q and backward on G as an independent
@@ -67,7 +67,9 @@ Quantities = dict[str, Number | list[Number]]
 def recursion(
     stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
-    """Return every predicted quantity by name, with the batch of the inputs along the last axis.
+    """Run the forward and the backward pass, and return every predicted quantity by name.
+
+    The last axis of each quantity is the batch of the inputs.
 
     Args:
         stack: the network.
@@ -86,7 +88,9 @@ def quantities_of(
     generator: np.random.Generator,
     share: Kernel | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the quantities of `recursion` after a forward pass, which can be used for several backward passes.
+    """Run the backward pass after a given forward pass, and return every predicted quantity by name.
+
+    One forward pass can serve several backward passes.
 
     Args:
         stack: the network.
@@ -170,7 +174,9 @@ def gradients_from(
     generator: np.random.Generator,
     output: Callable[[Kernel], Kernel],
 ) -> Quantities:
-    """Return E‖∂L/∂W‖² of every matrix, by `grad_sq_` and role, for a loss other than the cross-entropy.
+    """Predict the squared gradient norm of every matrix for a loss other than the cross-entropy.
+
+    A name is `grad_sq_` and the role of the matrix.
 
     Args:
         stack: the network, with untied embeddings.
@@ -252,7 +258,7 @@ def _branch(
     kind: Kind, step: Step, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
     variance: Array | None, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
-    """Return the rule of one branch of a sub-layer.
+    """Return the forward and backward pass of one branch of a sub-layer.
 
     Args:
         kind: kind of the branch.
@@ -346,7 +352,7 @@ def forward_pass(
 
 
 def _recording(step: Step, tokens: KernelLayout[Any], pullback: Pullback[Any]) -> Pullback[Any]:
-    """Return the backward rule of a layer's last sub-layer, which also records the stream's gradient above it."""
+    """Return the backward pass of a layer's last sub-layer, which also records the residual stream's gradient."""
     if step.stack.composition.second_stream:
         return pullback
 
@@ -390,7 +396,7 @@ def _passed(
 
 
 def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple[TokenMoments, Pullback[Any]]:
-    """Return the inputs after their norm, if there is one, and the backward rule.
+    """Apply the norm of the inputs, if there is one, and return the result and the norm's backward pass.
 
     With two streams both start at the inputs, and their gradients add up there.
     """
@@ -455,7 +461,7 @@ def _backward(
 
 
 def _pulled_back(forward: Forward[Kernel], gradient: Kernel) -> tuple[Kernel, list[SquaredNorms]]:
-    """Return the gradient kernel at the inputs, and every sub-layer's squared norms, from that at the output."""
+    """Run the backward pass, and return the gradients at the inputs and the squared norms of every sub-layer."""
     above: Above[Kernel] = None
     collected: list[SquaredNorms] = []
     for pullback in reversed(forward.pullbacks):

@@ -1,4 +1,4 @@
-"""Diagonal blocks of arrays over the tokens of several sequences; no sequence attends to another one.
+"""Block-diagonal matrices over the tokens of several sequences that do not attend to each other.
 
 Weights of S sequences with r rows each are blocks (..., S, r, r). In the whole matrix (..., S r, S r), all entries
 between sequences are 0.
@@ -10,22 +10,24 @@ from theory.mean_field.kernels import Array
 
 
 def numbers(array: Array, sequences: int) -> Array:
-    """Return each sequence's numbers, (..., S, r), from (..., S r)."""
+    """Split numbers, one per token, by sequence: the shape (..., S r) becomes (..., S, r)."""
     return array.reshape(*array.shape[:-1], sequences, -1)
 
 
 def rows(array: Array, sequences: int) -> Array:
-    """Return each sequence's rows, (..., S, r, columns), from (..., S r, columns)."""
+    """Split the rows of a matrix by sequence: the shape (..., S r, columns) becomes (..., S, r, columns)."""
     return array.reshape(*array.shape[:-2], sequences, array.shape[-2] // sequences, array.shape[-1])
 
 
 def joined(blocks: Array) -> Array:
-    """Return the rows of all sequences along one axis, (..., S r, columns), from (..., S, r, columns)."""
+    """Join the rows of all sequences: the shape (..., S, r, columns) becomes (..., S r, columns)."""
     return blocks.reshape(*blocks.shape[:-3], -1, blocks.shape[-1])
 
 
 def within(array: Array, sequences: int, shift: int = 0) -> Array:
-    """Return the blocks (..., S, r, c) of a matrix (..., S r, S c) that lie on its diagonal or a cyclic diagonal.
+    """Return the blocks of a matrix on its diagonal, or on a cyclic diagonal, one for each sequence.
+
+    The blocks of a matrix (..., S r, S c) have the shape (..., S, r, c).
 
     Args:
         array: the matrix.
@@ -40,7 +42,9 @@ def within(array: Array, sequences: int, shift: int = 0) -> Array:
 
 
 def whole(blocks: Array, shift: int = 0) -> Array:
-    """Return the matrix (..., S r, S c) with given blocks, and zeros elsewhere.
+    """Return the matrix with given blocks on its diagonal, or on a cyclic diagonal, and zeros elsewhere.
+
+    Blocks (..., S, r, c) give a matrix (..., S r, S c).
 
     Args:
         blocks: the blocks, (..., S, r, c).
@@ -54,18 +58,26 @@ def whole(blocks: Array, shift: int = 0) -> Array:
 
 
 def before(blocks: Array, matrix: Array) -> Array:
-    """Return the product A M of diagonal blocks A, (..., S, r, r), with a matrix M over all sequences."""
+    """Return the product A M of a block-diagonal matrix A and a matrix M over the tokens of all sequences.
+
+    The blocks of A have the shape (..., S, r, r).
+    """
     return joined(blocks @ rows(matrix, blocks.shape[-3]))
 
 
 def after(matrix: Array, blocks: Array) -> Array:
-    """Return the product M A of a matrix M over all sequences with diagonal blocks A, (..., S, r, r)."""
+    """Return the product M A of a matrix M over the tokens of all sequences and a block-diagonal matrix A.
+
+    The blocks of A have the shape (..., S, r, r).
+    """
     product = _by_columns(matrix, blocks.shape[-3]) @ blocks
     return _beside(product)
 
 
 def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = False) -> Array:
-    """Return A M Bᵀ averaged over heads and samples, (batch, S r, S r), for blocks A and B and a full matrix M.
+    """Return A M Bᵀ for block-diagonal matrices A and B and a matrix M, averaged over heads and samples.
+
+    The shape is (batch, S r, S r).
 
     Args:
         first: blocks A.

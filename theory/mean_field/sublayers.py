@@ -1,4 +1,4 @@
-"""The rules of one sub-layer: its effect on the kernel of its tokens, and on the gradient kernel in the backward pass.
+"""The effect of one sub-layer on the products of two tokens, and on the products of two tokens' gradients.
 
 Every rule returns its output kernel and its pullback. The pullback maps the gradient kernel at the output to the one
 at the input, and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of its weights, with Q the kernel of their inputs.
@@ -28,7 +28,7 @@ _TANH = activation_of("tanh", 0.0)
 
 @dataclass(slots=True, eq=False)
 class NormOverlaps(Generic[Kernel]):
-    """The part of the gradient along the residual stream that the norms above removed.
+    """The component of the gradient along the residual stream that the norms above removed.
 
     Attributes:
         first: E1_ik = G_ik/q_i.
@@ -41,7 +41,9 @@ class NormOverlaps(Generic[Kernel]):
 
 @dataclass(slots=True, eq=False)
 class LastNorm:
-    """The kernel of the second stream u at the last norm, which the sub-layers of two streams need.
+    """The products of tokens in the second of two residual streams, before the last norm.
+
+    The sub-layers of two streams need them.
 
     Attributes:
         kernel: the kernel, (..., N, N).
@@ -52,7 +54,9 @@ class LastNorm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PathGradients(Generic[Kernel]):
-    """The gradients of all inputs above, with a depth-mixing matrix: of sub-layers, and of the final norm.
+    """The gradients at the inputs of all sub-layers above and of the final norm.
+
+    They are used with a depth-mixing matrix, where each sub-layer reads a weighted sum of all earlier outputs.
 
     Attributes:
         gradients: their kernels, the lowest first.
@@ -80,9 +84,10 @@ Branch = Callable[[KernelLayout[Kernel], Kernel], tuple[Kernel, BranchPullback[K
 
 
 def bias_gradients(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) -> SquaredNorms:
-    """Return E‖∂L/∂b‖²/d for the biases of matrices, Σ_ij G_ij, from the gradient kernels at the matrices' outputs.
+    """Return the squared gradient norms of bias vectors, divided by the width.
 
-    The result is empty unless the layout tells sequences apart: only a batch's gradient norm uses it.
+    A squared norm is Σ_ij G_ij for the gradient kernel G at the output of the bias's matrix. The result is empty unless
+    the layout tells sequences apart: only a batch's gradient norm uses it.
     """
     if not tokens.apart:
         return {}
@@ -90,10 +95,11 @@ def bias_gradients(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) ->
 
 
 def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -> SquaredNorms:
-    """Return E‖∂L/∂γ‖²/d for a norm's gains, Σ_ij G_ij Q_ij/γ², and for its biases, from the kernels at its output.
+    """Return the squared gradient norms of the gains and the biases of a norm, divided by the width.
 
-    ∂L/∂γ is Σ_i g_i ∘ x_i/γ, and its d coordinates have one law. The result is empty unless the layout tells
-    sequences apart.
+    With the kernels G of gradients and Q of tokens at the norm's output, the squared norms are Σ_ij G_ij Q_ij/γ² for
+    the gains γ and Σ_ij G_ij for the biases. For the gains, ∂L/∂γ is Σ_i g_i ∘ x_i/γ, and its d coordinates have one
+    law. The result is empty unless the layout tells sequences apart.
     """
     if not tokens.apart:
         return {}
@@ -102,7 +108,7 @@ def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: 
 
 
 def of_stream(tokens: KernelLayout[Any], gradient: Any, width: int) -> SquaredNorms:
-    """Return E‖∂L/∂x‖²/d for the residual stream x after a layer, from its gradient kernel.
+    """Return the squared norm of the gradient with respect to the residual stream after a layer, divided by d.
 
     Args:
         tokens: layout of the tokens.
@@ -113,14 +119,14 @@ def of_stream(tokens: KernelLayout[Any], gradient: Any, width: int) -> SquaredNo
 
 
 def add_energies(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
-    """Return the sum of two tables of squared norms, name by name; a name that one of them lacks counts as 0."""
+    """Add two tables of squared gradient norms, name by name; a missing name counts as 0."""
     return energies | {name: energies.get(name, 0.0) + value for name, value in more.items()}
 
 
 def uniform_attention(stack: Stack) -> Branch[Kernel]:
-    """Return the branch of attention with zero queries and keys: A x W^V W^O with fixed weights A.
+    """Return the forward and backward pass of attention with fixed weights A: the branch A x W^V W^O.
 
-    Without a mask, A x is the mean token.
+    Queries and keys are zero. Without a mask, A x is the mean token.
     """
     projected = "WO" in weight_shapes(stack)
     value_gain, projection_gain = gain(stack, "WV"), gain(stack, "WO") if projected else 1.0
@@ -149,7 +155,7 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
 
 
 def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
-    """Return the MLP branch φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
+    """Return the forward and backward pass of the MLP φ(x W1) W2 or, with a gate, (φ(x WG) ∘ x W1) W2.
 
     Args:
         stack: the network.
@@ -195,7 +201,7 @@ def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
 
 @dataclass(slots=True, eq=False)
 class TokenMoments(Generic[Kernel]):
-    """The state of the tokens between two sub-layers of the recursion.
+    """The second moments of the tokens between two sub-layers, and the means of their coordinates.
 
     Attributes:
         kernel: x_i·x_j/d. With two streams it has 2N tokens, of which the first N belong to the normalized stream.
@@ -208,7 +214,7 @@ class TokenMoments(Generic[Kernel]):
     means: Array | None = None
 
     def centred(self, part: slice = slice(None)) -> TokenMoments[Kernel]:
-        """Return the moments with the coordinate means of some tokens removed.
+        """Return the moments after the mean over coordinates has been subtracted from some tokens.
 
         Args:
             part: slice of these tokens.
@@ -222,7 +228,7 @@ class TokenMoments(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed(Generic[Kernel]):
-    """The record of one sub-layer's forward pass.
+    """The results of one sub-layer's forward pass, with the function for its backward pass.
 
     Attributes:
         stream: residual stream after it.
@@ -241,7 +247,9 @@ class Passed(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SublayerState(Generic[Kernel]):
-    """The kernels inside a sub-layer of one residual stream, for one of its branches.
+    """The token products at every point inside a sub-layer, for one of its branches.
+
+    The sub-layer has one residual stream.
 
     Parallel branches share all kernels except their own.
 
@@ -275,7 +283,7 @@ class SublayerState(Generic[Kernel]):
 def sublayer(
     step: Step, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], branches: Sequence[Branch[Kernel]]
 ) -> Passed[Kernel]:
-    """Apply one sub-layer of one residual stream: one branch, or several in parallel with the same input.
+    """Apply a sub-layer to a single residual stream: one branch, or several parallel branches with the same input.
 
     A norm divides a kernel, and the gradient kernel in the backward pass, by the scales of its input; α, τ and κ
     enter squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric.
@@ -346,7 +354,9 @@ def sublayer(
 
 
 def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[Kernel], stack: Stack) -> Number:
-    """Return E (∂L/∂τ)²/d for a learned scalar τ = 0 that multiplies the branches.
+    """Return the mean squared gradient of a learned scalar τ that starts at 0 and multiplies the branches.
+
+    The result is E (∂L/∂τ)²/d.
 
     ∂L/∂τ is Σ_i g_i·f_i over tokens and branches. While τ is 0, no layer above depends on a branch's last matrix, so
     that f is orthogonal to g in the mean, with E (g_i·f_i)(g_j·f_j) = G_ij F_ij. Products of two branches vanish in
@@ -364,7 +374,10 @@ def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[
 
 
 def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
-    """Return whether the recursion tracks the gradient components that norms remove, which requires array kernels."""
+    """Return whether the recursion keeps the gradient components along the residual stream that norms remove.
+
+    Only networks with random queries or with experts need them, and kernels must be arrays.
+    """
     asked = stack.query_key_scale > 0.0 or has_experts(stack)
     return asked and stack.normalization != "tanh" and isinstance(tokens, MatrixLayout)
 
@@ -372,7 +385,9 @@ def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
 def removed(
     stack: Stack, tokens: KernelLayout[Kernel], gradient: Kernel, stream: TokenMoments[Kernel]
 ) -> NormOverlaps[Kernel]:
-    """Return the gradient component along the stream that the stack's norm removes, from the gradient below the norm.
+    """Return the gradient component along the residual stream that the network's norm removes.
+
+    It follows from the gradient below the norm.
 
     Args:
         stack: the network.
@@ -384,7 +399,7 @@ def removed(
 
 
 def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -> NormOverlaps[Kernel]:
-    """Return the gradient component along the stream that a norm with given divisors removes.
+    """Return the gradient component along the residual stream that a norm with given divisors removes.
 
     Args:
         gradient: gradient kernel below the norm.
@@ -396,12 +411,17 @@ def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -
 
 
 def scaled_overlaps(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
-    """Return the gradient component that norms removed, multiplied by a factor; None if there is none."""
+    """Multiply the gradient component that norms removed by a factor.
+
+    The result is None if no component is given.
+    """
     return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
 
 def dropped_overlaps(tokens: KernelLayout[Kernel], overlaps: Overlaps[Kernel], kept: float) -> Overlaps[Kernel]:
-    """Return the gradient component that norms removed, after dropout of the gradient and of the branch in the stream.
+    """Apply dropout to the gradient component that norms removed.
+
+    Dropout acts on the gradient, and on the branch in the residual stream.
 
     Args:
         tokens: layout of the tokens.
@@ -414,7 +434,7 @@ def dropped_overlaps(tokens: KernelLayout[Kernel], overlaps: Overlaps[Kernel], k
 
 
 def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[Kernel]:
-    """Return the sum of the gradient components that two norms removed."""
+    """Add the gradient components along the residual stream that two norms removed."""
     if one is None or other is None:
         return one if other is None else other
     return NormOverlaps(one.first + other.first, one.second + other.second)
@@ -423,9 +443,9 @@ def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[
 def normed(
     stack: Stack, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], norm: bool
 ) -> tuple[TokenMoments[Kernel], Any]:
-    """Return a stream after a norm, and the divisor of its gradient kernel; without a norm, the stream and 1.
+    """Apply a norm to tokens, and return them with the divisor of the gradient kernel in the backward pass.
 
-    For tanh instead of a norm, the divisor is a kernel.
+    Without a norm, the result is the stream and 1. For tanh instead of a norm, the divisor is a kernel.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""The variance over texts of the product of two tokens, which depends on how often their sequences share token ids.
+"""The variance of the product of two tokens over random texts, whose sequences share more or fewer token ids.
 
 The kernel of a text law has counts of token ids at their mean. In two texts of m and m' tokens, the share κ̂ of pairs
 with equal ids varies about κ = Σ_w f_w². Its variance is that of two sums of independent numbers plus a rest for
@@ -47,7 +47,7 @@ _MOST = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """The weights with which frequent words change the residual stream, after a given number of attentions.
+    """The weights with which frequent words change the residual stream, after a given number of attention layers.
 
     There is one for every position of a sequence. They are one factor of the change that a frequent word makes in a
     product; the other one is a sum over the words that it is multiplied with.
@@ -67,12 +67,12 @@ class Weights:
     size: Array
 
     def times(self, factors: Array) -> Weights:
-        """Return the weights multiplied by a factor for every position, (batch or 1, r)."""
+        """Multiply the weights of frequent words by one factor for every position, (batch or 1, r)."""
         sums = (factors * part for part in (self.itself, self.other, self.same, self.size))
         return Weights(self.each * factors[..., None], *sums)
 
     def normed(self, scales: Number, kernel: Array, tokens: TextLayout, factor: float) -> Weights:
-        """Return the weights after a norm, whose tokens no longer vary in size.
+        """Return the weights of frequent words after a norm, which makes all tokens equally long.
 
         Args:
             scales: divisors of the norm.
@@ -91,7 +91,7 @@ class Weights:
         return Weights(weights.each, weights.itself, other, same, np.zeros_like(weights.size))
 
     def attended(self, seen: Array) -> Weights:
-        """Return the weights after attention with even weights over the tokens of every position that a row sees.
+        """Return the weights of frequent words after attention with equal weights on all attended tokens.
 
         Args:
             seen: number of tokens of each position that a row sees, (r, r).
@@ -103,7 +103,7 @@ class Weights:
         return Weights(even @ self.each, alone * self.itself, other, same, (1.0 - alone) * same + alone * size)
 
     def through_units(self, slopes: Array, tokens: TextLayout) -> Weights:
-        """Return the weights of frequent words after an MLP, given the MLP's slope kernel, (batch, 2 R, 2 R)."""
+        """Return the weights of frequent words after an MLP, from the slopes of its kernel, (batch, 2 R, 2 R)."""
         other, same = (np.maximum(part, 0.0) for part in _beside(slopes, tokens))
         ratio = np.divide(same, other, out=np.zeros_like(same), where=other > 0)
         passed = self.times(np.sqrt(other))
@@ -112,7 +112,9 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordWeights:
-    """The weights of frequent words in the residual stream of one sequence; all sequences are alike.
+    """The weights of frequent words in the residual stream of a sequence, by the number of attention layers.
+
+    All sequences are alike.
 
     Attributes:
         tokens: layout of the text.
@@ -123,7 +125,7 @@ class WordWeights:
     behind: tuple[Weights, ...] = ()
 
     def variance(self, stream: Array, *, normed: bool) -> Array:
-        """Return the relative variance over texts of the product of two tokens, (..., 2 R, 2 R).
+        """Return the relative variance of the product of two tokens over random texts, (..., 2 R, 2 R).
 
         Args:
             stream: kernel of the stream that has these weights, (..., 2 R, 2 R).
@@ -170,7 +172,10 @@ class WordWeights:
         return np.asarray(varying * (1.0 - np.eye(len(places))))
 
     def passed(self, step: Step, passed: Passed[Array]) -> WordWeights:
-        """Return the word weights after a sub-layer; for two streams, which lack a rule, they stay unchanged."""
+        """Return the weights of frequent words after one more sub-layer.
+
+        For two residual streams, which lack a rule, they stay unchanged.
+        """
         if not passed.insides:
             return self
         tokens = self.tokens
@@ -186,7 +191,7 @@ class WordWeights:
         )
 
     def _of_branch(self, inside: SublayerState[Array], tokens: TextLayout) -> list[Weights]:
-        """Return the word weights of a branch's output before its norm, by the number of attentions."""
+        """Return the weights of frequent words in a branch's output before its norm, by the number of attentions."""
         stack, seen = inside.step.stack, _seen(tokens)
         weights = [
             each.normed(inside.given_scales, inside.given, tokens, inside.step.input_scale) for each in self.behind
@@ -223,7 +228,7 @@ def _added(parts: Sequence[Weights]) -> Weights:
 
 
 def _seen(tokens: TextLayout) -> Array:
-    """Return how many tokens of each position a token sees, (r, r)."""
+    """Return the number of tokens of each position to which a token attends, (r, r)."""
     count = len(tokens.probes) // tokens.sequences
     return np.asarray(tokens.seen[:count, :count])
 
@@ -248,7 +253,7 @@ def _of_word(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
 
 
 def _root(scales: Number, tokens: TextLayout) -> Array:
-    """Return the divisor of each token in a norm, (batch or 1, r)."""
+    """Return the number by which a norm divides each token, (batch or 1, r)."""
     count = len(tokens.probes) // tokens.sequences
     if isinstance(scales, float):
         return np.full((1, count), scales**0.5)

@@ -1,4 +1,4 @@
-"""Kernels of random text by representatives: tokens with different ids, and at each position a probe with a common id.
+"""Random text for groups of tokens: representatives with different token ids, and probes that share one id.
 
 Pairs of positions belong to two classes: with equal token ids (one word), with the probability κ, and with different
 ids. Given its class a pair passes entrywise, and sums over many tokens depend on the mixture of both. So there are
@@ -46,7 +46,7 @@ _FIRST_HEADS, _HEADS = 32, 8
 
 
 def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
-    """Return the largest number of heads that a layer samples for text.
+    """Return the largest number of attention heads that are sampled in a layer for random text.
 
     With small embeddings, the stream consists almost only of the first layer's attention. The number of its heads
     decides how correlated the tokens of all layers are, and gradients are not linear in the correlation: 8 of the 32
@@ -57,7 +57,9 @@ def text_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelChances:
-    """The probabilities that labels equal the row's or the column's id, (2 R, 2 R), for equal and for different ids.
+    """The probabilities that the labels of two positions equal one of the positions' own token ids, (2 R, 2 R).
+
+    They are given for pairs of positions with equal and with different ids: the row's and the column's.
 
     Attributes:
         own: probability that the row's label is its own id. If the column is the next position, it is 1 for equal ids
@@ -79,7 +81,9 @@ class LabelChances:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextLayout(GroupLayout):
-    """The layout of a text's representatives: for every sequence r generic ones, then r probes at the same positions.
+    """The representatives of random text: in every sequence r generic tokens, then r probes at the same positions.
+
+    Generic tokens have different ids, and all probes share one id.
 
     Attributes:
         neighbours: the other representative of the group, or the nearest one of the same kind, (2 r sequences,).
@@ -103,7 +107,7 @@ class TextLayout(GroupLayout):
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False, coarse: bool = False) -> TextLayout:
-        """Create the layout of a text from the layout of tokens whose ids all differ.
+        """Add probes, which share one token id, to representatives whose token ids all differ.
 
         Args:
             tokens: the layout of the tokens.
@@ -142,12 +146,15 @@ class TextLayout(GroupLayout):
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
-        """Return the largest number of heads that a layer samples; text needs more of them in the first layer."""
+        """Return the largest number of attention heads that are sampled in a layer.
+
+        Text needs more of them in the first layer.
+        """
         return text_heads(layer, depth, coarse=self.coarse)
 
     @property
     def one(self) -> TextLayout:
-        """The layout of one of the sequences, which are all alike."""
+        """The representative tokens of a single sequence; all sequences are alike."""
         each, layout = len(self.sizes) // self.sequences, cast(TextLayout, super().one)
         half = each // 2
         return replace(
@@ -157,18 +164,21 @@ class TextLayout(GroupLayout):
 
     @property
     def beside(self) -> Any:
-        """The indices of the generic representatives at the probes' positions, (R,)."""
+        """The index of the generic representative at the position of every probe, (R,)."""
         return self.generic[self.probes]
 
     @property
     def of_probe(self) -> Any:
-        """The index of the probe at each representative's position, (2 R,)."""
+        """The index of the probe at the position of every representative, (2 R,)."""
         index = np.zeros(len(self.sizes), dtype=int)
         index[self.beside] = index[self.probes] = self.probes
         return index
 
     def of_word_share(self, kernel: Array) -> Array:
-        """Return the share of a token's excess in K_ii that is due to its id, not to the single token, (..., 2 R)."""
+        """Return the share of a token's individual variance that comes from its token id, (..., 2 R).
+
+        The individual variance is the excess of K_ii; the rest of it comes from the single token.
+        """
         added, alone = self.of_words(kernel)
         word = np.maximum(np.linalg.diagonal(added), 0.0)
         share = np.divide(word, word + alone, out=np.ones_like(word), where=word + alone > 0)
@@ -176,22 +186,31 @@ class TextLayout(GroupLayout):
 
     @property
     def entries_together(self) -> int:
-        """The batch entries per text: 1 for two sequences, else 2, with more and fewer repeated ids than the mean."""
+        """The number of batch entries that represent one text: 1 for two sequences, else 2.
+
+        Two entries have more and fewer repeated ids than the mean.
+        """
         return 1 + (self.sequences != 2)
 
     def same_word(self, words: None) -> Array:
-        """Return where two representatives hold one word; a text law has no token ids, so `words` is None."""
+        """Return a matrix that is 1 where two representatives have equal token ids, and 0 elsewhere.
+
+        A text law has no token ids, so `words` is None.
+        """
         return self.one_word
 
     @property
     def one_word(self) -> Array:
-        """The matrix that is 1 where two representatives have equal ids: each with itself, and probes, (2 R, 2 R)."""
+        """The matrix that is 1 where two representatives have equal token ids, and 0 elsewhere, (2 R, 2 R).
+
+        Each representative has the id of itself only, except that all probes share one id.
+        """
         probes = self.to_probes(np.ones(len(self.probes)))
         return np.maximum(np.eye(len(probes)), np.outer(probes, probes))
 
     @cached_property
     def labels(self) -> LabelChances:
-        """The probabilities that labels, which are the next ids, equal the ids of their own or other positions."""
+        """The probabilities that a label, the next token id, equals the token id of its own or another position."""
         law, repeated, itself = self.frequencies, self.own_labels, np.eye(len(self.sizes))
         square = law**2
         pair = square / square.sum()
@@ -229,7 +248,7 @@ class TextLayout(GroupLayout):
 
     @property
     def itself(self) -> Array:
-        """The vector that is 1 for generic representatives of single tokens, else 0, (2 R,)."""
+        """The vector that is 1 for every generic representative of a single token, and 0 elsewhere, (2 R,)."""
         rows = np.arange(len(self.sizes))
         return ((self.twins == rows) & (self.generic == rows)) * 1.0
 
@@ -240,12 +259,12 @@ class TextLayout(GroupLayout):
 
     @property
     def one_sequence(self) -> Array:
-        """The mask of pairs of representatives in one sequence, (2 R, 2 R)."""
+        """The mask of pairs of representatives that are in one sequence, (2 R, 2 R)."""
         each = len(self.sizes) // self.sequences
         return np.asarray(np.kron(np.eye(self.sequences), np.ones((each, each))) > 0)
 
     def sampled_shares(self, generator: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return random shares of a row's sequence that have the id of one position, and the id of a pair of positions.
+        """Sample the share of a sequence's tokens that have the id of one position, or the common id of two positions.
 
         Both are (*shape, 2 R, 1), and do not count the position itself. The id of a position is drawn by its
         frequency, that of a pair by its squared frequency, and then the count of this id in each sequence.
@@ -267,11 +286,16 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def coincidences(self) -> Array:
-        """The probability / κ that two rows see equal ids, given whether the rows have equal ids, (2 R, 2 R)."""
+        """The probability that two queries attend to equal token ids, divided by the probability for random tokens.
+
+        The first one depends on whether the two queries have equal ids. The second one is κ. The shape is (2 R, 2 R).
+        """
         return self.turned_coincidences(np.ones(()), np.ones(()))
 
     def turned_coincidences(self, of_all: Array, with_itself: Array) -> Array:
-        """Return `coincidences` for sums over pairs that rotary positions turn, each with its own factor, (2 R, 2 R).
+        """Return the relative probability that two queries attend to equal ids, in sums weighted by rotary positions.
+
+        The result is `coincidences`, (2 R, 2 R), with an own factor for each pair that rotary positions turn.
 
         Rows with the word w see it themselves: of the m tokens that one row sees, a are known to be w, and each other
         one is w with the probability f_w; for the second row the numbers are m' and a'. So two rows have
@@ -302,7 +326,10 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def count_variance(self) -> tuple[float, float, float, float]:
-        """The numbers κ, τ and ω, and the variance per pair that they omit; `text_counts` needs them for Var κ̂."""
+        """The numbers that determine how much the share of equal token ids varies over texts.
+
+        They are κ, τ and ω, and the variance per pair that they omit; `text_counts` needs them for Var κ̂.
+        """
         law = self.frequencies
         same, triple = float((law**2).sum()), float((law**3).sum())
         if not self.repeats.any():
@@ -312,10 +339,10 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def count_deviations(self) -> Array:
-        """The standard deviation over texts of the share of equal ids that two rows see, divided by κ, (2 R, 2 R).
+        """The relative standard deviation over texts of the share of equal token ids to which two queries attend.
 
-        It counts only tokens whose ids are not known; `text_counts` explains its variance. Two rows of one sequence are
-        treated as rows of two sequences.
+        The mean is κ, and the shape (2 R, 2 R). Only tokens whose ids are not known count; `text_counts` explains the
+        variance. Two rows of one sequence are treated as rows of two sequences.
         """
         same, first, clumps, left = self.count_variance
         seen = np.maximum(self.seen_all, 1.0)
@@ -325,7 +352,9 @@ class TextLayout(GroupLayout):
         return np.asarray(np.sqrt(unknown * unknown.T * variance) / (seen * seen.T * same))
 
     def repeat_extremes(self, entries: int) -> Array:
-        """Return 1 for a text that shares more ids than the mean text, else -1, (entries or 1, 2 R, 2 R or 1).
+        """Return the sign of a text's excess of shared token ids: 1 for more than the mean text, -1 for fewer.
+
+        The shape is (entries or 1, 2 R, 2 R or 1).
 
         With two sequences, rows of the first take one sign and rows of the second the other, so that their pairs have
         both. Otherwise the entries of a batch alternate; with an odd number of entries all signs are 0.
@@ -335,38 +364,51 @@ class TextLayout(GroupLayout):
         return (np.resize([1.0, -1.0], entries) * (entries % 2 == 0))[:, None, None]
 
     def over_ends(self, kernels: Array) -> Array:
-        """Return the mean over texts with more and with fewer shared ids, in both places, (entries, 2 R, 2 R)."""
+        """Replace the kernels for texts with more and with fewer shared token ids by their mean.
+
+        The shape is (entries, 2 R, 2 R).
+        """
         if self.sequences == 2:
             turned = np.roll(np.arange(len(self.sizes)), len(self.sizes) // 2)
             return np.asarray((kernels + kernels[..., turned[:, None], turned]) / 2.0)
         return kernels if len(kernels) % 2 else np.repeat((kernels[::2] + kernels[1::2]) / 2.0, 2, axis=0)
 
     def likelier(self, entries: int) -> Array:
-        """Return the relative excess over κ of the probability that two rows see equal ids, (entries or 1, 2 R, 2 R).
+        """Return the relative excess of the probability that two queries attend to equal ids, over random tokens.
 
-        It is for texts with more and with fewer shared ids (`repeat_extremes`).
+        The probability for random tokens is κ. The result is for texts with more and with fewer shared ids
+        (`repeat_extremes`), (entries or 1, 2 R, 2 R).
         """
         return np.asarray(self.coincidences - 1.0 + self.repeat_extremes(entries) * self.count_deviations)
 
     @property
     def varying(self) -> Array:
-        """The standard deviation of a row's sum due to the ids of a text, divided by the sum for one id, (2 R, 1)."""
+        """The relative standard deviation over texts of the weight sum of an attention row, (2 R, 1).
+
+        It is relative to the sum if all attended tokens had one id.
+        """
         return np.sqrt(self.repeats[0, 0] * (1.0 - 1.0 / np.maximum(self.seen_all, 1.0)))
 
     def to_probes(self, numbers: Array) -> Array:
-        """Return an array with given numbers at the probes and 0 elsewhere, (..., 2 R)."""
+        """Return an array with given numbers at the probes (tokens with one common id) and 0 elsewhere, (..., 2 R)."""
         out = np.zeros((*numbers.shape[:-1], len(self.sizes)))
         out[..., self.probes] = numbers
         return out
 
     def root(self, kernel: Array) -> Array:
-        """Return a square root by eigenvectors, because the mixture over ids makes the kernel slightly indefinite."""
+        """Return a square root of a kernel matrix from its eigenvectors, with negative eigenvalues set to 0.
+
+        The mixture over ids makes the kernel slightly indefinite.
+        """
         return eigen_root(kernel)
 
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the keys, with the word's key for a probe, and the omitted variance of the probe's own part."""
+        """Return a sampled key for each representative, and the variance that the keys of probes omit.
+
+        A probe has the key of its token id. The variance of its own part is omitted.
+        """
         shared = self.shared_by_place(normals, self.key_places(kernel)[:, None, None, :, None], generator)
         (mean, extra), (added, beside_word), probes = parts, self.of_words(kernel), self.probes
         keys = mean + np.sqrt(extra)[:, None, None, :, None] * shared
@@ -374,9 +416,10 @@ class TextLayout(GroupLayout):
         return keys, self.to_probes(beside_word)[:, None, None]
 
     def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        """Return random vectors with this kernel: eigenvectors, chosen with probabilities like their eigenvalues.
+        """Sample eigenvectors of a kernel matrix such that the mean of their outer products is the matrix.
 
-        Quadratic forms of them have the same mean as for Gaussian samples, and vary less.
+        Their probabilities are proportional to the eigenvalues. Quadratic forms of them have the same mean as for
+        Gaussian samples, and vary less.
         """
         batch, heads, _, samples = shape
         values, vectors = np.linalg.eigh(kernel)
@@ -388,13 +431,13 @@ class TextLayout(GroupLayout):
         return np.asarray(np.moveaxis(drawn.reshape(batch, -1, heads, samples), 1, 2))
 
     def key_places(self, kernel: Array) -> Array:
-        """Return the share of a key's own part that depends on its position only; 0 for probes."""
+        """Return the share of a key's individual variance that depends only on its position; 0 for probes."""
         shares = self.of_places(kernel)
         shares[..., self.probes] = 0.0
         return shares
 
     def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
-        """Return the kernel of tokens with different ids, and the excess of a token's own K_ii over it."""
+        """Split a kernel matrix into products of tokens with different ids and the excess of each token's square."""
         generic, common = self.beside, self.across_tokens(kernel, self.neighbours)
         smooth = common[..., self.generic[:, None], self.generic]
         smooth[..., generic[:, None], generic] = self.across_tokens(kernel, self.twins)[..., generic[:, None], generic]
@@ -402,21 +445,27 @@ class TextLayout(GroupLayout):
         return smooth, np.maximum(energies - np.linalg.diagonal(smooth), 0.0)
 
     def of_words(self, kernel: Array) -> tuple[Array, Array]:
-        """Return the excess products of two tokens of one word, (..., R, R), and a token's own excess, (..., R)."""
+        """Return how much an equal token id adds to the product of two tokens, and how much being the same token adds.
+
+        The shapes are (..., R, R) and (..., R).
+        """
         common = self.across_tokens(kernel, self.neighbours)
         generic, of_word = self.beside, common[..., self.probes[:, None], self.probes]
         alone = np.linalg.diagonal(kernel)[..., self.probes] - np.linalg.diagonal(of_word)
         return of_word - common[..., generic[:, None], generic], np.maximum(alone, 0.0)
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """Return the kernel averaged over equal and different ids, and the excess of K_ii, possibly negative."""
+        """Split a kernel matrix into mean products over equal and different ids and the excess of each token's square.
+
+        The excess may be negative.
+        """
         (smooth, _), places = self.smooth_and_own(kernel), self._places
         repeated = self.repeats * self.of_words(kernel)[0]
         smooth = smooth + repeated[..., places[:, None], places]
         return smooth, np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth)
 
     def any_words(self, kernel: Array) -> Array:
-        """Return the expected product of two tokens, averaged over equal and different ids, (..., 2 R, 2 R)."""
+        """Return the expected product of two tokens, averaged over equal and different token ids, (..., 2 R, 2 R)."""
         generic, probes, places = self.generic, self.of_probe, self._places
         chance = self.repeats[places[:, None], places]
         mixture = kernel[..., generic[:, None], generic] * (1.0 - chance)
@@ -431,21 +480,30 @@ class TextLayout(GroupLayout):
         return places
 
     def without_words(self, smooth: Array, kernel: Array) -> Array:
-        """Return a kernel from `smooth_and_own` with K_ii lowered where the excess of K_ii in `mixed` is negative."""
+        """Lower the diagonal of the products of different tokens where repeated token ids would make it exceed K_ii.
+
+        The products come from `smooth_and_own`; the excess of K_ii in `mixed` is then negative.
+        """
         return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
 
     def attend(self, kernel: Array) -> Array:
-        """Return the attended products A K Aᵀ; for rows with equal ids, add the excess of repeated token ids."""
+        """Return the kernel after attention with equal weights A, A K Aᵀ, with the effect of repeated token ids.
+
+        The excess of repeated ids is added for rows with equal ids.
+        """
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
         return super().attend(kernel) + words @ repeated @ words.T * (self.coincidences - 1.0)
 
     def attended_at_ends(self, kernel: Array, attended: Array) -> Array:
-        """Return the attended products for two texts that share more token ids than the mean, or fewer."""
+        """Return the kernel after attention for two texts, which share more and fewer token ids than the mean text."""
         words, repeated = self._even_words, self.repeats * self.of_words(kernel)[0]
         return attended + words @ repeated @ words.T * self.repeat_extremes(len(kernel)) * self.count_deviations
 
     def attend_back(self, kernel: Array) -> Array:
-        """Return Aᵀ K A for even weights A, with the excess of equal ids, for texts with more and fewer shared ids."""
+        """Return Aᵀ K A, the kernel of gradients before attention with equal weights A, from the kernel K after it.
+
+        It includes the excess of equal ids, for texts with more and with fewer shared ids.
+        """
         words, likelier = self._even_words, kernel * self.pairs * self.likelier(len(kernel))
         return self.with_likelier(super().attend_back(kernel), words.T @ likelier @ words)
 
@@ -456,7 +514,9 @@ class TextLayout(GroupLayout):
         return weights
 
     def with_likelier(self, gradient: Array, passed: Array) -> Array:
-        """Add to a gradient kernel at keys the part from rows that see equal ids more often than by chance, in place.
+        """Add the effect of repeated token ids to the products of two keys' gradients, in place.
+
+        The effect comes from rows that see equal ids more often than by chance.
 
         Args:
             gradient: the kernel, which is changed.
@@ -470,7 +530,10 @@ class TextLayout(GroupLayout):
         return gradient
 
     def centred(self, kernel: Array) -> Array:
-        """Return the kernel minus its means over each sequence; they run over pairs with equal and different ids."""
+        """Subtract the means over the tokens of each sequence from a kernel matrix.
+
+        The means run over pairs with equal and with different ids.
+        """
         generic = self.beside
         each, count = len(generic) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))

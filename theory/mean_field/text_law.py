@@ -70,7 +70,7 @@ class TextLaw:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A hashable value that two laws share exactly if they are the same."""
+        """A hashable value that is equal for two laws of text exactly if the laws are equal."""
         return tuple(value.tobytes() if isinstance(value, np.ndarray) else value for value in astuple(self))
 
     @classmethod
@@ -82,7 +82,7 @@ class TextLaw:
 
     @classmethod
     def of_counts(cls, counts: ArrayLike) -> TextLaw:
-        """Return the law of independent token ids from counts of every id.
+        """Return the law of text with independent token ids, from the number of times that each id occurs.
 
         Raises:
             ValueError: counts are not numbers of at least 0, or none is above 0.
@@ -133,7 +133,7 @@ class TextLaw:
 
     @classmethod
     def of_kind(cls, kind: str, vocab: int) -> TextLaw:
-        """Return the measured law of a kind of text, for the tokenizer with a given size of vocabulary.
+        """Return the measured law of a kind of text, such as English, for a tokenizer with a given vocabulary size.
 
         English tokens are independent: a batch mixes texts, whose labels agree less often than those of one text.
         Code and mock data have the probabilities of equal labels that were counted.
@@ -153,12 +153,12 @@ class TextLaw:
 
     @classmethod
     def of_card(cls, card: Any) -> TextLaw:
-        """Return a law of text from a mapping with `ranks` or `counts` of token ids, and optionally probabilities.
+        """Return the law of text that a mapping describes, by `ranks` or `counts` of token ids.
 
-        `ranks` are pairs of a number of ranks and the share of each, in the order of shares. Instead of `ranks` the
-        mapping may have `head`, shares of the first ranks, and `tail`, pairs of a number of ranks and their whole
-        share. The optional probabilities are `within`, `same_word_labels` and `other_word_labels`; the defaults are
-        those of independent tokens.
+        The mapping may also have probabilities. `ranks` are pairs of a number of ranks and the share of each, in the
+        order of shares. Instead of `ranks` the mapping may have `head`, shares of the first ranks, and `tail`, pairs of
+        a number of ranks and their whole share. The optional probabilities are `within`, `same_word_labels` and
+        `other_word_labels`; the defaults are those of independent tokens.
 
         Args:
             card: the mapping.
@@ -188,7 +188,7 @@ class TextLaw:
 
     @classmethod
     def of_text(cls, words: Sequence[object] | NDArray[np.integer], tokens: int) -> TextLaw:
-        """Return the law of a text by counting its words.
+        """Estimate the law of a given text by counting its words.
 
         Pairs within a sequence are counted in each sequence, pairs of two sequences over the whole text. The label of
         a word is the next word, so that labels of two equal words agree if the words after them do.
@@ -248,7 +248,7 @@ class TextLaw:
 
     @classmethod
     def read(cls, given: str, *, tokens: int, vocab: int) -> TextLaw:
-        """Return the law with a given name: a kind of text, zipf:A, counts:FILE, law:FILE, or the path of a text.
+        """Return the law of text with a given name: a kind of text, zipf:A, counts:FILE, law:FILE, or a file's path.
 
         counts:FILE has numbers, law:FILE is JSON. The words of a text file are separated by white space and may be
         numbers; they are counted as in `of_text`.
@@ -283,7 +283,7 @@ class TextLaw:
         return cls._of_ids(_ids_of(given), tokens)
 
     def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return random windows of independent token ids, (count, tokens + 1), the argument `windows` of `predict`."""
+        """Sample windows of independent token ids, (count, tokens + 1), for the argument `windows` of `predict`."""
         shape = count, tokens + 1
         return np.asarray(generator.choice(len(self.frequencies), size=shape, p=self.frequencies), dtype=np.int64)
 

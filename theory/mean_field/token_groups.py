@@ -1,4 +1,4 @@
-"""Kernels over many tokens by a few representatives: the first tokens, and two of every group of neighbours.
+"""Sums over many tokens from a few representatives: the first tokens, and two of every group of neighbours.
 
 Independent tokens of a long sequence differ only by their position, and slowly: x_i·x_j is a smooth function of both
 positions except at i = j. So a sum over all tokens is one over representatives, each with the number of tokens that
@@ -29,13 +29,18 @@ HEADS, COARSE_HEADS = 16, 2
 
 
 def group_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
-    """Return the largest number of heads that a layer samples; more would average out little among many tokens."""
+    """Return the largest number of attention heads that are sampled in a layer.
+
+    With many tokens, more heads would average out little.
+    """
     return COARSE_HEADS if coarse and 1 < layer < depth else HEADS
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GroupLayout(MatrixLayout):
-    """The layout of r representatives of token groups, with kernels (..., r, r): K_ii of one token, K_ij of two tokens.
+    """The operations on kernels of r representative tokens, each of which counts for several tokens.
+
+    Kernels have the shape (..., r, r): K_ii of one token, K_ij of two tokens.
 
     Attributes:
         places: position of every representative, from 0, (r,); the two of a group lie between tokens.
@@ -55,7 +60,7 @@ class GroupLayout(MatrixLayout):
     coarse: bool = False
 
     def repeated(self, sequences: int, *, apart: bool = False) -> GroupLayout:
-        """Return the layout of several sequences, one after another, which do not attend to each other.
+        """Repeat the representatives of one sequence for several sequences that do not attend to each other.
 
         A representative and the same one of another sequence are two tokens of one position.
 
@@ -75,20 +80,20 @@ class GroupLayout(MatrixLayout):
         )  # fmt: skip
 
     def most_heads(self, layer: int, depth: int) -> int:
-        """Return the largest number of heads that a layer samples."""
+        """Return the largest number of attention heads that are sampled in a layer."""
         return group_heads(layer, depth, coarse=self.coarse)
 
     def same_word(self, words: None) -> Array:
         return np.eye(len(self.sizes))
 
     def root(self, kernel: Array) -> Array:
-        """Return a square root of the kernel of the tokens that attend."""
+        """Return the Cholesky factor of the kernel matrix of the tokens that attend."""
         return cholesky(kernel)
 
     def keys(
         self, kernel: Array, parts: tuple[Array, Array], normals: Array, generator: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return the key of one token of each group, and the part of the token's key variance that it does not contain.
+        """Return the sampled key of one token of each group, and the part of its variance that the sample omits.
 
         The shape of the keys is (batch, heads, samples, r, d_k).
 
@@ -103,48 +108,57 @@ class GroupLayout(MatrixLayout):
         return np.asarray(mean + np.sqrt(extra)[:, None, None, :, None] * shared), np.zeros(())
 
     def key_places(self, kernel: Array) -> Array:
-        """Return the share of a key's own part that the key at its position in another sequence also has.
+        """Return the share of a key's individual variance that is common to the same position of all sequences.
 
         The shape is (..., S r).
         """
         return self.of_places(kernel)
 
     def drawn(self, kernel: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        """Return random vectors whose second moments are a kernel, (batch, heads, rows, samples)."""
+        """Sample Gaussian vectors whose second moments are a given kernel, (batch, heads, rows, samples)."""
         return np.asarray(eigen_root(kernel)[:, None] @ generator.standard_normal(shape))
 
     def repeat_extremes(self, entries: int) -> Array:
-        """The sign of a text's excess of shared token ids: 1 for more than the mean, -1 for fewer, 0 if all differ."""
+        """Return the sign of a text's excess of shared token ids, which is 0 here because all token ids differ."""
         return np.zeros(())
 
     def over_ends(self, kernels: Array) -> Array:
-        """Return the mean over texts with more and with fewer shared words, (entries, r, r)."""
+        """Return kernels averaged over texts with more and with fewer shared token ids, (entries, r, r).
+
+        All ids differ here, so that the kernels stay unchanged.
+        """
         return kernels
 
     @property
     def row_places(self) -> Array:
-        """The positions of the tokens that attend."""
+        """The positions of the tokens that attend to others."""
         return self.places
 
     def smooth_and_own(self, kernel: Array) -> tuple[Array, Array]:
-        """Return the kernel of two different tokens in every entry, (..., r, r), and the excess of K_ii, (..., r)."""
+        """Split a kernel matrix into products of two different tokens and the excess of each token's square.
+
+        The shapes are (..., r, r) and (..., r).
+        """
         smooth = self.across_tokens(kernel, self.twins)
         # Where all tokens are the same, the difference is rounding error.
         return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
 
     def across_tokens(self, kernel: Array, others: Array) -> Array:
-        """Return a kernel with the entries of a group with itself replaced by the product of two different tokens."""
+        """Replace each group's product with itself in a kernel matrix by the product of two different tokens."""
         rows, smooth = np.arange(len(self.sizes)), kernel.copy()
         for _, same in [(rows, rows), *self.same_places()]:
             smooth[..., rows, same] = kernel[..., rows, same[others]]
         return smooth
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """Return `smooth_and_own` for sums over tokens, some of which may have equal ids."""
+        """Split a kernel matrix into products of tokens that may have equal ids and the excess of each token's square.
+
+        The result is that of `smooth_and_own`, because all token ids differ here.
+        """
         return self.smooth_and_own(kernel)
 
     def differing(self, kernel: Array) -> Array:
-        """Return the difference of a token's square and its product with a neighbour, K_ii − K_ij, (..., r)."""
+        """Return K_ii − K_ij, a token's product with itself minus its product with a neighbour j, (..., r)."""
         rows = np.arange(len(self.sizes))
         each = len(rows) // self.sequences
         before = np.where(rows % each > 0, rows - 1, rows + min(1, each - 1))
@@ -152,15 +166,15 @@ class GroupLayout(MatrixLayout):
         return np.asarray(np.linalg.diagonal(kernel) - kernel[..., rows, neighbours])
 
     def same_places(self) -> list[tuple[Any, Any]]:
-        """Return index pairs of every representative and the same one of another sequence, for every such shift."""
+        """Return index pairs of representatives that have the same position in two different sequences."""
         rows, each = np.arange(len(self.sizes)), len(self.sizes) // self.sequences
         return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
 
     def of_places(self, kernel: Array) -> Array:
-        """Return the share of a token's excess in K_ii that the token at its position in another sequence also has.
+        """Return the share of a token's individual variance that is common to the same position of all sequences.
 
-        All sequences share one table of positions, so that tokens at one position are more correlated than others. The
-        shape is (..., S r).
+        The individual variance is the excess of K_ii. All sequences share one table of positions, so that tokens at one
+        position are more correlated than others. The shape is (..., S r).
         """
         smooth, added = self.smooth_and_own(kernel)
         common = np.zeros_like(added)
@@ -169,7 +183,7 @@ class GroupLayout(MatrixLayout):
         return np.divide(common, added, out=np.zeros_like(added), where=added > 0)
 
     def shared_by_place(self, normals: Array, share: Array, generator: np.random.Generator) -> Array:
-        """Return normals of which a share of the variance is common to one position of all sequences.
+        """Return Gaussian numbers of which a share of the variance is common to one position of all sequences.
 
         Args:
             normals: independent normals of every representative, (..., S r, columns).
@@ -185,7 +199,7 @@ class GroupLayout(MatrixLayout):
 
     @property
     def one(self) -> GroupLayout:
-        """The layout of one of the sequences, which are all alike."""
+        """The representative tokens of a single sequence; all sequences are alike."""
         each = len(self.sizes) // self.sequences
         return replace(
             self, count=self.count // self.sequences, sequences=1, places=self.places[:each], sizes=self.sizes[:each],
@@ -194,7 +208,7 @@ class GroupLayout(MatrixLayout):
         )  # fmt: skip
 
     def shared(self, first: Array, other: Array, own: Array, shift: int = 0) -> Array:
-        """Return Σ_j A_ij B_kj δ_j over the tokens j that both i and k see.
+        """Return Σ_j A_ij B_kj δ_j over all tokens j that queries i and k attend to, for attention weights A and B.
 
         For a shift, k is in the sequence that is so many after that of i, and the sum is over the tokens j' there at
         the position of j: A_ij B_kj' δ_j.
@@ -213,7 +227,9 @@ class GroupLayout(MatrixLayout):
         return with_diagonal(both, np.linalg.diagonal(both) + alone)
 
     def pulled_back_weights(self, gradient: Array, first: Array, other: Array, shift: int = 0) -> Array:
-        """Return Σ_ik P_ik A_ij B_kj for one token j, (..., S r), from blocks.
+        """Return Σ_ik P_ik A_ij B_kj for every token j, from attention weights A and B and a gradient kernel P.
+
+        The weights are blocks, and the result is (..., S r).
 
         For a shift, the sum has B_kj' as in `shared`, and P has the blocks between the two sequences.
 
@@ -235,7 +251,9 @@ class GroupLayout(MatrixLayout):
     def coincident_terms(
         self, kernel: Array, common: Array, own: Array, first: Array, other: Array, *, mean: tuple[int, ...] = ()
     ) -> Array:
-        """Return the terms of A K Bᵀ from products of a token with itself, or with its position in another sequence.
+        """Return the terms of an attention-weighted kernel A K Bᵀ in which a token meets itself.
+
+        They include the terms in which a token meets its position in another sequence.
 
         The result is a mean over some axes.
 
@@ -252,7 +270,10 @@ class GroupLayout(MatrixLayout):
         return np.asarray(sum(whole(part, shift) for shift, part in enumerate(blocks)))
 
     def centred(self, kernel: Array) -> Array:
-        """Return a kernel minus its means over each sequence; without this, a part of order 1/n would remain."""
+        """Subtract the means over the tokens of each sequence from a kernel matrix.
+
+        Without this, a part of order 1/n would remain.
+        """
         each, count = len(self.sizes) // self.sequences, self.count / self.sequences
         members = np.kron(np.eye(self.sequences), np.ones((each, 1)))
         # Of every token with a sequence, (..., r, sequences), and of two sequences.
@@ -306,7 +327,7 @@ class GroupLayout(MatrixLayout):
 
 
 def with_diagonal(kernel: Array, diagonal: Array) -> Array:
-    """Replace the diagonal of a kernel in place, and return it."""
+    """Replace the diagonal of a kernel in place, and return the kernel."""
     rows = np.arange(kernel.shape[-1])
     kernel[..., rows, rows] = diagonal
     return kernel
@@ -314,7 +335,7 @@ def with_diagonal(kernel: Array, diagonal: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4) -> GroupLayout:
-    """Return the layout of the few tokens that represent all tokens of a sequence.
+    """Choose the few tokens that represent all tokens of a sequence, and return the operations on their kernels.
 
     Args:
         count: number of tokens n.
@@ -347,7 +368,7 @@ def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, 
 def representative_count(
     count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4, members: int = 1
 ) -> int:
-    """Return the number of representatives of a sequence, or of followed tokens, without building their layout.
+    """Return how many tokens represent a sequence, without computing their positions and weights.
 
     Args:
         count: number of tokens n.
@@ -355,7 +376,7 @@ def representative_count(
         window: number of last tokens that are seen under a causal mask; 0 for all.
         alone: number of first tokens of a causal sequence that stand for themselves.
         ratio: largest ratio of the last position of a group to its first.
-        members: largest number of followed tokens for each representative.
+        members: largest number of computed tokens for each representative.
     """
     runs = _runs(count, causal, window, alone, ratio)
     return sum(times * min(width, 2 * min(members, max(1, width // 2))) for width, times in runs)

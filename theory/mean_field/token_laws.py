@@ -1,4 +1,4 @@
-"""Token frequencies of English prose, source code and mock data, as measured with published tokenizers.
+"""The frequencies of tokens in English prose, source code and mock data, measured with published tokenizers.
 
 The frequencies are in `token_laws.json`, which `python -m bench.token_laws` made from packages with free licences.
 The English law of a tokenizer is the mean over eight texts of rank-ordered frequencies, with independent tokens. This
@@ -107,7 +107,9 @@ def token_law(kind: str, vocab: int) -> TokenLaw:
 
 
 def frequencies_of(ranks: list[list[float]]) -> NDArray[np.float64]:
-    """Return frequencies by rank, with sum 1, from pairs of a number of ranks and the share of each.
+    """Return the frequencies of token ids by rank, from pairs of a number of ranks and the share of each rank.
+
+    The frequencies have the sum 1, even if the shares have not.
 
     Raises:
         ValueError: the ranks are not such pairs.

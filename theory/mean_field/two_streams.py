@@ -1,4 +1,4 @@
-"""The rules of a sub-layer with two residual streams (ResiDual), of which one is normalized after every sum.
+"""Sub-layers with two residual streams (ResiDual), of which only the first is normalized after every sum.
 
 The branch's output τ f(p) is added to α p, which is normalized, and to the second stream u.
 """
@@ -25,16 +25,17 @@ from theory.stack.plan import Step
 
 
 def as_two_streams(stream: TokenMoments[Array]) -> TokenMoments[Array]:
-    """Return the moments of both streams at the inputs, where they are equal."""
+    """Return the moments of both residual streams at the inputs, where the two streams are equal."""
     return TokenMoments(np.tile(stream.kernel, (2, 2)), None if stream.means is None else np.tile(stream.means, 2))
 
 
 def two_streams(
     step: Step, tokens: KernelLayout[Array], stream: TokenMoments[Array], branch: Branch[Array]
 ) -> Passed[Array]:
-    """Apply one sub-layer to two residual streams: p becomes norm(α p + y) and u becomes u + y, with y = τ f(p).
+    """Add the output of a sub-layer to two residual streams, of which only the first is then normalized.
 
-    The rules of one stream apply to both, and to their products p_i·u_j.
+    The first stream p becomes norm(α p + y), and the second stream u becomes u + y, with y = τ f(p). The rules of one
+    stream apply to both, and to their products p_i·u_j.
 
     Args:
         step: the sub-layer.
@@ -70,7 +71,10 @@ def two_streams(
 def read_out(
     stack: Stack, tokens: KernelLayout[Array], stream: TokenMoments[Array]
 ) -> tuple[Array, Number, Pullback[Array]]:
-    """Return the kernel of p + N(u), which the output matrix reads, its divisor 1, and the backward rule."""
+    """Return the kernel of the output matrix's input, which is the sum of two streams, and its backward rule.
+
+    The sum is p + N(u) with the final norm N. The divisor, 1, is returned between the two.
+    """
     n, final_norm = tokens.count, stack.composition.final_norm
     after, both = part_normed(stack, stream, slice(n, None), final_norm)
     tracked = stack.query_key_scale and final_norm
@@ -79,7 +83,9 @@ def read_out(
 
 
 def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], last: LastNorm) -> NormOverlaps[Array]:
-    """Return the part that the norm of z = p + y and the last norm of u removed from the gradient of both streams.
+    """Return the gradient component that norms removed, in a sub-layer of two residual streams.
+
+    The norm of z = p + y and the last norm of u removed it from the gradient of both streams.
 
     Args:
         stack: the network.
@@ -100,7 +106,7 @@ def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], 
 def part_normed(
     stack: Stack, stream: TokenMoments[Array], part: slice, norm: bool
 ) -> tuple[TokenMoments[Array], Array]:
-    """Return two streams after a norm of one of them, and the divisors of the kernel.
+    """Apply a norm to one of two residual streams, and return the divisors of their common kernel.
 
     Products with the other stream are divided by one of the roots.
 
@@ -120,5 +126,8 @@ def part_normed(
 
 
 def as_one(kernel: Array, count: int) -> Array:
-    """Return the kernel of the sum p + u of two streams from that of their 2N tokens; also for gradients."""
+    """Return the kernel of the sum of two residual streams from the kernel of both streams' tokens.
+
+    The sum p + u has N tokens, and both streams have 2N. The rule holds for gradients, too.
+    """
     return kernel.reshape(*kernel.shape[:-2], 2, count, 2, count).sum((-4, -2))

@@ -1,4 +1,4 @@
-"""The effect of an MLP on a kernel and on the gradient kernel, in symbols, and the resulting growth per layer.
+"""Derive in sympy how an MLP changes correlations of tokens and gradients, and the resulting growth per layer.
 
 A branch that takes tokens of unit mean square and correlation c to a kernel h(c) multiplies the gradient kernel by
 h'(c). This is Price's theorem, for plain and for gated MLPs. docs/theory.md has the theorem;
@@ -17,7 +17,9 @@ mean_square, slope_square = sp.symbols("phi2 dphi2", positive=True)
 
 
 def feed_forward_kernels(*, gated: bool) -> tuple[sp.Expr, sp.Expr]:
-    """Return an MLP's kernel h(c), and its factor on the gradient kernel at c, for an activation with kernel k(c).
+    """Return how an MLP changes the correlation of two tokens, and the inner product of their gradients.
+
+    It is the kernel h(c), and the factor on the gradient kernel at c, for an activation with kernel k(c).
 
     The second is put together from the backward pass: W2 returns g2; plain hidden units pass k'(c), which is g1 E
     φ'φ' by Price's theorem; gated ones pass g1 k(c) through W1 and g1 c k'(c) through the gate.
@@ -38,7 +40,7 @@ def feed_forward_kernels(*, gated: bool) -> tuple[sp.Expr, sp.Expr]:
 
 
 def aligned_factor(*, gated: bool) -> sp.Expr:
-    """Return the factor on gradient norms per Post-LN layer towards the output, once tokens have aligned.
+    """Return the factor by which gradient norms change per Post-LN layer towards the output, for equal tokens.
 
     Args:
         gated: whether the MLP is gated.
@@ -55,7 +57,9 @@ def aligned_factor(*, gated: bool) -> sp.Expr:
 
 
 def gap_factor(*, gated: bool) -> sp.Expr:
-    """Return the factor of a Post-LN layer on the gap 1 - c of aligned tokens, to first order in the gap.
+    """Return the factor by which a Post-LN layer multiplies the gap 1 − c of two nearly equal tokens.
+
+    It is to first order in the gap.
 
     Attention is then uniform, and adds one vector of mean square g_A to every token.
 
@@ -75,7 +79,9 @@ def gap_factor(*, gated: bool) -> sp.Expr:
 
 
 def query_energy() -> sp.Expr:
-    """Return the squared gradient of W^Q for two tokens with a small gap e and uniform attention, divided by the gains.
+    """Return the squared gradient of W^Q for two nearly equal tokens under uniform attention, in symbols.
+
+    The gap between the tokens is e, and the result is divided by the gains.
 
     With g the gradient at a head's output, the logits receive A_ij (g_i . v_j - sum_m A_im g_i . v_m), and W^Q
     receives sum_i x_i (sum_j of these k_j). Both sums are of differences of tokens. W^K is the same with x and k
@@ -97,7 +103,9 @@ def query_energy() -> sp.Expr:
 
 
 def query_factor(*, gated: bool) -> sp.Expr:
-    """Return the factor on gradient norms of W^Q and W^K per Post-LN layer towards the output, for aligned tokens.
+    """Return the factor by which gradient norms of W^Q and W^K change per Post-LN layer towards the output.
+
+    It holds for nearly equal tokens.
 
     These norms are proportional to the gap times the norm of the gradient above.
 
@@ -111,7 +119,9 @@ def query_factor(*, gated: bool) -> sp.Expr:
 
 
 def unit_moments(activation: str) -> tuple[sp.Expr, sp.Expr]:
-    """Return E φ(u)² and E φ'(u)² for a standard normal u, exactly, for "relu", "gelu" and "identity".
+    """Return the exact mean squares of an activation function and its derivative at a standard normal input.
+
+    They are E φ(u)² and E φ'(u)², for "relu", "gelu" and "identity".
 
     Args:
         activation: name of the activation.
@@ -134,7 +144,9 @@ def unit_moments(activation: str) -> tuple[sp.Expr, sp.Expr]:
 
 
 def exact_factor(activation: str, *, gated: bool) -> sp.Expr:
-    """Return the factor on gradient norms per Post-LN layer for an activation with exact moments, at gains 1.
+    """Return the exact factor by which gradient norms change per Post-LN layer, for ReLU, GELU or the identity.
+
+    Tokens are nearly equal, and the gains are 1.
 
     Args:
         activation: name of the activation, "relu", "gelu" or "identity".

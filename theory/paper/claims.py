@@ -1,4 +1,4 @@
-"""The statements of papers as data: each claim, its place, and the networks that it is about; one file per source."""
+"""The claims of papers as data, with one file for each source: each claim's statement, place and networks."""
 
 import math
 import re
@@ -31,7 +31,9 @@ _OWN = "xiong_2020"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, of this project, or of a user's file.
+    """A claim of the paper (Xiong et al., 2020), of later criticism, of this project, or of a user's file.
+
+    The paper is arXiv:2002.04745v2.
 
     Attributes:
         id: short name used in tables and on the command line.
@@ -123,7 +125,7 @@ class Claim:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The smallest and the largest number that the claim allows.
+        """The smallest and the largest value that a claim allows for the number that it is about.
 
         Raises:
             ValueError: the claim has no number, or both a number and limits.
@@ -136,7 +138,11 @@ class Claim:
         return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
 
     def measured_in(self, part: str) -> str:
-        """Return a noun for the number of a row about a part of the claim; "" if the part says it.
+        """Return a noun for a number in a claim's table, such as "share of the squared length".
+
+        The noun is for one part of the claim.
+
+        The noun is "" if the part already names the number.
 
         Args:
             part: the part of the claim.
@@ -148,7 +154,9 @@ class Claim:
 
     @property
     def expression(self) -> "sympy.Basic":
-        """The claim as a sympy relation, with E, P, Norm, ReLU and J as undefined functions.
+        """The claim as a sympy relation between its two sides.
+
+        E, P, Norm, ReLU and J are undefined functions in it.
 
         >>> CLAIMS["L2a"].expression.rhs
         3*d/2
@@ -186,7 +194,7 @@ def _whole(least: int, most: int) -> Callable[[object], bool]:
 
 
 _NUMBER = ("a finite number", lambda value: value is None or _is_number(value))
-_TABLES = (f"at most {MOST_NETWORKS} tables of fields by name", _are_fields)
+_TABLES = (f"at most {MOST_NETWORKS} tables of fields by name, as {{ a = {{...}}, b = {{...}} }}", _are_fields)
 _FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "id": (
         "a word of at most 40 letters, digits, '_', '.' and '-'",
@@ -221,7 +229,7 @@ _FIELDS = {each.name for each in fields(Claim)} - {"id", "paper"}
 
 
 def claim_of(name: str, content: object, paper: str = "") -> Claim:
-    """Return a claim from a table of a file.
+    """Convert one table of a claims file into a claim.
 
     Args:
         name: id of the claim.
@@ -253,7 +261,7 @@ def claim_of(name: str, content: object, paper: str = "") -> Claim:
 
 
 def claims_of(content: bytes, name: str) -> dict[str, Claim]:
-    """Return the claims of a file by id.
+    """Read all claims from the text of a claims file (TOML), as a dictionary by id.
 
     The file has `paper`, the title of the source, and a table for each claim.
 
@@ -275,7 +283,7 @@ def claims_of(content: bytes, name: str) -> dict[str, Claim]:
 
 
 def read_claims(path: str | Path) -> dict[str, Claim]:
-    """Return the claims of a user's file, by id.
+    """Read a user's file of claims, and return the claims by id.
 
     Raises:
         ValueError: the file cannot be read, is larger than 1 MiB, or has a fault.
@@ -287,7 +295,7 @@ def read_claims(path: str | Path) -> dict[str, Claim]:
 
 @cache
 def sources() -> dict[str, dict[str, Claim]]:
-    """Return the claims of every source except the paper that gradbounds is about, by name of the source."""
+    """Return the claims of every source except the paper that gradbounds is about, by the source's name."""
     files = sorted(path for path in _SOURCES.glob("*.toml") if path.stem != _OWN)
     return {path.stem: claims_of(path.read_bytes(), path.name) for path in files}
 
@@ -296,7 +304,9 @@ CLAIMS: Table[Claim] = Table("claim", claims_of((_SOURCES / f"{_OWN}.toml").read
 
 
 def printed_profile(placement: str, depth: int) -> NDArray[np.float64] | None:
-    """Return appendix F's ‖∂L/∂W²‖_F in layers 1 to L, divided by that of the last layer; None for other placements.
+    """Return the gradient norms of W2 in all layers that the paper's appendix F predicts, relative to the last.
+
+    They are ‖∂L/∂W²‖_F in layers 1 to L; None for placements other than "post" and "pre".
 
     Args:
         placement: "post" or "pre".

@@ -1,4 +1,4 @@
-"""The derivations of every claim, as a description in words and a function that computes the result."""
+"""The derivation of every claim: a description in words, and a function that computes the result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Closed forms for the growth of gradients from layer to layer towards the input, once tokens no longer change.
+"""Closed forms for the growth of gradient norms from layer to layer, in networks with many layers.
+
+They hold once tokens no longer change from layer to layer.
 
 A branch takes tokens of unit mean square and correlation c to a kernel h(c) off and h(1) on the diagonal, and
 multiplies the gradient kernel by h'(c) and h'(1) in the backward pass. For plain and gated MLPs this is Price's
@@ -88,7 +90,7 @@ def _rates(stack: Stack, activation: str) -> _Rates:
 
 
 def layer_factor(stack: Stack) -> float:
-    """Return the factor per layer towards the output on gradient norms, in the limit of many layers.
+    """Return the factor by which gradient norms change per layer towards the output, for many layers.
 
     It applies to all matrices except W^Q and W^K, which have `query_factor`. Below 1 gradients grow towards the
     input. If tokens align and nothing is dropped it is the closed form √((α² + h(1))/(α² + h'(1))), whatever n, W^O
@@ -132,7 +134,9 @@ def layer_factor(stack: Stack) -> float:
 
 
 def query_factor(stack: Stack) -> float:
-    """Return the factor per layer towards the output on gradient norms of W^Q and W^K in Post-LN, once tokens align.
+    """Return the factor by which gradient norms of W^Q and W^K change per Post-LN layer towards the output.
+
+    It holds once tokens are aligned.
 
     Both gradients are made of differences of tokens. So they are proportional to the gap 1 − c times the gradient
     above, and the factor is √((α² + h'(1))/(α² + h(1))) α²/(α² + g_A), with g_A the gain of attention.

@@ -1,4 +1,4 @@
-"""LayerNorm and its Jacobian (Lemmas 3 and 4), derived from vectors with symbolic entries.
+"""Derive the paper's Lemmas 3 and 4 on LayerNorm and its Jacobian, from vectors with symbolic entries.
 
 Source: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 3 and 4 (4.1), appendix D.
 """
@@ -9,13 +9,16 @@ import sympy as sp
 
 
 def layer_norm(vector: sp.Matrix) -> sp.Matrix:
-    """Return LN of a row vector with scale 1 and bias 0, √d (x − mean(x)) / ‖x − mean(x)‖."""
+    """Return LayerNorm of a symbolic row vector, with scale 1 and bias 0.
+
+    It is √d (x − mean(x)) / ‖x − mean(x)‖.
+    """
     y = centred(vector)
     return y * sp.sqrt(vector.cols) / sp.sqrt(squared_norm(y))
 
 
 def layer_norm_energy(width: int) -> sp.Expr:
-    """Return ‖LN(x)‖² for a vector of symbolic entries: the width itself, whatever x.
+    """Return the squared length of LayerNorm's output for a symbolic vector: the width, for every input.
 
     >>> layer_norm_energy(3)
     3
@@ -24,7 +27,7 @@ def layer_norm_energy(width: int) -> sp.Expr:
 
 
 def layer_norm_jacobian(vector: sp.Matrix) -> sp.Matrix:
-    """Return ∂LN(x)/∂x for a row vector, by differentiation.
+    """Return the Jacobian matrix of LayerNorm at a symbolic row vector, by differentiation.
 
     Source: Lemma 3, appendix D, where the printed form has ‖y‖^(3/2) instead of (‖y‖²)^(3/2).
     """
@@ -32,7 +35,9 @@ def layer_norm_jacobian(vector: sp.Matrix) -> sp.Matrix:
 
 
 def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
-    """Return J_LN(x) ‖y‖/√d with y = x − mean(x): the orthogonal projector off the constant vector and off y.
+    """Return LayerNorm's Jacobian divided by its norm: an orthogonal projector off two directions.
+
+    It is J_LN(x) ‖y‖/√d with y = x − mean(x), which projects off the constant vector and off y.
 
     The tests prove P = Pᵀ = P², P1 = Py = 0 and rank d − 2 for symbolic entries, so ‖J_LN(x)‖₂ = √d/‖y‖ exactly
     for d ≥ 3 (and J = 0 for d = 2).
@@ -43,7 +48,9 @@ def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
 
 
 def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
-    """Return ‖J_LN(x)‖₂ / (√d/‖x‖) = ‖x‖/‖y‖, with y the centred x, for x = offset · 1 + noise.
+    """Return the ratio of LayerNorm's exact Jacobian norm to the paper's value, for a vector whose mean is not 0.
+
+    The ratio is ‖J_LN(x)‖₂ / (√d/‖x‖) = ‖x‖/‖y‖, with y the centred x, for x = offset · 1 + noise.
 
     >>> a = sp.Symbol("a", positive=True)
     >>> sp.limit(uncentred_ratio(sp.Matrix([[1, -1, 0]]), a) / a, a, sp.oo)
@@ -55,7 +62,9 @@ def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
 
 
 def post_jacobian_square() -> sp.Expr:
-    """Return E||J_LN(x5)||₂² = E[d/‖y‖²] of one token in Post-LN to first order in 1/d, with y the centred x5.
+    """Return the mean squared norm of LayerNorm's Jacobian in Post-LN for one token, at large width.
+
+    It is E||J_LN(x5)||₂² = E[d/‖y‖²] to first order in 1/d, with y the centred x5.
 
     It follows from the first two moments of ‖y‖²: d + (d − 1)/2, since the mean of the branch is removed, and 15 d/4.
 
@@ -69,7 +78,9 @@ def post_jacobian_square() -> sp.Expr:
 
 
 def post_jacobian_size(width: int) -> float:
-    """Return the root of `post_jacobian_square` at a width; it tends to √(2/3).
+    """Return the root mean squared norm of LayerNorm's Jacobian in Post-LN at a given width.
+
+    It is the root of `post_jacobian_square`, and tends to √(2/3) for large widths.
 
     >>> round(post_jacobian_size(64), 3)
     0.829
@@ -78,7 +89,9 @@ def post_jacobian_size(width: int) -> float:
 
 
 def pre_eigenvalue_radius(layer: int) -> float:
-    """Return (1 + 3l/2)^(−1/2), the radius of the eigenvalues of I + J_LN(x) W^V around 1, at ‖x‖² = (1 + 3l/2) d.
+    """Return the radius of the disc that the eigenvalues of a Pre-LN attention sub-layer's Jacobian fill.
+
+    It is (1 + 3l/2)^(−1/2) around 1, for the eigenvalues of I + J_LN(x) W^V at ‖x‖² = (1 + 3l/2) d.
 
     J_LN(x) is 1/√q times a projector of rank d − 2, and the eigenvalues of W^V fill the unit disc at large width.
     Source: the circular law, Ginibre (1965).
@@ -93,7 +106,9 @@ def pre_eigenvalue_radius(layer: int) -> float:
 
 
 def uncentred_ratio_mean(width: int, offset: float) -> float:
-    """Return E‖x‖/‖y‖, with y the centred x, for x = offset · 1 + N(0, I_width) with a large offset.
+    """Return the mean ratio of a vector's length to its length after centring, for a large mean.
+
+    It is E‖x‖/‖y‖, with y the centred x, for x = offset · 1 + N(0, I_width) with a large offset.
 
     ‖y‖² is chi-square with d − 1 degrees of freedom. Neglects relative O(1/offset²): ‖x‖² = ‖y‖² + d (offset + mean
     noise)².
@@ -103,7 +118,9 @@ def uncentred_ratio_mean(width: int, offset: float) -> float:
 
 
 def printed_jacobian_ratio(vector: sp.Matrix) -> sp.Expr:
-    """Return the printed Jacobian's eigenvalue along y divided by √d/‖y‖; it should be 0.
+    """Return an eigenvalue, which should be 0, of LayerNorm's Jacobian as the paper prints it.
+
+    It is the eigenvalue along y divided by √d/‖y‖.
 
     The printed derivative is of y/‖y‖ = y (‖y‖²)^(−1/2), whose second term carries (‖y‖²)^(−3/2) yᵀy. With ‖y‖^(−3/2)
     instead, that is with ‖y‖^(3/2) where (‖y‖²)^(3/2) = ‖y‖³ belongs, the matrix has along y the eigenvalue
@@ -122,7 +139,9 @@ def printed_jacobian_ratio(vector: sp.Matrix) -> sp.Expr:
 
 
 def projection_eigenvalues(size: int) -> dict[sp.Expr, int]:
-    """Return the eigenvalues, with multiplicities, of I − aᵀa for a row a of `size` symbolic entries with ‖a‖ = 1.
+    """Return the eigenvalues, with multiplicities, of the projector I − aᵀa for a unit row vector a.
+
+    The row has `size` symbolic entries.
 
     They follow from the characteristic polynomial, with a normalized. Lemma 4 states 0 once and 1 otherwise.
 
@@ -137,7 +156,9 @@ def projection_eigenvalues(size: int) -> dict[sp.Expr, int]:
 
 
 def energy_kept(width: int) -> sp.Expr:
-    """Return E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction: trace(P)/d = 1 − 2/d.
+    """Return the mean share of a random gradient's squared length that LayerNorm's Jacobian keeps.
+
+    It is E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction, which is trace(P)/d.
 
     Here E[gᵀg] = ‖g‖² I/d. So bounding ‖J g‖ by ‖J‖₂ ‖g‖ loses nothing at large d, and a factor 1 − 2/d at finite d.
 
@@ -148,7 +169,7 @@ def energy_kept(width: int) -> sp.Expr:
 
 
 def centred(vector: sp.Matrix) -> sp.Matrix:
-    """Return a row vector less its mean, x − mean(x)."""
+    """Return a row vector minus the mean of its entries."""
     return vector - sp.ones(1, vector.cols) * (sum(vector) / vector.cols)
 
 
@@ -158,5 +179,5 @@ def row(name: str, width: int) -> sp.Matrix:
 
 
 def squared_norm(vector: sp.Matrix) -> sp.Expr:
-    """Return ‖x‖² of a row vector."""
+    """Return the squared length of a symbolic row vector."""
     return sum((entry**2 for entry in vector), sp.Integer(0))

@@ -1,4 +1,4 @@
-"""Lemmas 1, 2 and 5 of the paper, derived by sympy from a density or from matrices with symbolic entries.
+"""Derive Lemmas 1, 2 and 5 of the paper by sympy, from a density or from matrices with symbolic entries.
 
 Nothing here is a restated result: each function integrates, differentiates or solves, and the tests compare what
 comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1, 2 and 5.
@@ -26,7 +26,9 @@ top = sp.Symbol("B", real=True)
 
 
 def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
-    """Return E‖ReLU(X)‖² for X ~ N(0, σ² I_width), by integrating the second moment of the half line.
+    """Return the mean squared length of ReLU of a Gaussian vector, by integration.
+
+    It is E‖ReLU(X)‖² for X ~ N(0, σ² I_width), by integrating the second moment of the half line.
 
     Source: Lemma 1, appendix B.
 
@@ -42,7 +44,7 @@ def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
 
 
 def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], variance: sp.Expr) -> sp.Expr:
-    """Return the expectation over independent centred weights of a polynomial of degree at most 2 in them.
+    """Return the expectation of a polynomial in independent weights with mean 0, of degree at most 2 in them.
 
     Args:
         expression: the polynomial.
@@ -65,9 +67,9 @@ def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], varian
 
 
 def residual_energy_gap(width: int) -> sp.Expr:
-    """Return E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries, which is 0.
+    """Check an identity: a random branch adds its own mean squared length to that of the residual stream.
 
-    So a branch adds its own energy to the stream.
+    The result is E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries: zero.
 
     >>> residual_energy_gap(3)
     0
@@ -79,7 +81,9 @@ def residual_energy_gap(width: int) -> sp.Expr:
 
 
 def attention_gap(tokens: int, width: int) -> sp.Expr:
-    """Return mean_i‖x_i‖² − ‖mean_i x_i‖² minus half the mean square distance between tokens: zero.
+    """Check an identity: tokens' mean squared length minus the mean token's is half their mean squared distance.
+
+    The result is mean_i‖x_i‖² − ‖mean_i x_i‖² minus half the mean square distance between tokens: zero.
 
     So the mean token has at most the mean energy of the tokens, with equality only for identical tokens, and uniform
     attention adds between 0 and d.
@@ -96,7 +100,9 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
 
 @cache
 def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
-    """Return E‖x2‖² and E‖x5‖² of a Post-LN layer whose input has energy d; attention adds the energy m d.
+    """Return the mean squared lengths of a token after the two residual sums of a Post-LN layer.
+
+    They are E‖x2‖² and E‖x5‖² for an input with energy d; attention adds the energy m d.
 
     LN leaves energy d (`layer_norm_energy`); a branch adds its own (`residual_energy_gap`); the ReLU branch has
     N(0, 1) pre-activations, since ‖x3‖² = d, and adds Lemma 1's d/2.
@@ -110,7 +116,9 @@ def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
 
 @cache
 def pre_ln_energy() -> sp.Expr:
-    """Return E‖x‖² after l Pre-LN layers if attention adds m d in each, from the recursion q_{l+1} = q_l + m d + d/2.
+    """Return the mean squared length of a token after l Pre-LN layers, from its recursion over the layers.
+
+    Attention adds m d in each layer: q_{l+1} = q_l + m d + d/2 for E‖x‖².
 
     Source: Lemma 2, appendix C. The input, after no layers, has energy d.
 
@@ -124,7 +132,7 @@ def pre_ln_energy() -> sp.Expr:
 
 @cache
 def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
-    """Return Lemma 2's lower and upper bound on E‖x‖² after l Pre-LN layers.
+    """Return Lemma 2's lower and upper bound on the mean squared length of a token after l Pre-LN layers.
 
     In the lower bound attention adds nothing; in the upper bound all tokens are identical.
 
@@ -136,7 +144,9 @@ def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
 
 
 def pre_ln_index_excess() -> sp.Expr:
-    """Return by how much Lemma 2's lower bound exceeds the truth at l = 1, divided by d, if layers count from 1.
+    """Return by how much Lemma 2's lower bound exceeds the exact value at layer 1, divided by the width d.
+
+    This is so if layers count from 1.
 
     The paper's x_l enters layer l, so it has passed l − 1 layers; its bound (1 + l/2) d counts l.
 
@@ -148,7 +158,9 @@ def pre_ln_index_excess() -> sp.Expr:
 
 
 def low_tail_bound(mean: sp.Expr, excess: sp.Expr = sp.S.Zero) -> sp.Expr:
-    """Return an upper bound on P[Y ≤ a] for a < B, (E[B − Y] + E[(Y − B)₊])/(B − a).
+    """Return an upper bound on the probability that a random variable Y is at most a.
+
+    It is P[Y ≤ a] ≤ (E[B − Y] + E[(Y − B)₊])/(B − a) for a < B.
 
     It is Markov's inequality for (B − Y)₊ ≥ 0, with E[(B − Y)₊] = E[B − Y] + E[(Y − B)₊]. If Y ≤ B always, the second
     term is 0, which is Lemma 5.

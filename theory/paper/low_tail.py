@@ -1,4 +1,6 @@
-"""The low-tail step of Theorem 1: the form of Lemma 5 that holds if Y ≤ B only with high probability.
+"""Check the step in the proof of Theorem 1 that applies Lemma 5 where the lemma's assumption does not hold.
+
+Lemma 5 requires Y ≤ B always; here is its form if Y ≤ B holds only with high probability.
 
 Source: Xiong et al. (2020), Lemma 5 (Lemma 4.2 of the appendix) and the proof of Theorem 1, appendix E.
 """
@@ -15,7 +17,9 @@ from theory.paper.theorem1 import ALPHA, delta, epsilon, low_tail, probability
 
 
 def positive_part_identity() -> sp.Expr:
-    """Return (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero, the identity on which the corrected bound rests.
+    """Check the identity of positive parts on which the corrected form of Lemma 5 rests.
+
+    The result is (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero.
 
     >>> positive_part_identity()
     0
@@ -26,7 +30,9 @@ def positive_part_identity() -> sp.Expr:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """A law of Y that is (ε, δ)-bounded, but for which the proof of Theorem 1 states a wrong probability.
+    """A two-point distribution for which the proof of Theorem 1 states a wrong probability.
+
+    The law of Y is (ε, δ)-bounded, as the theorem assumes.
 
     Attributes:
         values: the points of the law, in units of E Y.
@@ -43,13 +49,15 @@ class Counterexample:
     corrected: sp.Expr
 
     def sample(self, draws: int, seed: int) -> NDArray[np.float64]:
-        """Return independent samples of Y/EY."""
+        """Return independent samples from the counterexample's distribution, divided by its mean."""
         rng = np.random.default_rng(seed)
         return rng.choice(np.array(self.values, dtype=float), draws, p=np.array(self.probabilities, dtype=float))
 
 
 def counterexample(epsilon_value: float, delta_value: float) -> Counterexample:
-    """Return a law with two points: Y = c EY with probability 1 − δ and a large value otherwise, with c = α₀/2.
+    """Return a two-point distribution for which the proof of Theorem 1 states a wrong probability.
+
+    Y = c EY with probability 1 − δ and a large value otherwise, with c = α₀/2.
 
     Y exceeds (1 + ε) EY with probability δ, as Definition 1 allows, and is otherwise below α₀ EY, where the proof
     puts at most ε/(1 − α₀ + ε). The probability that the theorem states, 0.99 − δ − ε/(0.9 + ε), then exceeds the
@@ -87,7 +95,7 @@ def counterexample(epsilon_value: float, delta_value: float) -> Counterexample:
 
 
 def probability_over_positions() -> sp.Expr:
-    """Return the probability that the argument gives for a loss averaged over n positions.
+    """Return the probability that Theorem 1's proof gives if the loss is a mean over n positions.
 
     Every event must hold at each position.
 
@@ -98,7 +106,9 @@ def probability_over_positions() -> sp.Expr:
 
 
 def largest_useful_length(epsilon_value: float, delta_value: float) -> int:
-    """Return the largest n for which `probability_over_positions` is above 0; 0 if there is none.
+    """Return the largest number of positions for which Theorem 1's proof gives a probability above 0.
+
+    The probability is `probability_over_positions`; the result is 0 if no number has it.
 
     Args:
         epsilon_value: ε.
@@ -112,7 +122,9 @@ def largest_useful_length(epsilon_value: float, delta_value: float) -> int:
 
 
 def chernoff_exponents() -> tuple[sp.Expr, sp.Expr]:
-    """Return the two exponents of Chernoff's bound in Proposition 1: the first, and the slack of the second.
+    """Return the exponents in the two cases of Chernoff's bound in Proposition 1 of the paper.
+
+    The second is the slack at t = ν²/b + u.
 
     Both follow from E exp(λ(X − EX)) ≤ exp(λ² ν²/2), |λ| < 1/b. P[X ≥ EX + t] ≤ exp(−λ t + λ² ν²/2) has its least
     exponent at λ = t/ν², if that is allowed. Beyond t = ν²/b it is taken at the end λ = 1/b; its value there minus

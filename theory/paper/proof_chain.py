@@ -1,4 +1,6 @@
-"""The chain of inequalities in Theorem 1's proof: the loss of each step, in symbols and for every sampled network.
+"""The chain of inequalities in the proof of Theorem 1, with the factor that each inequality loses.
+
+The factors are computed in symbols and for every sampled network.
 
 With h_i = ReLU(x W1) in the last layer, J_i the Jacobian of the last LayerNorm, g_i = ∂L_i/∂x_out,i, and RMS over the
 positions, s0 ≤ s1 ≤ s2 ≤ s3 and s5 ≤ s6 always, s3 ≤ s4 and s4 ≤ s5 on events whose probability the proof bounds.
@@ -32,7 +34,9 @@ from theory.stack import Placement, Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One replacement in the proof of Theorem 1, from s_{k−1} to s_k.
+    """One inequality in the proof of Theorem 1, which replaces a quantity by a larger one.
+
+    It leads from s_{k−1} to s_k.
 
     Attributes:
         name: short name of the replacement.
@@ -91,7 +95,9 @@ STEPS: tuple[Step, ...] = (
 def chain(
     stack: Stack, values: Mapping[str, NDArray[np.floating]], head_norm: NDArray[np.floating] | None = None
 ) -> Array:
-    """Return s0 .. s6 for samples or for a prediction (whose entries are then root mean squares), (7, ...).
+    """Return the seven quantities of Theorem 1's proof, from the gradient norm to the bound.
+
+    They are s0 .. s6, (7, ...), for samples or for a prediction, whose entries are then root mean squares.
 
     s6 is Theorem 1's bound.
 
@@ -121,7 +127,9 @@ _NAMES = ("chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq", "lo
 
 
 def factors(placement: Placement) -> list[sp.Expr]:
-    """Return s_k/s_{k−1} at large width, k = 1..6, in d, L, n, V, σ_e, and P = E‖p‖², the largest for given n and L.
+    """Return the factor that each of the six inequalities in Theorem 1's proof loses at large width, in symbols.
+
+    They are s_k/s_{k−1}, k = 1..6, in d, L, n, V, σ_e, and P = E‖p‖², the largest for given n and L.
 
     Step 1 is at large V, where it is largest. Step 5 takes the largest energy that Lemma 2 allows.
 
@@ -142,7 +150,9 @@ def factors(placement: Placement) -> list[sp.Expr]:
 
 @cache  # limits take sympy a second, and a run has several series
 def growth(placement: Placement) -> tuple[sp.Expr, ...]:
-    """Return the exponent in d of each factor at fixed V/d as d → ∞, lim ln(factor)/ln d.
+    """Return, for each inequality in Theorem 1's proof, the power of the width d with which its loss grows.
+
+    It is lim ln(factor)/ln d as d → ∞ at fixed V/d.
 
     >>> growth("pre")
     (0, 0, 1/2, 0, 0, 0)
@@ -153,7 +163,9 @@ def growth(placement: Placement) -> tuple[sp.Expr, ...]:
 
 
 def product_of_factors(placement: Placement) -> sp.Expr:
-    """Return the product of the steps' factors divided by (bound / root mean square at large d and V): 1 if complete.
+    """Return the product of the six lost factors, divided by the bound's total loss: 1 if none is missing.
+
+    The total loss is (bound / root mean square of the gradient norm at large d and V).
 
     >>> product_of_factors("post")
     1

@@ -1,4 +1,6 @@
-"""A sharp form of Theorem 1: ‖∂L/∂W^{2,L}‖_F is Θ(√d) for Post-LN and Θ(√(d/L)) for Pre-LN, with constants.
+"""A sharp form of Theorem 1: both bounds on the last W2's gradient norm have the same powers of width and depth.
+
+‖∂L/∂W^{2,L}‖_F is Θ(√d) for Post-LN and Θ(√(d/L)) for Pre-LN, with constants.
 
 As d → ∞ at fixed n, L, V and σ_e,
 
@@ -21,7 +23,9 @@ confidence = sp.Symbol("P", positive=True)
 
 
 def own_gradient() -> sp.Expr:
-    """Return E‖∂L_i/∂x_out,i‖² = σ_e² E‖p − e_y‖² for a label independent of the logits, at large width.
+    """Return the mean squared gradient of the loss at one output token, at large width, in symbols.
+
+    It is E‖∂L_i/∂x_out,i‖² = σ_e² E‖p − e_y‖² for a label independent of the logits.
 
     ‖p − e_y‖² = ‖p‖² − 2 p_y + 1, and E p_y = 1/V.
 
@@ -33,7 +37,9 @@ def own_gradient() -> sp.Expr:
 
 
 def shared_gradient() -> sp.Expr:
-    """Return the largest E⟨∂L_i/∂x_out,i, ∂L_j/∂x_out,j⟩ of two positions: σ_e² (E‖p‖² − 1/V), for identical tokens.
+    """Return the largest mean inner product of the loss gradients at two output tokens, in symbols.
+
+    It is E⟨∂L_i/∂x_out,i, ∂L_j/∂x_out,j⟩ = σ_e² (E‖p‖² − 1/V), which identical tokens attain.
 
     E p_i·p_j ≤ E‖p‖² by Cauchy-Schwarz; the three terms with a label give −1/V together. For ρ_ij ≥ 0 it is at least
     0: given the common part of the logits the two are independent, so E p_i·p_j = Σ_v E[E[p_v | shared]²] ≥ 1/V.
@@ -45,7 +51,7 @@ def shared_gradient() -> sp.Expr:
 
 
 def energy_range(placement: Placement) -> tuple[sp.Expr, sp.Expr]:
-    """Return the smallest and largest mean squared activation before the last LayerNorm (Lemma 2)."""
+    """Return the smallest and largest mean squared activation before the last LayerNorm, by Lemma 2."""
     if placement == "post":
         energy = sp.simplify(post_ln_energies()[1] / d)
         return energy, energy
@@ -54,7 +60,9 @@ def energy_range(placement: Placement) -> tuple[sp.Expr, sp.Expr]:
 
 
 def bracket(placement: Placement) -> tuple[sp.Expr, sp.Expr]:
-    """Return bounds on lim E‖∂L/∂W^{2,L}‖_F²/d that hold for every n, L, V ≥ 2 and σ_e.
+    """Return a lower and an upper bound on the mean squared gradient of the last W2, divided by the width d.
+
+    They bound lim E‖∂L/∂W^{2,L}‖_F²/d for every n, L, V ≥ 2 and σ_e.
 
     >>> bracket("post")[0]
     sigma_e**2*(V - 1)/(3*V*n)

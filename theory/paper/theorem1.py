@@ -1,4 +1,4 @@
-"""Theorem 1 with its constants and its probability, as sympy expressions and as numbers.
+"""Theorem 1 of the paper with all constants and its probability, as sympy expressions and as numbers.
 
 The proof's chain, with α₀ = 1/10 and B ≥ sup‖∂L_i/∂x_out,i‖, replaces in ‖∂L/∂W^{2,L}‖_F
   every entry of a row by the whole row        factor √d,
@@ -35,7 +35,9 @@ OUTPUT_FAILURE = 1e-3
 
 
 def entry_threshold() -> sp.Expr:
-    """Return 2 ln(100 d), which no squared entry of ReLU(x W1) exceeds on the event E1.
+    """Return the bound on a squared hidden unit that Theorem 1's proof uses, at a network's width.
+
+    It is 2 ln(100 d), which no squared entry of ReLU(x W1) exceeds on the event E1.
 
     >>> entry_threshold()
     2*log(100*d)
@@ -44,7 +46,9 @@ def entry_threshold() -> sp.Expr:
 
 
 def entry_failure() -> sp.Expr:
-    """Return the union bound over d entries on P[E1 fails] for one position, from P[N(0, 1) > u] ≤ exp(−u²/2)/2.
+    """Return an upper bound on the probability that some hidden unit exceeds its bound in Theorem 1's proof.
+
+    It is the union bound over d entries on P[E1 fails] for one position, from P[N(0, 1) > u] ≤ exp(−u²/2)/2.
 
     >>> entry_failure()  # the proof allows 0.01
     1/200
@@ -53,7 +57,9 @@ def entry_failure() -> sp.Expr:
 
 
 def entry_failure_value(width: int, entries: int | None = None) -> float:
-    """Return the exact P[E1 fails] = 1 − Φ(√(2 ln 100 d))^entries for independent N(0, 1) pre-activations.
+    """Return the exact probability that some hidden unit exceeds its bound in Theorem 1's proof.
+
+    It is P[E1 fails] = 1 − Φ(√(2 ln 100 d))^entries for independent N(0, 1) pre-activations.
 
     Args:
         width: d.
@@ -68,13 +74,18 @@ def entry_failure_value(width: int, entries: int | None = None) -> float:
 
 @cache
 def low_energy(placement: Placement) -> sp.Expr:
-    """Return Lemma 2's lower bound on E‖x‖² before the last LayerNorm: 3d/2 (Post-LN), (1 + L/2) d (Pre-LN)."""
+    """Return Lemma 2's lower bound on the mean squared length of a token before the last LayerNorm.
+
+    It bounds E‖x‖² by 3d/2 for Post-LN and by (1 + L/2) d for Pre-LN.
+    """
     return post_ln_energies()[1] if placement == "post" else pre_ln_band()[0].subs(layer, L)
 
 
 @cache
 def bound(placement: Placement) -> sp.Expr:
-    """Return the bound on ‖∂L/∂W^{2,L}‖_F in symbols, assembled from the four replacements of the proof.
+    """Return Theorem 1's bound on the gradient norm of the last W2 in symbols.
+
+    It is assembled from the four replacements of the proof.
 
     >>> bound("pre")
     2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)
@@ -85,7 +96,9 @@ def bound(placement: Placement) -> sp.Expr:
 
 
 def low_tail() -> sp.Expr:
-    """Return the proof's bound on P[Y ≤ α₀ EY], from Lemma 5 at B = (1 + ε) EY and a = α₀ EY.
+    """Return the proof's bound on the probability that a squared length is far below its mean.
+
+    It bounds P[Y ≤ α₀ EY], from Lemma 5 at B = (1 + ε) EY and a = α₀ EY.
 
     >>> low_tail()
     epsilon/(epsilon + 9/10)
@@ -97,7 +110,9 @@ def low_tail() -> sp.Expr:
 
 @cache
 def probability() -> sp.Expr:
-    """Return the stated probability 0.99 − δ − ε/(0.9 + ε), from E1, Y ≤ (1 + ε) EY, and `low_tail`.
+    """Return the probability that Theorem 1 states for its bound, in symbols.
+
+    It is 0.99 − δ − ε/(0.9 + ε), assembled from E1, Y ≤ (1 + ε) EY, and `low_tail`.
 
     The proof has Y ≤ B only with probability 1 − δ, although Lemma 5 requires it always: see `theory.paper.low_tail`.
 
@@ -108,7 +123,9 @@ def probability() -> sp.Expr:
 
 
 def probability_value(epsilon_value: float, delta_value: float) -> float:
-    """Return the stated probability at one (ε, δ); at most 0.99, and below 0 where the theorem states nothing.
+    """Return the probability that Theorem 1 states for its bound, as a number of at most 0.99.
+
+    Its arguments are ε and δ. Below 0 the theorem states nothing.
 
     Args:
         epsilon_value: ε.
@@ -128,7 +145,9 @@ def probability_value(epsilon_value: float, delta_value: float) -> float:
 
 
 def allowed_failure(stack: Stack) -> float:
-    """Return the share of networks that Theorem 1 lets exceed its bound: 0.01 + δ(ε) + ε/(0.9 + ε) at the best ε.
+    """Return the share of random networks that Theorem 1 allows to exceed its bound.
+
+    It is 0.01 + δ(ε) + ε/(0.9 + ε) at the best ε.
 
     δ(ε) is that of one token before the last LayerNorm: by its exact law for Post-LN, by a gamma law with the right
     mean and variance for Pre-LN. The theorem treats n positions like one.
@@ -164,7 +183,9 @@ def _numeric_probability() -> Callable[..., Any]:
 
 
 def loss_gradient_bound() -> sp.Expr:
-    """Return B for an unknown output matrix, √2 σ_e (1 + √(V/d) + t).
+    """Return a bound on the loss gradient at an output token, for an unknown output matrix.
+
+    It is B = √2 σ_e (1 + √(V/d) + t).
 
     It is below √2‖W_emb‖₂ with probability at most exp(−d t²/2). Softmax cross-entropy has ‖p − e_y‖ ≤ √2, and σ_max
     of a Gaussian matrix concentrates. Source: Vershynin (2018), High-Dimensional Probability, Theorem 7.3.1 and
@@ -175,7 +196,7 @@ def loss_gradient_bound() -> sp.Expr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Theorem 1's bound on the gradient norm of the last W2, as numbers.
+    """The bound of Theorem 1 on the gradient norm of the last W2, as numbers.
 
     Attributes:
         value: the bound on ‖∂L/∂W^{2,L}‖_F; an array if `head_norm` was one.
@@ -191,7 +212,9 @@ class Bound:
 
 
 def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = None) -> Bound:
-    """Return Theorem 1's bound on ‖∂L/∂W^{2,L}‖_F, the gradient of the last feed-forward matrix, with all constants.
+    """Return Theorem 1's bound on the gradient norm of the last feed-forward matrix, with all constants.
+
+    The norm is ‖∂L/∂W^{2,L}‖_F.
 
     Args:
         stack: the network, in the paper's setting: its placement, sizes and output_scale are free.

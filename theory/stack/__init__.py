@@ -1,4 +1,4 @@
-"""The description of a network: fields, placements, initializations, weights and names of quantities; no formulas."""
+"""The description of a network: its fields, LayerNorm placements, initializations, weights and quantities."""
 
 from theory.stack.activations import Activation
 from theory.stack.groups import Attention, Experts, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def check_stack(value: object) -> None:
-    """Raise an error if an argument is not a `Stack`, for example a bare width.
+    """Raise an error if an argument is not a network description (a `Stack`), for example a bare width.
 
     Args:
         value: the argument to check.

@@ -19,7 +19,7 @@ Moment = Callable[[float, float, float], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredActivation:
-    """A user-registered activation φ, with everything that prediction and sampling need.
+    """An activation function φ that a user registers, with its derivative and, if known, its Gaussian moments.
 
     Attributes:
         function: φ, applied to each entry of a float64 array of any shape.

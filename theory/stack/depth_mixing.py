@@ -1,4 +1,4 @@
-"""Depth-mixing matrices: the weights with which each sub-layer reads the outputs of all earlier ones.
+"""Depth-mixing matrices: fixed weights with which each sub-layer of a network reads all earlier outputs.
 
 The S sub-layers of a stack have the outputs y_0, the embedding, and y_k = τ N_out(f_k(κ N_in(x_k))), k = 1..S. Without
 a norm of the residual stream, all residual schemes with fixed weights are one lower-triangular matrix M:
@@ -61,7 +61,10 @@ SCHEMES: dict[str, Callable[[int], Matrix]] = {
 
 
 def mixing(about: str) -> Any:
-    """A field with the name of a scheme or the rows of a matrix, kept as text so that tables and files can hold it."""
+    """Make a network field that accepts the name of a residual scheme or the rows of a depth-mixing matrix.
+
+    The value is kept as text so that tables and files can hold it.
+    """
 
     def check(name: str, value: object) -> str:
         if isinstance(value, str) and value in (NONE, *SCHEMES):
@@ -93,20 +96,23 @@ def _rows(stack: Any) -> int:
 
 
 def has_rows(stack: Any) -> bool:
-    """Return whether the matrix was given, so that it fits one depth only."""
+    """Return whether a depth-mixing matrix was given by its rows instead of a name, so that it fits only one depth."""
     return str(stack.depth_mixing) not in (NONE, *SCHEMES)
 
 
 def mixing_matrix(stack: Any) -> Matrix | None:
-    """Return M of a `Stack`, (S + 1, S + 1), or None where the placement adds branches to one residual stream."""
+    """Return a network's depth-mixing matrix, or None if its branches are added to one residual stream.
+
+    The matrix is M, (S + 1, S + 1), for S sub-layers.
+    """
     return None if stack.depth_mixing == NONE else _matrix(stack.depth_mixing, _rows(stack))
 
 
 def check_mixing(stack: Any) -> None:
-    """Refuse a `Stack` whose residual stream has no depth-mixing rule.
+    """Raise an error if a network combines a depth-mixing matrix with a field that has no rule for it.
 
     Raises:
-        ValueError: it has none; the error states the requirement.
+        ValueError: it does so; the error states the requirement.
     """
     if (matrix := mixing_matrix(stack)) is None:
         return

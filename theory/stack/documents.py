@@ -1,4 +1,4 @@
-"""Readers for JSON and TOML files from users; every fault in a file becomes a `ValueError` with a one-line message."""
+"""Read JSON and TOML files from users, and report every fault in a file as a one-line `ValueError`."""
 
 import json
 import math
@@ -15,7 +15,7 @@ _MOST_BYTES = 2**29
 
 
 def parsed(content: bytes | str, kind: Kind, *, finite: bool = True) -> Any:
-    """Parse a text as JSON or TOML.
+    """Parse a text as JSON or TOML, and reject repeated keys and, on request, numbers that are not finite.
 
     Args:
         content: the text.
@@ -67,7 +67,7 @@ def _finite(word: str) -> float:
 
 
 def read_document(path: str | Path, name: str, kind: Kind, *, finite: bool = True) -> Any:
-    """Read a JSON or TOML file.
+    """Read a JSON or TOML file and return its content.
 
     Args:
         path: path of the file.
@@ -104,7 +104,7 @@ def content_of(path: str | Path, name: str, what: str = "a readable file", *, mo
 
 
 def pieces_of(path: str | Path, name: str, size: int, what: str = "a readable file") -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces of a given size.
+    """Read a file and yield its bytes in pieces of a given size.
 
     Args:
         path: path of the file; a device that never ends, such as /dev/zero, is refused.

@@ -1,4 +1,7 @@
-"""Dataclass fields of a `theory.Stack`, which check and convert their values, and the base class of field groups."""
+"""The kinds of fields of a network description, which check and convert their values.
+
+The base class of field groups is here too.
+"""
 
 import json
 import math
@@ -15,7 +18,7 @@ from theory.stack.registry import Table, nearest
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Group:
-    """A frozen group of network fields, each of which is checked when the group is created."""
+    """A group of fields that describe a network; every value is checked when the group is created."""
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Reject unknown field names, and suggest the nearest known one.
@@ -42,14 +45,17 @@ class Group:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
 
     def non_default(self) -> dict[str, str | int | float | None]:
-        """Return the fields that differ from their defaults, by name in field order; equal groups give equal dicts."""
+        """Return a dictionary of the fields that differ from their defaults, by name in the order of the fields.
+
+        Equal groups give equal dictionaries.
+        """
         return {
             f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
         }
 
 
 def choice(default: str, allowed: Sequence[str], about: str) -> Any:
-    """Make a text field that must be one of a fixed list of values.
+    """Make a network field whose value must be one of a fixed list of texts.
 
     Args:
         default: default value.
@@ -68,7 +74,7 @@ def choice(default: str, allowed: Sequence[str], about: str) -> Any:
 
 
 def named(default: str, table: Table[Any], about: str) -> Any:
-    """Make a text field that must be a name in a table to which users may add names.
+    """Make a network field whose value must be a name in a table, to which users may add names.
 
     Args:
         default: default value.
@@ -93,7 +99,7 @@ LARGEST_INTEGER = 2**53
 
 
 def integer(default: int, least: int, about: str, *, most: int = LARGEST_INTEGER) -> Any:
-    """Make an integer field with values from `least` to `most`.
+    """Make a network field for an integer between a smallest and a largest value.
 
     Args:
         default: default value.
@@ -117,7 +123,7 @@ def integer(default: int, least: int, about: str, *, most: int = LARGEST_INTEGER
 
 
 def real(default: float, about: str, *, allowed: str, low: float = -LARGEST, high: float = LARGEST) -> Any:
-    """Make a field for a finite number from `low` to `high`.
+    """Make a network field for a finite number between a lowest and a highest value.
 
     Args:
         default: default value.
@@ -143,7 +149,7 @@ def real(default: float, about: str, *, allowed: str, low: float = -LARGEST, hig
 
 
 def own_unless_given(about: str, *, allowed: str, low: float, high: float = LARGEST) -> Any:
-    """Make a field for a number from `low` to `high`, or None to keep the value of the placement or the initialization.
+    """Make a network field for a number, or None to keep the value of the placement or the initialization.
 
     Args:
         about: help text of the field.
@@ -165,7 +171,7 @@ def own_unless_given(about: str, *, allowed: str, low: float, high: float = LARG
 
 
 def matrix(about: str) -> Any:
-    """Make a field for a covariance matrix, stored as the JSON text of its rows; "" for none.
+    """Make a network field for a covariance matrix, stored as the JSON text of its rows; "" for none.
 
     Text is kept so that tables and files can hold the value. The matrix must be symmetric and positive semidefinite
     with a positive diagonal.
@@ -193,7 +199,9 @@ def matrix(about: str) -> Any:
 
 
 def zeros_and_ones(about: str) -> Any:
-    """Make a field for a square matrix of 0 and 1 with a 1 in every row, stored as JSON text; "" for none.
+    """Make a network field for a square matrix of 0 and 1 with a 1 in every row, such as an attention mask.
+
+    The matrix is stored as JSON text; "" for none.
 
     Args:
         about: help text of the field.

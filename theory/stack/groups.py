@@ -1,4 +1,4 @@
-"""The fields of a `Stack`, in groups by the part of the network that they describe.
+"""The fields of a network description, in groups by the part of the network: attention, MLP, inputs, loss.
 
 A Stack inherits the fields of all groups, so that flags, files and configuration keys are flat. A group can be
 created and kept separately, and combined with others: `Stack.of(Attention(heads=8), ...)`. A group checks its own
@@ -53,7 +53,7 @@ _OF_MATRICES: Any = _POSITIVE | {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sizes(Group):
-    """The fields that the paper varies: placement of LayerNorm, sizes, and standard deviation of the output matrix."""
+    """The fields that the paper varies: LayerNorm placement, network sizes, and the output matrix's scale."""
 
     placement: Placement | str = named(
         "post", COMPOSITIONS, "position of LayerNorm: after each residual sum (post), before each branch (pre), ..."
@@ -68,7 +68,7 @@ class Sizes(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FeedForward(Group):
-    """The fields of the feed-forward branch (MLP)."""
+    """The fields of the feed-forward branch (MLP) in every layer."""
 
     ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", **_POSITIVE)
     activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward hidden units")
@@ -176,7 +176,7 @@ class Matrices(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Residual(Group):
-    """The fields of the residual stream: branches, norms, and the scales with which branches are added."""
+    """The fields of the residual stream: its branches, its norms, and the scales that multiply the branches."""
 
     branches: Branches = choice("both", get_args(Branches), "branches of every layer: both kinds or one kind")
     layout: Layout = choice(
@@ -236,7 +236,7 @@ class Residual(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attention(Group):
-    """The fields of attention: heads, queries and keys, logits, positions by rotation, and mask."""
+    """The fields of attention: heads, queries and keys, logits, rotary positions, and mask."""
 
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
     attention_factor: float = real(1.0, "factor on tau of attention branches, also cross-attention", **_POSITIVE)
@@ -289,7 +289,11 @@ class Attention(Group):
 
     @property
     def given_mask(self) -> NDArray[np.int64]:
-        """The rows of a given mask, (n, n): 1 where the row's token attends to the column's; shape (0,) without one."""
+        """The attention mask that the user gave, as a square matrix; an empty array without one.
+
+        An entry of the (n, n) matrix is 1 where the row's token attends to the column's token. Without one the shape is
+        (0,).
+        """
         return np.array(json.loads(self.mask_rows or "[]"), dtype=np.int64)
 
     def _check(self) -> None:
@@ -352,13 +356,16 @@ class Inputs(Group):
 
     @property
     def gram(self) -> NDArray[np.float64] | None:
-        """The given covariance of a sequence's Gaussian inputs, (n, n); None if `input_gram` is empty."""
+        """The covariance matrix between the tokens of a sequence that the user gave; None if none was given.
+
+        The shape is (n, n).
+        """
         return np.array(json.loads(self.input_gram)) if self.input_gram else None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Loss(Group):
-    """The fields of the loss: labels, counted positions, and the layer before the output matrix."""
+    """The fields of the loss: labels, positions that count, and the layer before the output matrix."""
 
     labels: Labels = choice("uniform", get_args(Labels), "distribution of the independent labels; zipf: p_k ~ 1/k")
     label_groups: int = integer(0, 0, "groups of adjacent positions that share a label; 0 for one label per position")

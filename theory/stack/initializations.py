@@ -1,4 +1,4 @@
-"""Weight initializations: the variance and the distribution of the entries of a layer's matrices."""
+"""Weight initializations: the variance and the distribution of the entries of each layer's weight matrices."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Initialization:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """The distribution of a matrix's entries, apart from their variance.
+    """The distribution of a weight matrix's entries, apart from their variance: uniform, normal or truncated normal.
 
     Attributes:
         uniform: whether entries are uniform instead of normal.
@@ -37,7 +37,7 @@ class Law:
 
     @property
     def variance(self) -> float:
-        """The variance of standard normal entries after they are cut; 1 without a cut.
+        """The variance of standard normal entries after truncation; 1 if they are not truncated.
 
         >>> round(Law(cut=2.0).variance ** 0.5, 4)
         0.8796

@@ -1,4 +1,4 @@
-"""Placements of LayerNorm: where a residual stack normalizes and how it scales, one composition per placement.
+"""Placements of LayerNorm: where a Transformer normalizes its residual stream, and how it scales its branches.
 
 A sub-layer with branch f takes the stream x to
 
@@ -21,7 +21,7 @@ def _one(_: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A placement of LayerNorm: the rule by which residual, branch and norm form a sub-layer.
+    """A placement of LayerNorm: the rule that combines residual stream, branch and norm into a sub-layer.
 
     Attributes:
         title: the name in text and figures.
@@ -115,5 +115,5 @@ TITLES = _Titles()
 
 
 def title(name: object) -> str:
-    """Return the title of a placement for text and figures, or the name itself if it is not a placement."""
+    """Return the title of a LayerNorm placement for text and figures; an unknown placement's own name."""
     return TITLES[str(name)] if str(name) in COMPOSITIONS else str(name)

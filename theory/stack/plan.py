@@ -1,4 +1,4 @@
-"""The plan of a network: its sub-layers in the order of the forward pass, which theory and sampler both read."""
+"""The plan of a network: its sub-layers in the order of the forward pass, for theory and sampling."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,7 +21,9 @@ _ENERGIES: dict[Kind, str] = {"attention": "attention_energy", "cross": "cross_e
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One sub-layer, z = α x + Σ τ N(f(κ N(x))), with one branch f or several in parallel.
+    """One sub-layer: the scaled residual stream plus the scaled outputs of one or several parallel branches.
+
+    It is z = α x + Σ τ N(f(κ N(x))), with a sum over the branches f.
 
     Attributes:
         layer: number of the layer, l = 1..L.
@@ -47,31 +49,30 @@ class Step:
 
     @property
     def alone(self) -> tuple["Step", ...]:
-        """One step for each branch, with only this branch."""
+        """A tuple of sub-layers with one branch each, made from a sub-layer with parallel branches."""
         both = zip(self.kinds, self.branches, strict=True)
         return tuple(replace(self, kinds=(kind,), branches=(tau,)) for kind, tau in both)
 
     @property
     def branch(self) -> float:
-        """The scale τ of the only branch."""
+        """The factor that multiplies the output of a sub-layer's only branch."""
         (tau,) = self.branches
         return tau
 
 
 def kinds(stack: Stack) -> tuple[Kind, ...]:
-    """Return the kinds of the branches of a layer, in the order of the forward pass."""
+    """Return the kinds of branches in a layer, such as attention and MLP, in the order of the forward pass."""
     if stack.branches != "both":
         return ("attention",) if stack.branches == "attention" else ("units",)
     return ("attention", "cross", "units") if stack.source_tokens else ("attention", "units")
 
 
 def _factor(stack: Stack, kind: Kind) -> float:
-    """Return the factor on τ for branches of one kind."""
     return stack.feed_forward_factor if kind == "units" else stack.attention_factor
 
 
 def plan(stack: Stack) -> tuple[Step, ...]:
-    """Return all sub-layers of a stack from the input to the output; its encoder has its own plan.
+    """Return all sub-layers of a network from the input to the output; an encoder has its own plan.
 
     >>> [(step.layer, *step.kinds) for step in plan(Stack(depth=2))]
     [(1, 'attention'), (1, 'units'), (2, 'attention'), (2, 'units')]

@@ -1,4 +1,4 @@
-"""The names and definitions of all quantities that are predicted, sampled, tabulated, checked and drawn in figures."""
+"""The names and definitions of all quantities that are predicted, sampled, listed in tables and drawn in figures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from theory.stack.registry import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """The definition of a named scalar of one random network.
+    """The definition of a named number of one random network, such as a gradient norm in every layer.
 
     Attributes:
         name: the key in predictions, samples and tables.
@@ -29,7 +29,7 @@ class Quantity:
 
     @property
     def of_encoder(self) -> bool:
-        """Return whether the quantity belongs to the layers of the encoder."""
+        """Return whether a quantity belongs to the layers of the encoder."""
         return self.per_layer and self.name.startswith(_ENCODER)
 
 

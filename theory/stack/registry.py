@@ -1,4 +1,4 @@
-"""Tables of named choices that users extend, by a call or by an entry point of an installed package.
+"""Tables of named choices, to which users and installed packages can add entries.
 
 Entry points of the group `gradbounds` name a module, or a function without arguments, that makes the registering
 calls. They are loaded once in a process, when a name that is in no table is looked up.
@@ -31,7 +31,9 @@ Entry = TypeVar("Entry")
 
 
 def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
-    """Return a question with the known name nearest to an unknown one, such as " Did you mean width?"; "" if none.
+    """Return a question with the known name most similar to an unknown one, such as " Did you mean width?".
+
+    The question is "" if no name is similar.
 
     For gated MLPs with a name of their own, such as SwiGLU, the text lists the fields that describe them.
 
@@ -54,7 +56,7 @@ def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
 
 
 class Table(dict[str, Entry]):
-    """A dictionary of the built-in and registered entries for one named field, such as `Stack.activation`.
+    """A dictionary of the built-in and registered values of one network field, such as the activation.
 
     Attributes:
         field: the field of `Stack`, or another noun for the names; error messages use it.
@@ -82,13 +84,13 @@ class Table(dict[str, Entry]):
         return self[name]
 
     def knows(self, name: str) -> bool:
-        """Return whether the table has an entry of this name, after loading entry points if necessary."""
+        """Return whether a table has an entry of a given name, after loading entry points if necessary."""
         if name not in self:
             load_entry_points()
         return name in self
 
     def register(self, name: str, entry: Entry, version: str = "1") -> None:
-        """Add an entry under a name; repeating the same registration has no effect.
+        """Add an entry under a name to the table; repeating the same registration has no effect.
 
         Args:
             name: name of the entry.
@@ -135,7 +137,10 @@ _POINTS = _EntryPoints()
 
 
 def load_entry_points() -> None:
-    """Load the entry points of installed packages once; errors of entry points are collected for `failures`."""
+    """Load the entry points of installed packages once, and collect the error messages of those that fail.
+
+    `failures` returns the messages.
+    """
     with _POINTS.lock:
         if _POINTS.loaded:
             return
@@ -157,7 +162,10 @@ def load_entry_points() -> None:
 
 
 def failures() -> str:
-    """Return the error messages of entry points that failed to load, to append to the error about a missing name."""
+    """Return the error messages of installed packages' entry points that failed to load.
+
+    The error about a missing name ends with them.
+    """
     return "".join(f" {failure}." for failure in _POINTS.failures)
 
 

@@ -44,7 +44,7 @@ SIZES = tuple(f.name for f in fields(Sizes))
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, Sizes):
-    """A random Transformer stack at initialization: everything about the network, nothing about sampling.
+    """A random Transformer at initialization: all fields of the network, and nothing about how it is sampled.
 
     The defaults are the simplified setting of the paper: one head, W^Q = W^K = 0 (uniform attention),
     W^V, W^1, W^2 of shape (d, d) with N(0, 1/d) entries, ReLU, no biases, inputs N(0, I_d), and an output
@@ -66,7 +66,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @classmethod
     def of(cls, *groups: Group, **others: Any) -> Self:
-        """Create a stack from whole groups of fields and single fields.
+        """Create a network description from groups of fields, such as `Attention`, and single fields.
 
         Args:
             groups: groups of fields, at most one of each kind.
@@ -87,7 +87,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         return cls(**given, **others)
 
     def part(self, group: type[_G]) -> _G:
-        """Return the fields of one group, as an instance of the group.
+        """Return the fields of one group, such as `Attention`, as an instance of the group.
 
         Args:
             group: class of the group, such as `Attention`.
@@ -98,7 +98,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
         return group(**{f.name: getattr(self, f.name) for f in fields(group)})
 
     def of_layer(self, layer: int) -> "Stack":
-        """Return a stack in which every layer has the scales, placement and MLP of one layer of this stack.
+        """Return a network in which every layer has the scales, LayerNorm placement and MLP of one given layer.
 
         Args:
             layer: number of the layer, from 1 to L.
@@ -230,7 +230,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def composition(self) -> Composition:
-        """The placement's rule for residual sum, branch and norm, with the stack's own scales and norms in effect."""
+        """The rule that combines residual stream, branch and norm, with the scales and norms of this network."""
         composition = COMPOSITIONS[self.placement]
         if self.normalization == "none":
             composition = replace(composition, input_norm=False, output_norm=False, stream_norm=False, final_norm=False)
@@ -251,52 +251,58 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def is_idle(self) -> bool:
-        """Return whether branches add nothing to the residual stream (τ = 0); their matrices then have no gradient."""
+        """Return whether all branches are multiplied by 0, so that nothing is added to the residual stream.
+
+        The factor is τ = 0; the matrices of the branches then have no gradient.
+        """
         return self.composition.branch(self.depth) == 0.0
 
     @property
     def has_scalars(self) -> bool:
-        """Return whether every layer multiplies its branches by a learned scalar that begins at 0, as in ReZero."""
+        """Return whether every layer multiplies its branches by a learned scalar that is initially 0, as in ReZero."""
         return self.placement == "rezero" and self.branch_scale is None and not self.lower_layers
 
     @property
     def normalized_output(self) -> bool:
-        """Return whether every token that the output matrix multiplies was normalized to the same length."""
+        """Return whether a norm gives every token before the output matrix the same length."""
         return self.composition.normalized_output and self.normalization != "tanh"
 
     @property
     def lower_layers(self) -> int:
-        """The number of layers, from the input, that have `lower_placement`."""
+        """The number of layers near the input that have a different LayerNorm placement from the upper layers.
+
+        The field `lower_placement` names the lower placement.
+        """
         return round(self.lower_share * self.depth)
 
     @property
     def ffn_width(self) -> int:
-        """The number of hidden units of the MLP, r d."""
+        """The number of hidden units of the MLP in each layer."""
         return round(self.ffn_ratio * self.width)
 
     @property
     def shared_width(self) -> int:
-        """The number of hidden units of the shared expert; 0 without one."""
+        """The number of hidden units of the expert that all tokens share; 0 without a shared expert."""
         return round(self.shared_ratio * self.width)
 
     @property
     def key_heads(self) -> int:
-        """The number of heads of keys and values, at most the number of query heads."""
+        """The number of attention heads with their own keys and values, at most the number of query heads."""
         return self.kv_heads or self.heads
 
     @property
     def key_width(self) -> int:
-        """The width d_k of a head's queries, keys and values."""
+        """The width d_k of one attention head's queries, keys and values."""
         return self.head_width or self.width // self.heads
 
     @property
     def rotary_width(self) -> int:
-        """The number of a head's coordinates that rotary position embeddings rotate, an even number."""
+        """The number of coordinates in each head that rotary position embeddings rotate, an even number."""
         return int(self.rotary * self.key_width) // 2 * 2
 
     @property
     def encoder(self) -> "Stack | None":
-        """The encoder that the stack attends to, built like the stack but without a mask; None without encoder."""
+        """The encoder that a decoder attends to, with the decoder's fields but no mask; None without an encoder."""
         if not self.source_tokens:
             return None
         changes = {
@@ -314,51 +320,63 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def parts(self) -> "tuple[Stack, ...]":
-        """The stack, followed by its encoder if it has one."""
+        """A tuple of the network itself, followed by its encoder if it has one."""
         return (self,) if self.encoder is None else (self, self.encoder)
 
     @property
     def most_layers(self) -> int:
-        """The number of layers of the stack or of its encoder, the larger of the two."""
+        """The number of layers of the network or of its encoder, whichever is larger."""
         return max(self.depth, self.encoder_depth)
 
     @property
     def rows(self) -> int:
-        """The number of tokens in all sequences together: rows of the input matrix."""
+        """The number of tokens in all sequences together, which is the number of rows of the input matrix."""
         return self.sequences * self.tokens
 
     @property
     def counted(self) -> slice:
-        """The slice of rows that can count in the loss: all rows, or the last row of every sequence."""
+        """The slice of token rows that can count in the loss: all rows, or the last row of every sequence."""
         return slice(self.tokens - 1, None, self.tokens) if self.loss_on == "last" else slice(None)
 
     @property
     def input_covariance(self) -> NDArray[np.float64]:
-        """The covariance matrix of one sequence's Gaussian inputs, (n, n), without `embedding_scale` and positions."""
+        """The covariance matrix between the Gaussian input tokens of one sequence.
+
+        Its shape is (n, n). The factor `embedding_scale` and positions are not included.
+        """
         if (gram := self.gram) is not None:
             return gram
         return np.eye(self.tokens) * (1.0 - self.input_correlation) + self.input_correlation
 
     @property
     def input_energies(self) -> NDArray[np.float64]:
-        """The diagonal of `input_covariance`, (n,), computed without the matrix, which is too large for many tokens."""
+        """The variances of the Gaussian input tokens of one sequence.
+
+        They are the diagonal of `input_covariance`, computed without the matrix, which is too large for many tokens.
+        """
         if (gram := self.gram) is not None:
             return gram.diagonal()
         return np.full(self.tokens, (1.0 - self.input_correlation) + self.input_correlation)
 
     @property
     def relaxed(self) -> dict[str, str | int | float | None]:
-        """The fields outside the paper's simplified setting, by name; the paper's statements need this to be empty."""
+        """The fields with values outside the paper's simplified network, by name.
+
+        The paper's statements require that there are none.
+        """
         return {name: value for name, value in self.non_default().items() if name not in SIZES}
 
     @property
     def in_paper(self) -> bool:
-        """Return whether the paper's statements are about this network."""
+        """Return whether a network is one that the paper's statements are about."""
         return self.placement in PAPER and not self.relaxed
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of the registered activation, placements and initialization, by field; built-ins have none."""
+        """The versions of registered activations, placements and initializations that the network uses, by field.
+
+        Built-in entries have no version.
+        """
         named = {name: getattr(self, name) for name in NAMED}
         return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
 
@@ -368,7 +386,6 @@ OWN = tuple(f.name for f in fields(Stack) if f.default is None)
 
 
 def _constant(value: float, _: int) -> float:
-    """Return the same scale for every depth."""
     return value
 
 

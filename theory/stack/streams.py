@@ -1,4 +1,4 @@
-"""Checks for residual streams and branches that are 0 at initialization, so that a norm would divide by zero."""
+"""Reject networks in which a norm would divide by zero, because its input is 0 at initialization."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import numpy as np
 
 
 def check_streams(stack: Any) -> None:
-    """Raise an error for a `Stack` with a normalized branch that is 0, or with tokens that become 0.
+    """Raise an error for a network with a norm whose input is 0 at initialization.
+
+    The input is a branch's output or a token.
 
     Args:
         stack: the `Stack`.
@@ -54,7 +56,7 @@ def _check_without_residual(stack: Any) -> None:
 
 
 def first_attention_is_zero(stack: Any) -> bool:
-    """Return whether the first attention branch is the mean of the tokens, and this mean is 0."""
+    """Return whether the first attention branch outputs 0, because it averages tokens whose mean is 0."""
     if stack.query_key_scale or stack.mask != "none" or stack.positions != "none":
         return False
     if (gram := stack.gram) is None:  # of a million tokens the covariance is no array to be had

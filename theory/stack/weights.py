@@ -11,7 +11,10 @@ from theory.stack.stack import BY_LAYER, Stack
 
 @lru_cache(maxsize=256)  # of deep stacks the recursion asks in every layer
 def weight_shapes(stack: Stack) -> Mapping[str, tuple[int, int]]:
-    """Return the shape (d_in, d_out) of every matrix of a layer by role, in the order of the forward pass."""
+    """Return the shape (d_in, d_out) of every weight matrix of a layer, by the matrix's role such as "W1".
+
+    The order is that of the forward pass.
+    """
     d, hidden, inner = stack.width, stack.ffn_width, stack.heads * stack.key_width
     shared = stack.key_heads * stack.key_width
     # By the letter behind W, or behind X in attention to a source, whose matrices are like the first attention's.
@@ -33,12 +36,12 @@ def weight_shapes(stack: Stack) -> Mapping[str, tuple[int, int]]:
 
 
 def copies(stack: Stack, role: str) -> int:
-    """Return the number of matrices that a layer has of one role: one, or one for each expert."""
+    """Return the number of matrices with a given role in a layer: one, or one for each expert."""
     return max(1, stack.experts) if role in ("WG", "W1", "W2") else 1
 
 
 def rows_met(stack: Stack) -> dict[str, int]:
-    """Return the number of different rows that every matrix of a layer multiplies, by role.
+    """Return the number of different input rows that each weight matrix of a layer multiplies, by role.
 
     It is the number of tokens, except for values and W^O if all tokens of a sequence attend to the same mean: then it
     is the number of sequences.
@@ -52,18 +55,24 @@ def rows_met(stack: Stack) -> dict[str, int]:
 
 
 def inner_ratio(stack: Stack) -> float:
-    """Return the width of all heads' values together divided by d: 1 unless `head_width` is set."""
+    """Return the total width of all attention heads' values, divided by the network's width d.
+
+    It is 1 unless `head_width` is set.
+    """
     return stack.heads * stack.key_width / stack.width if stack.head_width else 1.0
 
 
 def transform_gain(stack: Stack) -> float:
-    """Return d times the variance of an entry of W^H, the (d, d) matrix before the output matrix."""
+    """Return the factor by which the output transform's matrix multiplies the mean squared activation.
+
+    It is d times the variance of an entry of W^H.
+    """
     d = stack.width
     return _energy_gain(stack, "WH", d, d) * stack.transform_gain**2
 
 
 def law(stack: Stack) -> Law:
-    """Return the distribution of the entries of all matrices except the output matrix."""
+    """Return the distribution of the entries of all weight matrices except the output matrix."""
     return Law(INITIALIZATIONS[stack.initialization].uniform, stack.truncation)
 
 
@@ -85,7 +94,9 @@ _GAINS = {
 
 
 def gain(stack: Stack, role: str) -> float:
-    """Return d_in times the variance of a matrix entry: the factor on the mean squared activation.
+    """Return the factor by which a weight matrix multiplies the mean squared activation, at initialization.
+
+    It is d_in times the variance of an entry.
 
     The square of the placement's β is included, except for queries, keys and routers. For queries and keys the result
     is s² times the square of their own factor.

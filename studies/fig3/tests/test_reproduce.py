@@ -49,9 +49,9 @@ def test_what_the_paper_saw_holds():
         "Post-LN, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state": "holds",
         "Post-LN, last ‖dL/dW2‖": "holds",
         "Post-LN, exponent of the last ‖dL/dW2‖ in L": "holds",
-        "Post-LN, growth of ‖dL/dW2‖ a layer, decoder": "holds",
-        "Post-LN, growth of ‖dL/dW2‖ a layer, encoder": "holds",
-        "Post-LN, growth of ‖dL/dW2‖ a layer, decoder: without cross-attention": "fails",
+        "Post-LN, ln of the growth of ‖dL/dW2‖ a layer, decoder": "holds",
+        "Post-LN, ln of the growth of ‖dL/dW2‖ a layer, encoder": "holds",
+        "Post-LN, ln of the growth of ‖dL/dW2‖ a layer, decoder: without cross-attention": "fails",
     }
     found = words(models("pre", growths={"nothing": -0.05}, last=0.5, exponent=-0.5, theory=-0.05))
     assert set(found.values()) == {"holds"}
@@ -65,7 +65,7 @@ def test_expected_gradients_and_all_states_are_judged_where_they_were_measured()
     first = frame[frame["statistic"] == "excess 0.1"].assign(part="encoder", layer=1, value=lambda t: t["value"] + 0.1)
     found = words(pd.concat([frame, flat, flat.assign(matrix="W1"), first]))
     for matrix in ("W1", "W2"):
-        assert found[f"Post-LN, growth of ‖E dL/d{matrix}‖ a layer, decoder"] == "fails"
+        assert found[f"Post-LN, ln of the growth of ‖E dL/d{matrix}‖ a layer, decoder"] == "fails"
     assert found["Post-LN, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state"] == "holds"
     assert found["Post-LN, P[‖x‖² > 1.1 E‖x‖²] of all hidden states"] == "fails"
 
@@ -89,7 +89,7 @@ def test_theory_that_is_off_is_seen():
     assert "differs" not in {v.agreement for v in right}
     wrong = section_3_4(models("post", growths={"nothing": 0.35}, last=1.6, theory=0.1), "a text")
     assert {v.part for v in wrong if v.agreement == "differs"} == {
-        "Post-LN, growth of ‖dL/dW2‖ a layer, decoder", "Post-LN, growth of ‖dL/dW2‖ a layer, encoder",
+        "Post-LN, ln of the growth of ‖dL/dW2‖ a layer, decoder", "Post-LN, growth of ‖dL/dW2‖ a layer, encoder",
     }  # fmt: skip
 
 

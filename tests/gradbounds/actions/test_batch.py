@@ -112,12 +112,12 @@ def test_a_batch_of_text(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["gradient_norm_sem"] == 0.0
     (tmp_path / "text.txt").write_text("a b a c a b b a d a a b c a a b a c b")
     assert main([*line[:-1], "--text", str(tmp_path / "text.txt")]) == 0
-    assert "Probability of equal labels" in capsys.readouterr().out
+    assert "Two labels are equal with probability" in capsys.readouterr().out
     for given, message in (
         (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
         (["--text", "lighthouse"], "vocab must be at least the"),
         (["--text", "counts:nowhere"], "nowhere"),
-        (["--text", "zipf:1", "--embeddings", "tied"], "output-scale must be smaller for a text with tied"),
+        (["--text", "zipf:1", "--embeddings", "tied"], "tied embeddings must give a position's own token id a"),
     ):
         assert main([*line[:-1], *given]) == 2
         error = capsys.readouterr().err

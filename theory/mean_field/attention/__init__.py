@@ -1,1 +1,1 @@
-"""The rules of random attention and of cross-attention to an encoder, for all tokens or for groups of tokens."""
+"""The theory of attention with random weights and of cross-attention, token by token or for groups of tokens."""

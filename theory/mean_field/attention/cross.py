@@ -1,4 +1,4 @@
-"""Cross-attention to an encoder's output with uniform weights, and the gradient that it returns to the encoder.
+"""Cross-attention with uniform weights to an encoder's output, and the gradient that the encoder receives.
 
 In the forward pass it adds mean squared activation to every token that does not come from the tokens. In the backward
 pass the gradient of this addition goes to the encoder. So the norm of the residual sum divides the tokens' own
@@ -18,7 +18,7 @@ from theory.stack.weights import gain, inner_ratio
 
 @dataclass(slots=True, eq=False)
 class Memory(Generic[Kernel]):
-    """An encoder's output as seen by the layers that attend to it, with the gradient that they send back.
+    """An encoder's output, and the gradient that it receives from the layers that attend to it.
 
     Attributes:
         tokens: layout of the encoder's tokens.
@@ -34,7 +34,7 @@ class Memory(Generic[Kernel]):
     gradient: Kernel | None = None
 
     def receive(self, gradient: Kernel) -> None:
-        """Add the gradient kernel that one layer sends back.
+        """Add the gradient with respect to the encoder's output that comes from one more layer.
 
         Cross terms between layers vanish, because the layers' matrices are independent.
 
@@ -44,11 +44,16 @@ class Memory(Generic[Kernel]):
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def seen(self) -> Kernel:
-        """Return A K Aᵀ, the kernel of the mean encoder tokens that uniform attention A gives to each token."""
+        """Return the inner products of the vectors that uniform cross-attention passes to two tokens.
+
+        They are A K Aᵀ for uniform attention weights A and the kernel K of the encoder's tokens.
+        """
         return self._weighted(self.tokens, self.kernel, None if self.attention is None else self.attention.T)
 
     def returned(self, tokens: KernelLayout[Kernel], gradient: Kernel) -> Kernel:
-        """Return Aᵀ G A, the gradient kernel at the encoder's tokens, for uniform attention A.
+        """Return the inner products of the gradients with respect to two of the encoder's tokens.
+
+        They are Aᵀ G A for uniform attention weights A.
 
         Args:
             tokens: layout of the tokens that attend.
@@ -65,9 +70,9 @@ class Memory(Generic[Kernel]):
 
 
 def uniform_cross_attention(stack: Stack, memory: Memory[Kernel]) -> Branch[Kernel]:
-    """Return the branch of cross-attention with uniform weights: the mean of the encoder's tokens, times W^V W^O.
+    """Return the forward and backward pass of cross-attention with equal weights on all encoder tokens.
 
-    Every token of a sequence receives the same vector.
+    The branch adds the mean encoder token, times W^V W^O, to every token of a sequence.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""Attention with random queries and keys over thousands of tokens, computed for a few representatives of token groups.
+"""Attention with random queries and keys over thousands of tokens, computed for a few representative tokens.
 
 The module has the rule of the attention branch. Its attention weights are sampled by `grouped_patterns`, for every
 sequence separately.
@@ -38,7 +38,9 @@ _LEAST_TURNING = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attended:
-    """The inner products of attended values for all pairs of rows, (batch, R, R).
+    """The inner products of two tokens' attention outputs before W^O, and the terms that they consist of.
+
+    Arrays have the shape (batch, R, R) for R tokens, unless another one is given.
 
     Attributes:
         out: kernel of attended values.
@@ -53,14 +55,14 @@ class Attended:
     of_words: Array
 
     def at_rows(self, chosen: NDArray[np.intp]) -> Attended:
-        """Return the inner products for some of the rows."""
+        """Select the inner products of attention outputs for some of the tokens."""
         pairs = (..., chosen[:, None], chosen)
         return Attended(self.out[pairs], self.leaning_term[pairs], self.varying[pairs], np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedAttention:
-    """The attention branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O for representatives of token groups.
+    """The attention branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, for tokens that represent groups of tokens.
 
     Attributes:
         stack: the network.
@@ -77,7 +79,9 @@ class GroupedAttention:
     unlike: Array | None = None
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        """Apply the branch to the kernel of the representatives, (batch, r, r).
+        """Propagate the inner products of representative tokens through the attention branch.
+
+        They have the shape (batch, r, r).
 
         Args:
             tokens: layout of the representatives.
@@ -94,15 +98,15 @@ class GroupedAttention:
         return forward.out * head_gain(self.stack, "W"), pullback, recorded
 
     def of_members(self, tokens: MemberLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        """Apply the branch to the kernel of several followed tokens per group, (batch, members, members).
+        """Propagate the inner products of several tokens of every group through the attention branch.
 
-        Each followed token has its own query. Keys and values are the part common to all tokens of a group. If one
+        Each of these tokens has its own query. Keys and values are the part common to all tokens of a group. If one
         pair's product were used for all pairs of its groups, the deviation of that pair would count as often as there
         are pairs, and the products would not be a kernel.
 
         Args:
-            tokens: layout of the followed tokens.
-            kernel: kernel of the branch's input.
+            tokens: layout of the computed tokens.
+            kernel: kernel of the branch's input, (batch, members, members).
 
         Returns:
             The kernel of the output, the backward rule, and recorded statistics.
@@ -127,7 +131,7 @@ class GroupedAttention:
         return forward.out * head_gain(stack, "W"), pullback, rule._recorded(groups, patterns)
 
     def _attended(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Attended:
-        """Return the inner products of attended values, from the kernel of the attended tokens."""
+        """Return the inner products of attention outputs before W^O, from the kernel of the attended tokens."""
         smooth, extra = tokens.smooth_and_own(kernel)
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         of_words = np.zeros(())
@@ -156,7 +160,7 @@ class GroupedAttention:
     def _pullback(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, forward: Attended
     ) -> BranchPullback[Array]:
-        """Return the backward rule of the branch for representatives."""
+        """Return the backward pass of attention for representative tokens."""
         stack, value_gain = self.stack, gain(self.stack, "WV")
 
         def pullback(
@@ -208,7 +212,9 @@ class GroupedAttention:
     def _query_path(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, overlaps: Overlaps[Array]
     ) -> tuple[Array, Array]:
-        """Return the gradient kernels at queries and keys, divided by their gains, averaged over heads, (batch, r, r).
+        """Return the inner products of the gradients at queries and at keys, averaged over heads, (batch, r, r).
+
+        They are divided by the gains of queries and keys.
 
         The gradient of a logit is ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), where r_ij = g_i·v_j has the covariance G_ik
         V_jl. The kernels are linear in G, which may differ by head. Only some coordinates of the values are sampled.
@@ -414,7 +420,9 @@ class GroupedAttention:
         return np.asarray(scale * (between - whole(both)))
 
     def _leaning_term(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
-        """Return the part of products of attended tokens that comes from tokens leaning towards queries, (batch, r, r).
+        """Return the part of products of attention outputs that comes from tokens leaning towards the queries.
+
+        The shape is (batch, r, r).
 
         Under a row's weights, x_j leans towards the image of the query under W^K, and so does its value.
         """
@@ -528,7 +536,7 @@ class GroupedAttention:
     def _removed(
         self, tokens: GroupLayout, patterns: GroupedPatterns, smooth: Array, overlaps: NormOverlaps[Array]
     ) -> tuple[Array, Array]:
-        """Return the part of the gradient that the norms above removed, from the groups' common products.
+        """Return the part of the gradient that the norms above removed, from the common products of token groups.
 
         One token's own part is small among many tokens. The terms are those of `Inner` with G = 0.
         """
@@ -586,7 +594,9 @@ def _turning(stack: Stack, tokens: GroupLayout) -> Array:
 
 @lru_cache(maxsize=8)
 def _turned_coincidences(stack: Stack, tokens: TextLayout) -> Array:
-    """Return how much likelier than κ two rows see the same word under rotary positions, (2 R, 2 R).
+    """Return how much likelier two queries attend to equal token ids than by chance, under rotary positions.
+
+    The probability by chance is κ. The shape is (2 R, 2 R).
 
     Positions turn the keys j and l of rows i and k, so that their product has the mean of cos((i − j) − (k − l)) θ
     over a head's coordinates. A row's own token is not turned.

@@ -1,4 +1,4 @@
-"""Sampled attention weights over thousands of tokens, for a few representatives of every group of neighbours.
+"""Random attention weights over thousands of tokens, sampled for a few tokens of each group of neighbours.
 
 Given the queries, the keys of a group differ by independent Gaussians. For sums over different tokens, a group's
 weight is a sum of sampled weights with the mean and the variance of all of them. For a token with itself, it is one
@@ -32,7 +32,7 @@ _LARGEST = 300.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedPatterns:
-    """Sampled attention weights for S sequences with r representative tokens, for each batch entry, head and sample.
+    """The sampled attention weights of S sequences with r representative tokens each, with their queries and keys.
 
     Attributes:
         mean: weights of all of a group's tokens that a row sees, (batch, heads, samples, S, r, r), with sum 1.
@@ -61,14 +61,17 @@ class GroupedPatterns:
 
     @property
     def whole(self) -> GroupedPatterns:
-        """The same samples, with weights of all rows and columns in one matrix, (batch, heads, samples, S r, S r)."""
+        """The same attention samples, with the weights of all sequences in one block-diagonal matrix.
+
+        Its shape is (batch, heads, samples, S r, S r), and weights between sequences are 0.
+        """
         return replace(
             self, mean=whole(self.mean), changed=whole(self.changed), own=whole(self.own),
             own_changed=whole(self.own_changed),
         )  # fmt: skip
 
     def at_rows(self, chosen: NDArray[np.intp]) -> GroupedPatterns:
-        """Return the samples for some of the rows.
+        """Select the sampled attention weights of some of the attending tokens.
 
         Args:
             chosen: indices of the rows, (S r,), with equally many of each sequence in its order.
@@ -83,11 +86,13 @@ class GroupedPatterns:
         )  # fmt: skip
 
     def keys_of(self, sequences: int) -> Array:
-        """Return the mean keys of every sequence, (batch, heads, 1, S, r, d_k)."""
+        """Return the mean key of each group of tokens, by sequence: (batch, heads, 1, S, r, d_k)."""
         return rows(self.mean_keys, sequences)
 
     def of_pairs(self, words: WordShares, kernel: Array, *, back: bool = False) -> Array:
-        """Return the sums of a kernel over pairs of tokens with equal ids, averaged over heads and samples.
+        """Return sums of a matrix over pairs of tokens with equal ids, weighted by attention and averaged over samples.
+
+        The average is over heads and samples.
 
         The shape is (..., R, R). If both tokens are in one sequence, a row's sum is known to contain both.
 
@@ -109,7 +114,9 @@ def grouped_patterns(
     stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator, *,
     attending: Array | None = None,
 ) -> GroupedPatterns:  # fmt: skip
-    """Sample attention weights of some heads for representatives of token groups, at the width of a head.
+    """Sample the attention weights of some heads for tokens that represent groups of tokens.
+
+    Queries and keys have the d_k coordinates of a head.
 
     Args:
         stack: the network.
@@ -223,7 +230,7 @@ def _turned_words(stack: Stack, layout: GroupLayout) -> Array:
 
 
 def columns(array: Array, sequences: int) -> Array:
-    """Return numbers by column, (batch, S r), with axes that broadcast against blocks of every head and sample."""
+    """Add axes to numbers per token, (batch, S r), so that they broadcast against sampled attention weights."""
     return numbers(array, sequences)[:, None, None, :, None, :]
 
 
@@ -246,7 +253,7 @@ def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
 
 
 def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
-    """Return queries or keys, (..., r, d_k), rotated by rotary positions if the stack has them.
+    """Apply rotary position embeddings to queries or keys, (..., r, d_k), if the network has them.
 
     Args:
         stack: the network.

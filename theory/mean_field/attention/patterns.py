@@ -1,4 +1,4 @@
-"""Random attention weights: queries, keys and logits of a head with its own width d_k, and dropped weights.
+"""Sampling of random attention weights: queries, keys and logits of heads of width d_k, and attention dropout.
 
 A head's queries q_i = x_i W^Q and keys k_j = x_j W^K have d_k coordinates, which are independent Gaussians with
 covariance s² Q; queries and keys each have their own s. The logits a_ij = q_i·k_j/√d_k (or divided by d_k) are
@@ -25,7 +25,7 @@ _GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patterns:
-    """Sampled attention weights, one matrix for each entry of the batch and head, and the products that gradients need.
+    """The sampled attention weights of every head, and the products of queries and of keys that gradients need.
 
     Attributes:
         weights: the softmax of the logits, (batch, heads, N, M).
@@ -55,7 +55,9 @@ def sampled_patterns(
     stack: Stack, query_tokens: Array, key_tokens: Array, allowed: Array | None, generator: np.random.Generator, *,
     tied: bool = False, mirrored: bool = False,
 ) -> Patterns:  # fmt: skip
-    """Sample attention weights from random queries and keys at the width of a head; uniform weights without queries.
+    """Sample attention weights from random queries and keys; without random queries, the weights are uniform.
+
+    Queries and keys have the d_k coordinates of a head.
 
     Args:
         stack: the network.
@@ -138,22 +140,24 @@ def _sampled_queries_and_keys(
 
 
 def logit_scale(stack: Stack) -> float:
-    """Return the scale of attention logits for queries and keys of unit variance, without norms and caps.
+    """Return the factor that turns the product of a query and a key of unit variance into their attention logit.
 
-    It is √(gain of W^Q · gain of W^K) times the factor of q·k.
+    It is √(gain of W^Q · gain of W^K) times the factor of q·k. Norms of queries and keys and caps on logits are not
+    included.
     """
     return float((gain(stack, "WQ") * gain(stack, "WK")) ** 0.5 * bare_logit_scale(stack))
 
 
 def bare_logit_scale(stack: Stack) -> float:
-    """Return the factor of q·k in attention logits: 1/√d_k or 1/d_k, times `logit_factor`."""
+    """Return the factor of q·k in attention logits: 1/√d_k or 1/d_k, times the network's `logit_factor`."""
     return stack.logit_factor / (stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5)
 
 
 def logit_shrink(stack: Stack) -> float:
-    """Return d_k times the squared factor of q·k in logits: the factor on squared gradients of queries and keys.
+    """Return the factor on squared gradients of queries and keys that comes from the scale of attention logits.
 
-    It is 1 for the usual factor 1/√d_k. The extra projection by a norm of queries and keys is O(1/d_k) and neglected.
+    It is d_k times the squared factor of q·k in logits, and 1 for the usual factor 1/√d_k. The extra projection by a
+    norm of queries and keys is O(1/d_k) and neglected.
     """
     return float(stack.key_width * bare_logit_scale(stack) ** 2)
 
@@ -164,7 +168,9 @@ def _sizes(stack: Stack, role: str, products: Array) -> Array:
 
 
 def normed_sizes(stack: Stack, role: str, squares: Array, heads: int) -> Array:
-    """Return the divisors of the norm of queries or keys, from their mean squares before the matrix's gain.
+    """Return the root mean squares by which a norm divides queries or keys.
+
+    They follow from the mean squares without the gain of W^Q or W^K.
 
     Args:
         stack: the network.
@@ -184,7 +190,7 @@ def _positions(stack: Stack) -> NDArray[np.int64]:
 
 
 def frequencies(stack: Stack) -> Array:
-    """Return the rotary frequencies, in radians per position, of the rotated pairs of a head's coordinates."""
+    """Return the rotary frequencies, in radians per position, of the rotated coordinate pairs of a head."""
     return _frequencies(stack.rotary_base, stack.rotary_width)
 
 
@@ -193,7 +199,7 @@ def _frequencies(base: float, width: int) -> Array:
 
 
 def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
-    """Return queries or keys, (..., N, d_k), with their first coordinates rotated in pairs according to the positions.
+    """Apply rotary position embeddings to the queries or keys, (..., N, d_k), of all tokens.
 
     Args:
         stack: the network.
@@ -204,7 +210,7 @@ def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
 
 
 def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) -> Array:
-    """Return queries or keys, (..., N, d_k), rotated according to given positions, which may lie between tokens.
+    """Apply rotary position embeddings to queries or keys at given positions, which may lie between tokens.
 
     Args:
         stack: the network.
@@ -263,7 +269,7 @@ def _turns(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator)
 
 
 def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Array, Array, Array]:
-    """Return roots of the products of queries and keys for heads that may share keys in groups.
+    """Return square roots of the products of queries and of keys, for heads that may share keys in groups.
 
     Args:
         stack: the network.
@@ -286,7 +292,7 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
 def _query_and_key_roots(
     shape: tuple[int, ...], head_width: int, generator: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    """Return roots of the products of independent normal queries Z_q and keys Z_k with d_k coordinates.
+    """Return square roots of the products of independent normal queries Z_q and keys Z_k with d_k coordinates.
 
     They contain as few random numbers as the products. In an orthonormal basis that begins with one of the queries'
     span, Z_q = R O, the keys are normal again. So the products are R Rᵀ of the queries, R Nᵀ of queries and keys with
@@ -310,9 +316,9 @@ def _query_and_key_roots(
 
 
 def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Generator) -> Array:
-    """Return a lower trapezoidal R such that R Rᵀ is in law the Gram matrix of rows of independent N(0, 1) numbers.
+    """Sample a matrix R such that R Rᵀ is distributed like the Gram matrix of vectors of N(0, 1) numbers.
 
-    This is Bartlett's decomposition.
+    The matrix is lower trapezoidal: this is Bartlett's decomposition.
 
     Args:
         shape: (..., rows).
@@ -330,7 +336,7 @@ def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Gene
 
 
 def dropped(stack: Stack, weights: Array, generator: np.random.Generator) -> Array:
-    """Return the attention weights after dropout: a share of them is 0, and the others are scaled up in turn."""
+    """Apply dropout to attention weights: set a random share of them to 0, and scale up the others."""
     if not stack.attention_dropout:
         return weights
     kept = generator.random(weights.shape) >= stack.attention_dropout

@@ -1,4 +1,4 @@
-"""Attention with random weights: its effect on the kernel and on the gradient kernel, given sampled attention weights.
+"""The effect of random attention on products of two tokens and of their gradients, given sampled weights.
 
 Neither logits of random W^Q and W^K nor dropped weights average out at finite n and number of heads. So the recursion
 is averaged over sampled attention weights, with their law at the width of a head. Given the weights, the map of the
@@ -37,15 +37,18 @@ _WIDEST_TIED_HEAD = 32
 
 
 def looks_at_itself(stack: Stack) -> bool:
-    """Return whether a token's own logit exceeds the others by s² √d_k.
+    """Return whether a token's attention logit for itself systematically exceeds its logits for other tokens.
 
-    This is the case if queries are the keys and logits are divided by √d_k.
+    This is the case if queries are the keys and logits are divided by √d_k. The difference is then s² √d_k,
+    with s² the variance of a query's coordinates for a token of unit variance.
     """
     return stack.query_key_scale > 0.0 and (stack.query_key, stack.attention_scale) == ("tied", "sqrt")
 
 
 def random_attention(stack: Stack, allowed: Array | None, generator: np.random.Generator) -> Branch[Array]:
-    """Return the branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, with one attention sample per head and batch entry.
+    """Return the forward and backward pass of attention, with one sample of its weights per head and batch entry.
+
+    The branch is softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O.
 
     Args:
         stack: the network.
@@ -81,7 +84,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
 def random_cross_attention(
     stack: Stack, memory: Memory[Array], generator: np.random.Generator, *, mirrored: bool = False
 ) -> Branch[Array]:
-    """Return the branch of cross-attention with random queries and keys to an encoder's output.
+    """Return the forward and backward pass of cross-attention with random queries and keys.
 
     The encoder's output has no overlap with the tokens that attend in all networks with shared matrices that have a
     rule.
@@ -124,7 +127,7 @@ def _attend(
     softmaxed: Array,
     generator: np.random.Generator,
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
-    """Return the attended values, the attention weights after dropout, and the backward rule along the values.
+    """Return the attention outputs, the attention weights after dropout, and the backward pass through the values.
 
     Args:
         stack: the network.
@@ -137,9 +140,8 @@ def _attend(
 
     Returns:
         The kernel of the output; the attention weights after dropout; and a function of the gradient kernel at the
-            output
-        that returns the gradient kernel of one head's attended values, that of the attended tokens, and the squared
-        gradient norms of W^V and W^O.
+        output. The function returns the gradient kernel of one head's attended values, that of the attended tokens,
+        and the squared gradient norms of W^V and W^O, divided by d.
     """
     value_gain = gain(stack, kind + "V")
     projection_gain = head_gain(stack, kind)
@@ -168,7 +170,7 @@ def query_path(
     stack: Stack, kind: str, layouts: tuple[KernelLayout[Array], KernelLayout[Array]], kernels: tuple[Array, Array],
     patterns: Patterns, kept: Array, head: Array, removed: Overlaps[Array],
 ) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
-    """Return the squared gradient norms of W^Q and W^K, and the gradient kernels at query tokens and at key tokens.
+    """Return E‖∂L/∂W‖²/d for W^Q and W^K, and the kernels of the gradients that queries and keys pass to tokens.
 
     A gradient at the queries is a sum of keys. Their products are those sampled for the head, not their mean, the
     kernel.
@@ -216,7 +218,7 @@ def query_path(
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """Return the gradient components that the norms above removed, for one head."""
+    """Return one head's part of the gradient components that the norms above removed."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2
@@ -265,7 +267,7 @@ def _controlled(
 
 
 def head_gain(stack: Stack, kind: str) -> float:
-    """Return the gain of the matrix after attention, W^O; 1 without one."""
+    """Return the factor of W^O on the mean squared activation, or 1 for a network without W^O."""
     return 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
 
 
@@ -278,7 +280,7 @@ def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inner:
-    """The gradient kernels at queries and keys of one head, as functions of arbitrary matrices of products.
+    """The gradients with respect to the queries and keys of one head, for given products of keys and of queries.
 
     The gradient of a logit is ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im. A are the weights, B those that were not
     dropped, and r_ij = g_i·v_j has Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the gradient's component
@@ -308,7 +310,7 @@ class Inner:
     def of(
         cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps[Array], slopes: Array | None
     ) -> Inner:
-        """Create the gradient kernels from attention weights.
+        """Prepare the gradients with respect to the queries and keys of one head from its attention weights.
 
         Args:
             a: attention weights A.
@@ -325,7 +327,9 @@ class Inner:
         return cls(a, b, values, head, overlaps, u, w, a1)
 
     def at_queries(self, keys: Array) -> Array:
-        """Return the gradient kernel at queries, E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² = Σ_jl P_jl E ∂a_ij ∂a_kl.
+        """Return the inner products of the gradients with respect to two queries, for all pairs of queries.
+
+        They are E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² = Σ_jl P_jl E ∂a_ij ∂a_kl.
 
         Args:
             keys: P, the products of keys divided by s² d_k.
@@ -345,7 +349,9 @@ class Inner:
         return np.asarray(kernel + second * (a1q @ self.a1.mT) - part(a1q) - part(self.a1 @ keys.mT).mT)
 
     def at_keys(self, queries: Array) -> Array:
-        """Return the gradient kernel at keys, E⟨∂L/∂k_j, ∂L/∂k_l⟩/s² = Σ_ik P_ik E ∂a_ij ∂a_kl.
+        """Return the inner products of the gradients with respect to two keys, for all pairs of keys.
+
+        They are E⟨∂L/∂k_j, ∂L/∂k_l⟩/s² = Σ_ik P_ik E ∂a_ij ∂a_kl.
 
         Args:
             queries: P, the products of queries divided by s² d_k.

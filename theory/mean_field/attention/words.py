@@ -1,4 +1,4 @@
-"""Repeated token ids in attention by representatives: their keys, their share of a row's sums, and their values.
+"""The effect of repeated token ids on attention, if a few representative tokens replace all tokens.
 
 A token's key is the sum of a part common to all tokens, a part of its word (token id), and its own part. All tokens
 of a word lean to a query together. So a sum over n keys varies like one over 1/κ words, and a word with a large
@@ -20,7 +20,7 @@ _TINY = float(np.finfo(float).tiny)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordShares:
-    """Sampled shares of a token id among the tokens that an attention row sees.
+    """The sampled share of a token id among the tokens to which a query attends.
 
     Attributes:
         tokens: layout of all sequences.
@@ -43,9 +43,10 @@ class WordShares:
 def probe_weights(
     tokens: TextLayout, weights: Array, holding: Array, again: Array, generator: np.random.Generator
 ) -> tuple[Array, Array, WordShares]:
-    """Return attention weights for repeated token ids: weight sums, weights of probes, and shares of repeated ids.
+    """Return the attention weights of texts in which token ids repeat, and the shares of the repeated ids.
 
-    The weight sums contain a token exactly once. Probes are representatives that share one token id.
+    The first result is weight sums, which contain a token exactly once. The second is the weights of probes:
+    representatives that share one token id.
 
     Args:
         tokens: layout of all sequences.
@@ -82,7 +83,9 @@ def probe_weights(
 
 
 def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Array:
-    """Return the factor on products of two attention rows that accounts for the rows' own token ids, (..., 2 R, 2 R).
+    """Return the factor by which equal ids of two tokens change the products of their attention rows.
+
+    The shape is (..., 2 R, 2 R).
 
     Rows of two sequences with one id see more of the same words. The factor applies to the words' part of the
     products, and not to the part common to positions, with the squares of both. Gradients of rows that share an id do

@@ -1,4 +1,4 @@
-"""Finite-width corrections of Post-LN and Pre-LN gradients, to first order in 1/d.
+"""Corrections of the gradients in Post-LN and Pre-LN for a finite width d, to first order in 1/d.
 
 In Post-LN, from layer to layer the squared gradient is multiplied by a random factor R with E R = 1 + μ/d and
 Var ln R = ν/d. Over many layers ln of the product is normal with variance ν (L − l)/d and mean (μ − ν/2)(L − l)/d, so
@@ -29,25 +29,26 @@ from theory.stack import Stack
 
 
 def inverse_energy(branch: BranchMoments) -> sp.Expr:
-    """Return d times the relative excess of E[d/‖y‖²] compared with 1/(1 + b), where y is the centred residual sum.
+    """Return the finite-width correction, times d, of the mean of d/‖y‖² for the residual sum y of a Post-LN layer.
 
-    ‖y‖²/d has mean 1 + b − b/d (the branch loses one dimension to centring) and variance (4b + 2b² + ω)/d: from the
-    cross term, the matrix, and the nonlinearity.
+    The correction is relative to 1/(1 + b), the value at infinite width, and y is centred. The mean of ‖y‖²/d is 1 + b
+    − b/d, since the branch loses one dimension to centring. The variance of ‖y‖²/d is (4b + 2b² + ω)/d: from the cross
+    term, the matrix, and the nonlinearity.
     """
     b = branch.energy
     return sp.simplify(b / (1 + b) + energy_variance(branch) / (1 + b) ** 2)
 
 
 def backward_energy(branch: BranchMoments) -> sp.Expr:
-    """Return d times the relative excess over 1 + b of the squared gradient below a residual sum.
+    """Return the finite-width correction, times the width d, of the squared gradient below a Post-LN residual sum.
 
-    Only the component orthogonal to 1 and to x counts.
+    The correction is relative to 1 + b, the value at infinite width. Only the component orthogonal to 1 and to x
+    counts.
 
     u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Without its component along x, u
     loses b/((1 + b) d), since x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its
-    input and fresh
-    elsewhere: two dimensions of d are lost to 1 and x, and where there is an inner nonlinearity the known direction
-    gives 1/((1 + b) d) and costs 1/d.
+    input and fresh elsewhere. So two dimensions of d are lost to 1 and x. Where there is an inner nonlinearity, the
+    known direction gives 1/((1 + b) d) and costs 1/d.
     """
     b = branch.energy
     stream = -b / (1 + b)
@@ -56,7 +57,7 @@ def backward_energy(branch: BranchMoments) -> sp.Expr:
 
 
 def mean_coefficient(branch: BranchMoments) -> sp.Expr:
-    """Return μ of a sub-layer, which multiplies the squared gradient by a random factor R with E R = 1 + μ/d.
+    """Return μ for a Post-LN sub-layer that multiplies the squared gradient by a random factor with mean 1 + μ/d.
 
     >>> mean_coefficient(attention_branch()), mean_coefficient(feed_forward_branch())
     (3/4, 7/9)
@@ -66,7 +67,7 @@ def mean_coefficient(branch: BranchMoments) -> sp.Expr:
 
 
 def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
-    """Return ν of a sub-layer, which multiplies the squared gradient by a random factor R with Var ln R = ν/d.
+    """Return ν for a sub-layer that multiplies the squared gradient by a random factor R with Var ln R = ν/d.
 
     ν comes from ‖y‖² below and the gradient's energy above, less what they share.
 
@@ -77,7 +78,9 @@ def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
 
 
 def ends_log_variance(branch: BranchMoments) -> sp.Expr:
-    """Return d times the two end layers' variance of ln(grad_sq_W2 of layer l / grad_sq_W2 of layer L), at one token.
+    """Return the part of Var ln(squared gradient of layer l / of layer L), times d, that does not depend on L − l.
+
+    The ratio is grad_sq_W2 of layer l / grad_sq_W2 of layer L, at one token.
 
     ‖∂L/∂W2‖² = ‖h‖² ‖u‖² contains ‖h‖² of both end layers, of relative variance ω/b², which the product of R does not
     contain. The ratio contains ‖y‖² of layer l and not that of layer L. So twice two covariances are subtracted:
@@ -94,7 +97,7 @@ def ends_log_variance(branch: BranchMoments) -> sp.Expr:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """The finite-width coefficients of a Post-LN layer, in units of 1/d.
+    """The coefficients of 1/d in the finite-width corrections of the gradients of a Post-LN layer.
 
     Attributes:
         mean: μ of a whole layer.
@@ -109,7 +112,7 @@ class Coefficients:
 
 @lru_cache(maxsize=1)
 def coefficients() -> Coefficients:
-    """Return the finite-width coefficients of a Post-LN layer.
+    """Return the coefficients of 1/d in the finite-width corrections of the gradients of a Post-LN layer.
 
     In the last layer the loss's gradient loses 2/d to the projector of LayerNorm, and ‖∂L/∂W2‖² = ‖h‖² ‖u‖² has
     h in ‖y‖² as well: Cov(‖h‖²/d, ‖y‖²/d) = ω/d. ‖∂L/∂W1‖² = d ‖v‖² with v the gradient at the pre-activations.
@@ -134,7 +137,7 @@ def coefficients() -> Coefficients:
 
 
 def corrections(stack: Stack) -> dict[str, Array]:
-    """Return the finite-width factors on large-width means of grad_sq_W1, grad_sq_W2 and grad_sq_WV per layer, (L,).
+    """Return the factors by which finite width changes the mean squared gradients of W1, W2 and W^V in each layer.
 
     Post-LN: exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), O(n/d) of the layers in
     which the tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized. Pre-LN, one
@@ -157,7 +160,9 @@ def corrections(stack: Stack) -> dict[str, Array]:
 
 
 def log_law(stack: Stack, layer: int) -> tuple[float, float]:
-    """Return mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in 1/d.
+    """Return the mean and variance of ln r, for the ratio r of a layer's squared W2 gradient to the last layer's.
+
+    Both are of leading order in 1/d.
 
     Both gradients are divided by their large-width means, which differ while tokens align and in Pre-LN. For Post-LN,
     the limit is at fixed L/d; the last layer's own logarithm has the scatter of softmax and labels in addition. At one

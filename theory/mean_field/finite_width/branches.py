@@ -1,4 +1,4 @@
-"""Moments of a layer's residual branches at one token: the mean squared activation and its fluctuation at width d."""
+"""The mean squared output of a layer's residual branches for one token, and its fluctuation at finite width."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +8,9 @@ import sympy as sp
 
 @dataclass(frozen=True, slots=True)
 class BranchMoments:
-    """The moments of a residual branch x → f(x W...), per unit of its input's mean squared activation.
+    """The mean squared output of a residual branch and its fluctuations, for inputs of mean squared activation 1.
+
+    The branch is a map x → f(x W...).
 
     Attributes:
         energy: b, the mean squared activation that the branch adds, forward as well as backward.
@@ -24,13 +26,16 @@ class BranchMoments:
 
 
 def attention_branch() -> BranchMoments:
-    """Return the moments of attention with one token, x W^V: nothing but W^V is random, and b = 1."""
+    """Return the mean squared output of attention on one token, and its fluctuation at finite width.
+
+    The branch is x W^V: only W^V is random, and b = 1.
+    """
     return BranchMoments(sp.Integer(1), sp.Integer(0), sp.Integer(0), inner=False)
 
 
 @lru_cache(maxsize=1)
 def feed_forward_branch() -> BranchMoments:
-    """Return the moments of the ReLU MLP ReLU(x W1) W2.
+    """Return the mean squared output of the MLP ReLU(x W1) W2, and its fluctuation at finite width.
 
     They follow from the density of a pre-activation a ~ N(0, 1) and an independent gradient entry z ~ N(0, 1).
     Forward a hidden unit passes D a², backward D z², with D = 1 where a > 0.
@@ -57,10 +62,10 @@ def feed_forward_branch() -> BranchMoments:
 
 
 def energy_variance(branch: BranchMoments, stream: sp.Expr = sp.S.One) -> sp.Expr:
-    """Return d times the variance that a branch adds to ‖x‖²/d of a residual stream: 4 q b + 2 b² + ω.
+    """Return the variance that a branch adds to the mean squared activation of the residual stream, times the width.
 
-    The terms come from the cross term, the matrix, and the nonlinearity. The result holds forward, and for a gradient
-    backward.
+    It is 4 q b + 2 b² + ω, from the cross term, the matrix, and the nonlinearity. The result holds forward, and for a
+    gradient backward.
 
     Args:
         branch: moments of the branch.

@@ -1,4 +1,4 @@
-"""Finite-width corrections in Pre-LN: the law of one token's gradients along the stream, to first order in 1/d."""
+"""Finite-width corrections in Pre-LN: the distribution of one token's gradients in every layer."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,9 @@ from theory.mean_field.kernels import Array
 
 @dataclass(frozen=True, slots=True)
 class PreStream:
-    """One token's Pre-LN residual stream, and the fluctuations of its energy and gradient to first order in 1/d.
+    """The residual stream of one token in Pre-LN, with the fluctuations of its squared norm and its gradient.
+
+    Fluctuations are of first order in 1/d.
 
     Sub-layers are numbered from 0, points of the stream from 0 (the input N(0, I_d)) to 2L (before the final norm).
     Above point k the squared gradient is prod (1 + b/q) (1 + ρ). In addition to ln q, its logarithm contains backward
@@ -35,7 +37,9 @@ class PreStream:
     known: Array
 
     def cosine(self) -> Array:
-        """Return d times the mean square cosine of the gradient and the stream at every point, (2L + 1,).
+        """Return the mean squared cosine between the residual stream and its gradient, times width d, at every depth.
+
+        There is one value for every point of the stream, (2L + 1,).
 
         It is 1 for an independent gradient, and 0 at the top, because of the final norm's projector. Below, it
         follows from g_j · x_j = g_{j+1} · (x_{j+1} − f_j).
@@ -46,7 +50,9 @@ class PreStream:
         return cosines
 
     def mean_log(self) -> Array:
-        """Return d times the finite-width correction to the mean ln(‖g_k‖² / ‖g_2L‖²) at every point k, (2L + 1,).
+        """Return the finite-width correction, times width d, of the mean of ln ‖g‖² for the gradient g at every depth.
+
+        It is the correction of E ln(‖g_k‖² / ‖g_2L‖²) for the gradient g_k at every point k of the stream, (2L + 1,).
 
         The large-width value is ln(q_2L / q_k). A branch's share b/(q + b) is larger by the variance of 1/‖x‖² and by
         1/d of centring, and loses 2/d to the norm's projector; the known direction of W2 costs (1 − cos² of
@@ -58,11 +64,11 @@ class PreStream:
         return _sum_above(self.branch / above * share - spread / 2)
 
     def log_variance(self, reference: float) -> Array:
-        """Return d times the variance of ln ‖g_k‖² for the gradient at every point k of the stream, (2L + 1,).
+        """Return the variance, times the width d, of ln ‖g‖² for the gradient g of the residual stream at every depth.
 
-        With reference 0 this is the variance without the scatter of the loss. What sub-layer j adds to ‖x‖² by chance
-        is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in ln ‖g_2L‖², so that reference 1/q_2L gives the variance of
-        ln(‖g_k‖² / ‖g_2L‖²).
+        There is one value for every point k of the stream, (2L + 1,). With reference 0 this is the variance without the
+        scatter of the loss. What sub-layer j adds to ‖x‖² by chance is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in
+        ln ‖g_2L‖². So reference 1/q_2L gives the variance of ln(‖g_k‖² / ‖g_2L‖²).
 
         Args:
             reference: 0, or 1/q of the point with whose gradient the others are compared.
@@ -79,7 +85,7 @@ def _sum_above(terms: Array) -> Array:
 
 
 def pre_stream(depth: int) -> PreStream:
-    """Return the residual stream of a Pre-LN network with L layers at one token.
+    """Return the residual stream of a Pre-LN network with L layers for one token.
 
     >>> pre_stream(2).energy.tolist()
     [1.0, 2.0, 2.5, 3.5, 4.0]
@@ -97,7 +103,9 @@ def pre_stream(depth: int) -> PreStream:
 
 
 def pre_coefficients(depth: int) -> dict[str, Array]:
-    """Return d times the relative corrections of grad_sq_W2, grad_sq_W1 and grad_sq_WV in every Pre-LN layer, (L,).
+    """Return the relative finite-width corrections, times the width d, of the squared gradients in every Pre-LN layer.
+
+    They are of grad_sq_W2, grad_sq_W1 and grad_sq_WV, (L,).
 
     At the top, the projector contributes −2, and E ln 1/‖x‖² contributes 1 + Var/2. W2 also contains ‖h‖², which is
     part of the ‖x‖² above.
@@ -118,7 +126,10 @@ def pre_coefficients(depth: int) -> dict[str, Array]:
 
 
 def pre_log_law(depth: int, layer: int) -> tuple[float, float]:
-    """Return d times mean, minus its large-width value, and variance of ln(a layer's grad_sq_W2 / the last layer's).
+    """Return d times the finite-width mean and variance of ln r, for the ratio r of two layers' squared gradients.
+
+    The ratio is grad_sq_W2 of a layer divided by that of the last layer. The mean is a difference from its value as d →
+    ∞.
 
     ‖h‖² of both layers adds 2 ω/b², less twice the covariance of layer l's with the ‖x‖² above, and twice that of
     layer L's with the gradient that layer L returns.

@@ -1,1 +1,1 @@
-"""The backward pass with tied embeddings, where the loss's gradient overlaps with the residual stream in order one."""
+"""The backward pass with tied embeddings, where gradients correlate strongly with the residual stream."""

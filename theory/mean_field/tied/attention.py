@@ -1,4 +1,4 @@
-"""The backward pass through attention of a gradient that overlaps with the residual stream (tied embeddings).
+"""The backward pass through attention with tied embeddings, where gradients correlate with the residual stream.
 
 Where the gradient has coefficients M on attention's output, its products with a head's values, r_ij = g_i·v_j, have a
 mean of order √d M in addition to their noise. So the gradient at the logits has a mean given the attention weights,
@@ -21,7 +21,9 @@ def below_attention(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the gradient below the branch softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights.
+    """Propagate the gradient back through attention, including the gradient's part along the branch's output.
+
+    The branch is softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights A.
 
     Args:
         stack: the network.
@@ -70,7 +72,7 @@ def below_attention(
 def _below_equal_weights(
     stack: Stack, tokens: KernelLayout[Array], energies: SquaredNorms, noise: Array, part: Array, given: Array
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Return the gradient below the values if all heads have the same fixed attention weights.
+    """Propagate the gradient back through the values of heads that all have the same fixed attention weights.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""The backward pass through experts and their router of a gradient that overlaps with the residual stream.
+"""The backward pass through experts with tied embeddings, where gradients correlate with the residual stream.
 
 Let the gradient have coefficients M on a branch's output f_p = Σ_e p_pe F_e(u_p). Then the gradient of expert e is
 p_ie g_i, and has coefficients p_ie M_ip p_pe on F_e's own output; outputs of other experts are noise to it. The
@@ -21,7 +21,9 @@ def below_experts(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array], generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the gradient below the branch Σ_e p_ie F_e(u_i), and below a shared expert.
+    """Propagate the gradient back through experts, including the gradient's part along the branch's output.
+
+    The branch is Σ_e p_ie F_e(u_i), and a shared expert.
 
     Args:
         stack: the network.
@@ -60,7 +62,10 @@ def _below_router(
     stack: Stack, tokens: KernelLayout[Array], whole: Array, part: Array, of: tuple[Routed, Array], given: Array,
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the router's part of gradients: noise and coefficients at the tokens, and the squared norm of ∂L/∂W^R."""
+    """Propagate the gradient back through the router of experts.
+
+    The results are noise and coefficients at the tokens, and E‖∂L/∂W^R‖²/d.
+    """
     routed, logits = of
     route, role, root = routed.route, routed.kind + "R", stack.width**0.5
     certain = root * (part * routed.output) @ route.weights

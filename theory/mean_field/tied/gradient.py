@@ -1,4 +1,4 @@
-"""The backward pass with tied embeddings, in which the gradient has overlaps of order one with the residual stream.
+"""The backward pass with tied embeddings for all tokens, where gradients correlate with the residual stream.
 
 The output matrix has the batch's words as columns, and the stream still contains x_0. So the logit of a position's
 own word grows like √d, and the gradient at the output has a component along the words as large as all the rest:
@@ -41,7 +41,7 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A point of the network, with the vectors that a gradient there may overlap with.
+    """The vectors at one point of the network that a gradient correlates with: tokens and word embeddings.
 
     Attributes:
         kernel: kernel of the stream without its coordinates' mean, (entries, 1, N, N).
@@ -56,7 +56,7 @@ class Place:
     held: Array
 
     def without_words(self, kernel: Array) -> "Place":
-        """Return the place of a branch's output, whose tokens have no component along word embeddings."""
+        """Return the vectors at the output of a branch, whose tokens have no component along word embeddings."""
         return Place(kernel, 0.0, self.words, 0.0 * self.held)
 
 
@@ -66,7 +66,7 @@ def _place(stream: TokenMoments[Array], words: Array, word_sizes: Array) -> Plac
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient at one point of the backward pass, for every entry and sample.
+    """The gradient at one point of the network, as a sum of tokens, word embeddings, and independent noise.
 
     Attributes:
         noise: kernel N of the part that is orthogonal to all else, (entries, samples, N, N).
@@ -81,23 +81,26 @@ class Gradient:
     mean: Array
 
     def kernel(self, place: Place) -> Array:
-        """Return the gradient kernel g_i·g_j, (entries, samples, N, N)."""
+        """Return the inner products g_i·g_j of the gradients g of tokens i and j, (entries, samples, N, N)."""
         across = self.stream @ (place.held[..., None] * place.words) @ self.words.mT
         within = self.stream @ place.kernel @ self.stream.mT + self.words @ place.words @ self.words.mT
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient's component along a branch's output y, and the products g_i·y_j/√d."""
+        """Split off the gradient's part along a branch's output: return its kernel, and its products with that output.
+
+        For the output y, the second result is g_i·y_j/√d.
+        """
         stream = scale * self.stream
         along = stream @ added
         return along @ stream.mT, along
 
     def without_words(self, noise: Array, stream: Array, place: Place) -> "Gradient":
-        """Return a gradient given by its noise and its coefficients on a place's tokens, with none on words."""
+        """Return a gradient with given noise and given components along tokens, and none along word embeddings."""
         return Gradient(noise, stream, 0.0 * stream, (stream * place.means).sum(-1))
 
     def past_branches(self, alpha: float, direct: Array, given: "Gradient") -> "Gradient":
-        """Return the gradient below a sub-layer, from the parts that pass its branches and that come back through them.
+        """Add the gradient that passes a sub-layer on the skip connection and the one that comes through its branches.
 
         Args:
             alpha: scale of the residual stream.
@@ -112,11 +115,11 @@ class Gradient:
         )
 
     def along(self, place: Place) -> Array:
-        """Return g_i·x_j/√d with the stream x without its mean."""
+        """Return the products g_i·x_j/√d of gradients g and tokens x of the residual stream without their means."""
         return self.stream @ place.kernel + self.words @ place.words * place.held[..., None, :]
 
     def below_norm(self, place: Place, scales: Number) -> "Gradient":
-        """Return the gradient below a norm with given divisors at a place; unchanged without a norm."""
+        """Propagate the gradient back through a norm; without a norm, it is unchanged."""
         if isinstance(scales, float):
             return self
         root = norm_root(scales)
@@ -129,10 +132,12 @@ class Gradient:
     def norm_parameter_gradients(
         self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number
     ) -> SquaredNorms:
-        """Return the squared gradients of a norm's gains and biases from the gradient above it; empty without a norm.
+        """Return the squared gradient norms of the gains and biases of a norm, divided by the width.
 
-        With A_ij = g_i·x_j/√d for the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji in addition to Σ_ij
-        G_ij Q_ij, because the coordinates of x are Gaussian.
+        The table is empty without a norm, and if the layout does not tell sequences apart.
+
+        Let x be the tokens after the norm with gain γ, and A_ij = g_i·x_j/√d. The squared norm of the gains is Σ_ij
+        (G_ij Q_ij + A_ii A_jj + A_ij A_ji)/γ². The products of A occur because the coordinates of x are Gaussian.
         """
         if isinstance(scales, float) or not tokens.apart:
             return {}
@@ -145,7 +150,7 @@ class Gradient:
         return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, root: Array) -> "Gradient":
-        """Return the gradient above a norm in terms of the norm's input tokens, without the part along the mean.
+        """Write the gradient above a norm in terms of the tokens before the norm, without the part along their mean.
 
         Args:
             root: divisor of each token in the norm.
@@ -157,7 +162,9 @@ def tied_backward(
     stack: Stack, tokens: KernelLayout[Array], inputs: Inputs[Array], forward: Forward[Array],
     generator: np.random.Generator, *, mean_labels: bool = False,
 ) -> Backward[Array]:  # fmt: skip
-    """Compute the backward pass for samples of the logits of every entry of the batch, along the batch's last axis.
+    """Run the backward pass with tied embeddings, for several samples of the logits of every batch entry.
+
+    Samples are along the last axis of the batch.
 
     Args:
         stack: the network.

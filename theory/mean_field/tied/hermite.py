@@ -14,7 +14,7 @@ _DENSITY = 4.0
 
 
 def gaussian_nodes() -> tuple[Array, Array]:
-    """Return quadrature nodes and weights of N(0, 1) for functions that vary on a scale of about one."""
+    """Return quadrature nodes and weights of N(0, 1) for functions that vary on a scale of about 1."""
     return normal_rule(_DENSITY)
 
 
@@ -38,9 +38,9 @@ def _coefficients(values: Array) -> Iterator[Array]:
 
 
 def pair_means(values: Array, correlation: Array) -> Array:
-    """Return E f_i(u) f_j(v) = Σ_k ρ^k α_ik α_jk for standard normals u, v with correlation ρ_ij, (..., n, n).
+    """Return E[f_i(u) f_j(v)] for standard normal variables u and v with correlation ρ_ij, (..., n, n).
 
-    Here α_ik = E f_i(u) He_k(u)/√k!. On the diagonal it is the mean of the square.
+    The result is Σ_k ρ^k α_ik α_jk with α_ik = E f_i(u) He_k(u)/√k!. On the diagonal it is the mean of the square.
 
     Args:
         values: f_i at `gaussian_nodes`, (..., n, nodes).
@@ -54,7 +54,9 @@ def pair_means(values: Array, correlation: Array) -> Array:
 
 
 def shifted_means(values: Array, shifts: Array) -> Array:
-    """Return E f_i(u + b_ij) = Σ_k α_ik b^k/√k! for a standard normal u, (..., n, n).
+    """Return E[f_i(u + b_ij)] for a standard normal variable u and shifts b_ij, (..., n, n).
+
+    The result is Σ_k α_ik b^k/√k! with α_ik as in `pair_means`.
 
     Args:
         values: f_i at `gaussian_nodes`, (..., n, nodes).

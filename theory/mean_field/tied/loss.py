@@ -1,4 +1,4 @@
-"""The loss with tied embeddings, whose logits depend on the batch's own token ids, by sampling the logits."""
+"""The loss of networks with tied embeddings, by sampling logits that depend on the batch's own token ids."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ LARGEST_TABLE = 2**22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """Samples of the loss and of its gradient at the logits.
+    """Samples of the loss and of its gradient with respect to the logits.
 
     Attributes:
         loss: cross-entropy in nats, (entries, samples).
@@ -33,7 +33,7 @@ def sampled_output(
     stack: Stack, inputs: Inputs[Array], kernel: Array, stream: Array, generator: np.random.Generator, *,
     mean_labels: bool = False,
 ) -> Output:  # fmt: skip
-    """Return the loss and its gradient for samples of the logits of every entry of the batch.
+    """Sample the loss and its gradient with respect to the logits, for every entry of the batch.
 
     Args:
         stack: the network.
@@ -101,7 +101,9 @@ def embedding_energy(
     gradient: Array,
     across: Array,
 ) -> Number:
-    """Return E‖∂L/∂W_emb‖²/d from both uses of the matrix and their product.
+    """Return the squared gradient norm of tied embeddings, from their uses as inputs and as output matrix.
+
+    The result is E‖∂L/∂W_emb‖²/d, with the product of the two uses' gradients.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""The backward pass of a gradient through one branch, for representative tokens of a text and tied embeddings.
+"""The backward pass through one branch with tied embeddings, for tokens that represent a random text.
 
 The coefficients a on the branch's output are for a unit of a token's error. The known part of the gradient is also
 noise for the layers below. From a token itself, hidden units leave a multiple of its pre-activation.
@@ -20,7 +20,9 @@ from theory.stack.weights import gain, inner_ratio
 def below_units(
     stack: Stack, tokens: TextLayout, noise: Array, part: Array, own: Array, inside: SublayerState[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Return the gradient below the MLP φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
+    """Propagate the gradient back through an MLP, including the gradient's part along the branch's output.
+
+    The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
     Args:
         stack: the network.
@@ -69,7 +71,9 @@ def below_attention(
     stack: Stack, tokens: TextLayout, noise: Array, part: Array, own: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the gradient below attention; a token's coefficient is kept on itself, not on others that it attends to.
+    """Propagate the gradient back through attention, including the gradient's part along the branch's output.
+
+    A token's coefficient is kept on itself, not on others that it attends to.
 
     Args:
         stack: the network.

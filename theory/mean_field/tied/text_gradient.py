@@ -1,4 +1,4 @@
-"""The backward pass with tied embeddings on random text, by representatives of groups of tokens.
+"""The backward pass with tied embeddings on random text, for tokens that represent groups of tokens.
 
 The known part of a token's gradient is along its own stream and its own word. Its coefficients are proportional to
 one random number, the error e_i = (p − t)_i in the column of that word:
@@ -38,7 +38,7 @@ from theory.stack import Stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A point of the network, with the vectors that a gradient there may overlap with.
+    """The vectors at one point of the network that a gradient correlates with: tokens and word embeddings.
 
     Attributes:
         kernel: kernel of the stream, (batch, 2 R, 2 R).
@@ -49,13 +49,13 @@ class Place:
     held: Array
 
     def without_words(self, kernel: Array) -> Place:
-        """Return the place of a branch's output, whose tokens have no component along word embeddings."""
+        """Return the vectors at the output of a branch, whose tokens have no component along word embeddings."""
         return Place(kernel, 0.0 * self.held)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient at one point of the backward pass.
+    """The gradient at one point of the network, as a sum of tokens, word embeddings, and independent noise.
 
     Attributes:
         tokens: layout of the tokens.
@@ -72,7 +72,7 @@ class Gradient:
     words: Array
 
     def kernel(self, place: Place) -> Array:
-        """Return the gradient kernel g_i·g_j, (batch, 2 R, 2 R)."""
+        """Return the inner products g_i·g_j of the gradients g of tokens i and j, (batch, 2 R, 2 R)."""
         across = _products(self.stream * place.held, self.words)
         across = (self.tokens.one_word * self.output.own + self.output.others.mT) * across
         along = _products(self.stream, self.stream) * place.kernel
@@ -80,16 +80,19 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient's component along a branch's output y, and the products g_i·y_j/√d."""
+        """Split off the gradient's part along a branch's output: return its kernel, and its products with that output.
+
+        For the output y, the second result is g_i·y_j/√d.
+        """
         stream = self.stream * scale
         return self.output.own * _products(stream, stream) * added, stream[..., :, None] * added
 
     def without_words(self, noise: Array, stream: Array, _: Place) -> Gradient:
-        """Return a gradient given by its noise and its coefficients on a place's tokens, with none on words."""
+        """Return a gradient with given noise and given components along tokens, and none along word embeddings."""
         return replace(self, noise=noise, stream=stream, words=0.0 * stream)
 
     def past_branches(self, alpha: float, direct: Array, given: Gradient) -> Gradient:
-        """Return the gradient below a sub-layer, from the parts that pass its branches and that come back through them.
+        """Add the gradient that passes a sub-layer on the skip connection and the one that comes through its branches.
 
         Args:
             alpha: scale of the residual stream.
@@ -101,11 +104,14 @@ class Gradient:
         )
 
     def along(self, place: Place) -> Array:
-        """Return g_i·x_j/√d for a unit of token i's error, (batch, 2 R, 2 R)."""
+        """Return the products g_i·x_j/√d of gradients g and tokens x, (batch, 2 R, 2 R).
+
+        They are for a unit of token i's error.
+        """
         return self.stream[..., :, None] * place.kernel + self.tokens.one_word * _products(self.words, place.held)
 
     def below_norm(self, place: Place, scales: Number) -> Gradient:
-        """Return the gradient below a norm with given divisors at a place; unchanged without a norm."""
+        """Propagate the gradient back through a norm; without a norm, it is unchanged."""
         if isinstance(scales, float):
             return self
         size = norm_root(scales)
@@ -116,7 +122,10 @@ class Gradient:
         )
 
     def norm_parameter_gradients(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
-        """Return the squared gradients of a norm's gains and biases; empty without a norm."""
+        """Return the squared gradient norms of the gains and biases of a norm, divided by the width.
+
+        The table is empty without a norm, and if the layout does not tell sequences apart.
+        """
         if isinstance(scales, float) or not tokens.apart:
             return {}
         size = norm_root(scales)
@@ -135,7 +144,7 @@ class Gradient:
         return add_energies(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
 
     def above_norm(self, size: Array) -> Gradient:
-        """Return the gradient above a norm in terms of the norm's input tokens.
+        """Write the gradient above a norm in terms of the tokens before the norm.
 
         Args:
             size: divisor of each token in the norm.
@@ -144,7 +153,7 @@ class Gradient:
 
 
 def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forward: Forward[Array]) -> Backward[Array]:
-    """Compute the backward pass averaged over texts.
+    """Run the backward pass with tied embeddings, averaged over random texts.
 
     Args:
         stack: the network.
@@ -181,13 +190,13 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
 def _rule(
     arrived: Gradient, inside: SublayerState[Array], overlaps: Overlaps[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Return noise, coefficients and squared gradient norms below one branch."""
+    """Propagate the gradient back through one branch, and return its noise, coefficients and squared norms."""
     parts = (inside.step.stack, arrived.tokens, arrived.noise, arrived.stream, arrived.output.own, inside)
     return below_units(*parts) if inside.step.kinds == ("units",) else below_attention(*parts, overlaps)
 
 
 def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: Array, same_label: Array) -> Array:
-    """Return the loss's variance: that of untied embeddings, plus the scatter of how often a label is the own word."""
+    """Return the variance of the loss: that of untied embeddings plus the scatter of labels equal to the own id."""
     logits, chances = stack.output_scale * stack.width**0.5 * word_sizes, np.diagonal(tokens.labels.own)
     by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
     of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))

@@ -1,4 +1,4 @@
-"""The loss with tied embeddings on random text: logits contain a position's own word, and labels are words of the text.
+"""The loss with tied embeddings on random text, where the logits of a position depend on its own token id.
 
 A token's own word has the logit σ_e √d h_i + z, with z ~ N(0, σ_e² Q_ii), and the probability p_i. The label of a
 position is the next word. So it may be the position's own word, and a position's label may be the word of another.
@@ -29,7 +29,7 @@ probability (docs/report.md).
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextOutput:
-    """The loss and the products of its gradient at the logits.
+    """The loss, and the inner products of its gradients with respect to the logits of two positions.
 
     Here r_iv = (p − t)_iv/P, and e_i is r_iv in the column v of token i's own word.
 
@@ -49,7 +49,7 @@ class TextOutput:
 
 
 def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, same_label: Array) -> TextOutput:
-    """Return the loss and the gradient products at the logits of representatives, averaged over texts.
+    """Return the expected loss, and the products of its gradients at two positions' logits, averaged over texts.
 
     Args:
         stack: the network.
@@ -127,11 +127,11 @@ def _in_own_columns(stack: Stack, tokens: TextLayout, first: Array, both: Array)
 
 def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:
     """Return the error message for a softmax that gives positions' own words too large a probability."""
-    given, rule, way_out = "a text", "a law of text reaches", "windows=text.windows(...) predicts texts that are given"
+    given, way_out = "a text", "windows=text.windows(...) predicts texts that are given"
     if not tokens.repeats.any():
-        given, rule = "groups of tokens", "groups reach"
-        way_out = "fewer tokens, or grouped=False, predict every token by itself"
+        given, way_out = "groups of tokens", "fewer tokens, or grouped=False, predict every token by itself"
     return (
-        f"output_scale must be smaller for {given} with tied embeddings, got {scale:g}: the softmax gives a position's "
-        f"own token id the probability {chance:.2g}, and {rule} {LARGEST_OWN_PROBABILITY:g}; {way_out}."
+        f"tied embeddings must give a position's own token id a probability of at most {LARGEST_OWN_PROBABILITY:g} for "
+        f"{given}, got {chance:.2g} at a logit scale of {scale:.2g}; {way_out}. A smaller output_scale or "
+        "embedding_scale, or untied embeddings, lowers it."
     )

@@ -1,4 +1,4 @@
-"""The backward pass through an MLP of a gradient that overlaps with the residual stream (tied embeddings)."""
+"""The backward pass through an MLP with tied embeddings, where gradients correlate with the residual stream."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -21,7 +21,9 @@ def below_units(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the gradient below the MLP φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
+    """Propagate the gradient back through an MLP, including the gradient's part along the branch's output.
+
+    The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
     With h the hidden units, the gradient at h is C h/√d plus noise. Multiplied by the slope s of a pre-activation u
     it is w/√d plus noise with w = s ∘ C h, and w is B u plus a part without overlap with any u_i.
@@ -46,7 +48,9 @@ def below_network(
     stack: Stack, tokens: KernelLayout[Array], whole: Array, parts: Sequence[Array], kernels: tuple[Array, Array],
     generator: np.random.Generator, kind: str = "W",
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the gradient below one MLP, or below all experts of a layer together, which have the same law and input.
+    """Propagate the gradient back through one MLP, or through all experts of a layer together.
+
+    All experts have the same law and the same input.
 
     Args:
         stack: the network.
@@ -94,7 +98,7 @@ def below_network(
 
 
 def own_numbers(stack: Stack) -> int:
-    """Return about how many floats a batch entry with tied embeddings and its own attention sample needs in memory.
+    """Estimate how many floats a batch entry with tied embeddings and its own attention sample needs in memory.
 
     These are the Gaussian samples of `below_units`, and the attention weights for the backward pass.
     """
@@ -120,10 +124,11 @@ def _mean(left: Array, other: Array) -> Array:
 
 
 def response(part: Array, kernel: Array, units: Array, active: Array, slope: Array) -> Array:
-    """Return the coefficients B of w = B u + (a part without overlap with u), for w_i = φ'(u_i) Σ_p C_ip φ(u_p).
+    """Return the coefficients of the projection of an MLP's gradient on its pre-activations.
 
-    Here u ~ N(0, K). By partial integration, E w_i u_k = Σ_p C_ip (K_kp E φ'_i φ'_p + K_ki E φ''_i φ_p), and E u_i
-    φ'_i φ_p is K_ip E φ'_i φ'_p + K_ii E φ''_i φ_p. So no inverse of K is needed, which aligned tokens do not have.
+    They are B in w = B u + (a part without overlap with u), for w_i = φ'(u_i) Σ_p C_ip φ(u_p) and u ~ N(0, K). By
+    partial integration, E w_i u_k = Σ_p C_ip (K_kp E φ'_i φ'_p + K_ki E φ''_i φ_p), and E u_i φ'_i φ_p is K_ip E φ'_i
+    φ'_p + K_ii E φ''_i φ_p. So no inverse of K is needed, which aligned tokens do not have.
 
     Args:
         part: C.

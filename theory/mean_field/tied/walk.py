@@ -1,4 +1,4 @@
-"""The backward pass of a gradient with overlaps, from output to inputs, for all tokens or representatives of text.
+"""The order of the steps of the backward pass with tied embeddings, from the output to the inputs.
 
 Each of the two layouts has its own gradient class with the same methods: its kernel, the part along the stream, and
 the effect of norms. The order in which norms, branches and the embedding are passed is the same for both.
@@ -36,7 +36,7 @@ It also returns E‖∂L/∂W‖²/d of the branch's matrices.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walked:
-    """The result of the backward pass of a gradient with overlaps.
+    """The result of the backward pass with tied embeddings, where gradients correlate with tokens and words.
 
     Attributes:
         gradient: gradient at the inputs.
@@ -56,7 +56,7 @@ class Walked:
 
 
 def held_words(stack: Stack, forward: Forward[Array], ones: Array) -> list[Array]:
-    """Return every token's coefficient on its own word's embedding, at the inputs and after every sub-layer.
+    """Return how much of its own word embedding each token contains, at the inputs and after every sub-layer.
 
     Args:
         stack: the network.
@@ -73,7 +73,7 @@ def walk_down(
     stack: Stack, tokens: KernelLayout[Array], forward: Forward[Array], top: Any, held: list[Array],
     place: Callable[[TokenMoments[Array], Array], Any], rule: BranchRule,
 ) -> Walked:  # fmt: skip
-    """Run the backward pass of a gradient with overlaps from the output to the inputs.
+    """Run the backward pass with tied embeddings from the output to the inputs.
 
     Args:
         stack: the network.
@@ -116,7 +116,9 @@ def _below_sublayer(
     tokens: KernelLayout[Array], gradient: Any, overlaps: Overlaps[Array], total: Any, below: Any,
     branches: Sequence[SublayerState[Array]], rule: BranchRule,
 ) -> tuple[Any, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
-    """Return the gradient below a sub-layer, with its removed part, its products with the branches, and squared norms.
+    """Propagate the gradient back through a sub-layer with all its branches.
+
+    The results include the gradient's removed part, its products with the branches, and squared norms.
 
     Args:
         tokens: layout of the tokens.
@@ -160,7 +162,7 @@ def _below_branch(
     tokens: KernelLayout[Array], gradient: Any, others: Array, overlaps: Overlaps[Array], below: Any,
     inside: SublayerState[Array], rule: BranchRule,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return noise and coefficients at the input of one branch of a sub-layer, and its squared gradient norms.
+    """Propagate the gradient back through one branch, and return noise, coefficients and squared gradient norms.
 
     Args:
         tokens: layout of the tokens.
@@ -180,12 +182,12 @@ def _below_branch(
 
 
 def norm_root(scales: Number) -> Array:
-    """Return the divisor of each token in a norm; 1 without a norm."""
+    """Return the number by which a norm divides each token; 1 without a norm."""
     return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))
 
 
 def norm_overlaps(gradient: Any, place: Any, scales: Number) -> Overlaps[Array]:
-    """Return the component along the stream that a norm removes from a gradient's noise; None without a norm."""
+    """Return the component along the residual stream that a norm removes from the gradient; None without a norm."""
     if isinstance(scales, float):
         return None
     above = gradient.above_norm(norm_root(scales))
