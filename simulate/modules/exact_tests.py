@@ -346,8 +346,8 @@ def _output_axis(part: nn.Module, matrix: Tensor, outputs: int) -> int:
             x = torch.linspace(0.0, 1.0, outputs).to(matrix)
             y = (part.forward(x[None]) - part.forward(0 * x[None]))[0]
             return int((y - x @ matrix).norm() < (y - matrix @ x).norm())
-    transposed = isinstance(part, nn.modules.conv._ConvTransposeNd) and matrix.shape[1] == outputs
-    return 1 if transposed else matrix.shape.index(outputs)
+    inputs_first = isinstance(part, nn.modules.conv._ConvTransposeNd)
+    return 1 if inputs_first and matrix.shape[1] == outputs else matrix.shape.index(outputs)
 
 
 def _frozen(module: nn.Module, names: Sequence[str]) -> bool:
