@@ -124,9 +124,10 @@ def _alike(stack: Stack) -> tuple[float, float] | None:
         return None
     few, apart, agree = replace(stack, tokens=min(stack.tokens, 16)), TextLaw.distinct(stack.vocab), 0.5
     laws = apart, replace(apart, same_word_labels=agree, other_word_labels=agree)
-    limits: dict[str, float] = {"max_time": math.inf, "memory": math.inf}
     try:
-        apart_scale, alike_scale = (noise_scale(few, text=law, patterns=2, coarse=True, **limits) for law in laws)
+        apart_scale, alike_scale = (
+            noise_scale(few, text=law, patterns=2, coarse=True, max_time=math.inf, memory=math.inf) for law in laws
+        )
     except ValueError:  # no rule for text, such as for experts
         return None
     whole = sum(float(np.nansum(single)) for single in apart_scale.single.values()) * (agree - 1.0 / stack.vocab)
