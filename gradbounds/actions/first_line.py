@@ -101,7 +101,7 @@ def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | 
     theory omits is of order 1/d.
     """
     stack, sequences = scale.stack, batch
-    depth, width, positions = stack.depth, stack.width, _tokens(scale, batch)
+    depth, width, positions = stack.depth, stack.width, batch * stack.tokens
     if alike is None:
         is_post = stack.placement == "post" and stack.depth_scaling == "none"
         of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
@@ -139,7 +139,7 @@ def _alike(stack: Stack) -> tuple[float, float] | None:
 
 
 def spread_of_texts(text: str | None, vocab: int) -> float:
-    """Return the standard deviation over texts of one kind of ln kappa, with kappa the probability of equal tokens.
+    """Return the standard deviation of ln kappa over texts of one kind; two tokens are equal with probability kappa.
 
     `text` names the kind. The result is 0 if it is None or describes one known text.
     """
@@ -205,7 +205,7 @@ def cost_of_batch(
 
 
 def quick_sampling(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[int, bool]:
-    """Return the number of attention samples of a quick prediction of a batch, and whether its groups are coarse."""
+    """Return the number of attention samples for a quick prediction, and whether tokens form coarse groups."""
     ways = [(patterns or count, coarse) for count, coarse in _WAYS]
     return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
@@ -258,10 +258,6 @@ def format_cost(cost: Cost, grouped: bool) -> str:
     return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
 
 
-def _tokens(scale: NoiseScale, batch: int) -> int:
-    return batch * scale.stack.tokens
-
-
 def _shared(scale: NoiseScale, batch: int) -> float:
     """Return the share of a batch's squared matrix gradients that is common to two sequences."""
     shared = sum(float(np.sum(part)) for part in scale.product.values())
@@ -287,7 +283,7 @@ def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
-    """Return an upper bound on the standard deviation of the loss: its value if a label has one logit everywhere."""
+    """Return an upper bound on the standard deviation of the loss, for labels whose logit is equal at all positions."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels
     return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

@@ -121,7 +121,7 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
         question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, further=further,
         **_limits(question.seconds or SECONDS),
     )  # fmt: skip
-    shown = with_cosines(result.to_frame())
+    shown = pd.DataFrame(with_cosines(result.columns()))
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
     of_further = {"evened": sentences.pop("evened"), "lines": [*result.lines, *result.below]}
