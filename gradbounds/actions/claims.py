@@ -21,7 +21,9 @@ _STEPS, _ROWS = 4, 4
 
 _LEGEND = (
     "Each claim has a name, its place in the source, its kind, its statement and the result of our tests. A test "
-    "compares one part of the claim with random networks of one kind, so tests of one claim can have different results."
+    "compares one part of the claim with random networks of one kind, so tests of one claim can have different "
+    "results. A bound holds loosely if it is more than twice the measured value. A premise fails if an assumption of "
+    "the claim is false in these networks, so that its conclusion is not tested."
 )
 _NUMBERS = "Numbers in brackets are 95% intervals. d: width; L: layers; n: tokens; V: vocabulary size."
 

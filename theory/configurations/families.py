@@ -143,8 +143,7 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
         ValueError: the embeddings are narrower than the residual stream.
     """
     _narrow(r, fields, "word_embed_proj_dim")
-    before = r.switch("do_layer_norm_before")
-    fields["placement"] = "pre" if before else "post"
+    fields["placement"] = "pre" if r.switch("do_layer_norm_before") else "post"
     r.refused("the residual stream would then end without a norm", "_remove_final_layer_norm")
 
 
