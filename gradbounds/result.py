@@ -83,7 +83,7 @@ class Result:
         """Return the columns of a table by name, without pandas if the table does not need it yet.
 
         Raises:
-            ValueError: there is no such table.
+            ValueError: no table has this name.
         """
         return _named(self.tables.data if isinstance(self.tables, Frames) else self.tables, name, "table")
 
