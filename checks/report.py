@@ -78,7 +78,7 @@ def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
 _SAID: dict[Word, tuple[str, str]] = {
     "fails": ("fails", "fail"),
     "holds with a correction": ("holds with a correction", "hold with a correction"),
-    "holds, loose": ("holds, but loosely", "hold, but loosely"),
+    "holds, loose": ("holds, loose", "hold, loose"),
     "holds": ("holds", "hold"),
     "undecided": ("is undecided", "are undecided"),
     "premise fails": ("rests on a premise that fails", "rest on a premise that fails"),

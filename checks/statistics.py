@@ -120,7 +120,7 @@ def log_variance(values: ArrayLike) -> Array:
 
 
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
-    """Return how far a mean may be from its expectation by chance, at a given probability of a false alarm.
+    """Return how far a mean may differ from its expectation by chance, at a given probability of a false alarm.
 
     With many draws it is 4 standard errors; with few draws it is larger, by Student's t at the same tail probability.
     """
@@ -130,8 +130,9 @@ def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Ar
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
     """Return the p-value of an equivalence test; a small value shows that a mean is within a margin of its prediction.
 
-    The p-value is the larger of two one-sided t tests. A small value shows that mean and prediction are equal up to the
-    margin; a test for a difference cannot show that. Below 0.025, the 95% interval lies inside the margin.
+    The margin is a share of the prediction. The p-value is the larger of two one-sided t tests. A small value shows
+    that mean and prediction are equal up to the margin; a test for a difference cannot show that. Below 0.025, the 95%
+    interval lies inside the margin.
     """
     predicted = np.asarray(predicted, dtype=float)
     allowed = margin * np.abs(predicted)
@@ -161,7 +162,7 @@ def agreement_word(measured: Estimate, predicted: float, margin: float = MARGIN)
 
 
 def scalar_agreement(measured: float, predicted: float, sem: float, margin: float) -> Agreement:
-    """Decide whether a measured exponent or slope equals a prediction up to an absolute margin."""
+    """Decide whether a measured exponent or slope equals its prediction up to an absolute margin."""
     deviation = abs(measured - predicted)
     if deviation > max(margin, CHANCE * sem):
         return "differs"

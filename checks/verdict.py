@@ -1,4 +1,4 @@
-"""The verdict on one claim in one setting, and the words that a verdict can have."""
+"""The verdict on one claim in one setting, and the possible verdicts."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -56,7 +56,7 @@ def sentence(words: str, *values: float | int | str) -> Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The subject of a verdict: the tested quantity, the kind of number, and the sizes that all networks share.
+    """The subject of a verdict: the tested quantity, the kind of number, and the sizes that all its networks share.
 
     Attributes:
         quantity: the measured quantity, in words.
@@ -171,7 +171,10 @@ class Verdict:
 
     @property
     def short_part(self) -> str:
-        """The tested part of the claim as text, without the sizes that its setting already lists."""
+        """The tested part of the claim as text, without sizes that the setting of a series already lists.
+
+        The template of `paper_checks.md` reads it.
+        """
         known = self.setting.held() if self.subject.against else ()
         return replace(self, subject=self.subject.without(known)).part
 
@@ -187,7 +190,7 @@ class Verdict:
 
     @property
     def numbers(self) -> str:
-        """The claimed, predicted and measured numbers as one line of text."""
+        """The claimed, the predicted and the measured number as one line of text."""
         known, measured, low, high = map(number_or_dash, (self.predicted, self.measured, *self.interval))
         return f"claimed {self.claimed}, theory {known}, samples {measured} [{low}, {high}]"
 
@@ -236,7 +239,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def interval_of(value: "Estimate") -> tuple[float, float]:
-    """Return the 95% interval of a scalar estimate as floats (low, high)."""
+    """Return the 95% interval of an estimated number, as a pair (low, high)."""
     low, high = value.interval()
     return float(low), float(high)
 

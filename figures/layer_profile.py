@@ -39,9 +39,7 @@ from theory.stack import TITLES
 def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
     """Draw the gradient norm of every layer: samples, large-width theory, and the law that the paper states.
 
-    A norm is the root mean square of ‖∂L/∂W‖_F, and the paper's law is for W².
-
-    Several placements share one panel with W² only, one color each; for a single placement, every matrix is drawn.
+    Norms are root mean squares. Several placements share a panel for W² only; one placement shows every matrix.
     Appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.
 
     Args:

@@ -128,7 +128,6 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
 
 
 def _plain_ticks(axis: Axes, values: Any) -> None:
-    """Set the ticks of a short logarithmic axis to round numbers."""
     low, high = np.nanmin(values), np.nanmax(values)
     candidates = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50])
     if high / low > 3:

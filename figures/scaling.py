@@ -75,7 +75,7 @@ def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = 
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
-    """Return a title with the fixed sizes of a series of networks, in the paper's letters."""
+    """Return a title with the fixed sizes of a series of networks, in the paper's symbols."""
     first, last = rows.iloc[0], rows.iloc[-1]
     other = f"$L = {first['depth']}$" if against == "width" else f"$d = {first['width']}$"
     ratio = first["vocab"] / first["width"]
@@ -165,7 +165,6 @@ def _beside_theory(
 
 
 def _bounded(chosen: list[tuple[Any, pd.DataFrame]]) -> list[tuple[Any, pd.DataFrame]]:
-    """Return the placements that Theorem 1 bounds, which are Post-LN and Pre-LN."""
     return [(placement, rows) for placement, rows in chosen if rows["bound"].notna().all()]
 
 
@@ -189,7 +188,6 @@ def _name_gaps(axis: Axes, chosen: list[tuple[Any, pd.DataFrame]], x: str) -> No
 
 
 def _finding(chosen: list[tuple[Any, pd.DataFrame]], against: str, y: str) -> str:
-    """Return the figure's finding as a sentence, for its title."""
     if y == "exponent":
         letter = "d" if against == "width" else "L"
         ends = [rows.iloc[-1] for _, rows in chosen]

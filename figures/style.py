@@ -25,7 +25,6 @@ from figures.looks import looks as looks
 _FROM, _TO = np.array([0.82, 0.62, 0.84]), np.array([0.20, 0.02, 0.33])
 _NEUTRAL = "#3b3b3b"
 MEASURED: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "capsize": 2.5}
-PREDICTED: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4}
 BOUND: dict[str, Any] = {"color": _NEUTRAL, "linestyle": "--", "linewidth": 1.4}
 PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
 

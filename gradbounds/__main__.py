@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def program() -> None:
-    """Run the command line as a process and end the process with its exit code.
+    """Run the command line as a process, and end the process with the exit code of the command.
 
     A signal after the work is done is ignored: Python and torch take some tenths of a second to end.
     """

@@ -1,4 +1,4 @@
-"""The command line, from its arguments to the exit code.
+"""The command line: it parses the arguments, runs the command, and returns the exit code.
 
 0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 """
@@ -55,7 +55,7 @@ _PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=
 
 
 def main(arguments: Sequence[str] | None = None, *, commands: Any = Command, program: str = "gradbounds") -> int:
-    """Run one command; bad input ends with one line on stderr and exit code 2.
+    """Run one command; invalid input ends with one line on stderr and exit code 2.
 
     Args:
         arguments: arguments as typed; None means those of this process.
@@ -197,7 +197,7 @@ def _run(command: Any, name: str) -> int:
 
 
 def parsed(arguments: list[str], commands: Any = Command, program: str = "gradbounds") -> Any:
-    """Parse the arguments into a command; None if help was printed.
+    """Parse the command-line arguments into a command; return None if help was printed.
 
     Raises:
         ValueError: the arguments are not valid; tyro's message of several lines becomes one line.

@@ -1,4 +1,4 @@
-"""Declarations of command-line flags."""
+"""The definitions of command-line flags that several commands share."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,9 +26,9 @@ def optional(about: str, metavar: str | None, default: str = "") -> Any:
 
 
 LOGGED_AS = optional(
-    "units of the logged numbers; requires --logged",
+    "how the logged numbers were computed; requires --logged",
     "mean|sum|norm|square|unclipped|clipped:C [...]",
-    default="from the column names, otherwise: mean norm unclipped",
+    default="from the names in the log, else mean norm unclipped",
 )
 """The flag `--logged-as` of commands that read a log."""
 
@@ -134,7 +134,7 @@ def check_together(
 
 @dataclass(frozen=True, kw_only=True)
 class WithJson:
-    """The flag `--json` of commands that print tables."""
+    """The command-line flag `--json`, for commands that print tables."""
 
     json: Annotated[bool, optional("print JSON instead of text (keys: docs/runs.md)", None)] = False
 

@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    r"""Write a message as one plain line of at most 2000 characters, cut in the middle.
+    r"""Return a message as one line of at most 2000 characters; a longer message is cut in the middle.
 
     >>> one_line("no such\n\x07file"), len(one_line("a" * 10**6))
     ('no such \\u0007file', 2000)
@@ -44,7 +44,7 @@ class PlainText:
         self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write text with its control characters spelled out."""
+        """Write a text with its control characters made visible."""
         self._stream.write(plain(text))
         return len(text)
 

@@ -116,7 +116,7 @@ class _Clock(BarColumn):
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Display the name of the running task if the output is a terminal."""
+    """Display the name of the running task if standard error is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -130,7 +130,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Hide the progress displays of the single tasks within a `with` block, whose progress is displayed as a whole."""
+    """Hide the progress displays of single tasks within a `with` block."""
     before = _silent.set(True)
     try:
         yield

@@ -1,7 +1,7 @@
-"""The alarms and notes from tests of a module that need no statistics: leaks, norms, copied weights, attention."""
+"""The alarms and notes from exact tests of a module, such as leaked labels, wrong norms and copied weights."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +75,7 @@ class Fact:
 
 
 def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alarm], list[str]]:
-    """Return the alarms and notes from a module's tests that need no statistics, one alarm for each cause.
+    """Return the alarms and notes from a module's exact tests, with one alarm for each cause.
 
     Args:
         tests: the results of `simulate.modules.exact_tests`.
@@ -95,7 +95,7 @@ def said(alarm: Alarm) -> str:
 
 
 def values(tests: ExactTests, quantity: str) -> dict[Place, float]:
-    """Return the results of one test of a module, by list of layers, layer and parameter name."""
+    """Return the results of one test of a module as a dictionary by list of layers, layer and parameter name."""
     return {(part, layer, name): value for part, layer, name, what, value in tests.rows if what == quantity}
 
 
@@ -237,23 +237,24 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
     by_epsilon, divided, share = (values(tests, f"norm_{what}") for what in ("epsilon", "divided", "share"))
     says = values(tests, "norm_says")
     far, backward = values(tests, "norm_far"), values(tests, "norm_backward")
-    large, rather, none, perhaps, disagreeing, by_far = (dict[Place, float]() for _ in range(6))
+    large, rather = (dict[Place, tuple[float, float]]() for _ in range(2))
+    none, perhaps, disagreeing, by_far = (dict[Place, float]() for _ in range(4))
     for at, response in values(tests, "norm_response").items():
         normed = max(response, far.get(at, response)) < NORM_FAR
         if normed and backward.get(at, 0.0) > BACKWARD and share[at] < _FELT:
             disagreeing[at] = backward[at]
         like_epsilon = abs(by_epsilon[at] - response) < _LIKE_EPSILON
         if like_epsilon and share[at] > EPSILON:
-            large[at] = divided[at]
+            large[at] = 1 + share[at], divided[at]
         elif like_epsilon and share[at] > _FELT:
-            rather[at] = share[at]
+            rather[at] = 1 + share[at], divided[at]
         elif response >= NORM and far.get(at, response) < NORM:
             by_far[at] = response
         elif response >= NORM:
             (none if says[at] == 1 or response > _MORE_THAN_LINEAR else perhaps)[at] = response
-    what = "the epsilon of {} is larger than the mean square of its input, {{}}"
+    what = "the epsilon of {} divides its output's mean square by {{}}, as if all inputs had the mean square {{}}"
     yield from _in_one(large, "norm", what)
-    yield from _in_one(rather, "norm", "the epsilon of {} is {{}} times the mean square of its input", alarm=False)
+    yield from _in_one(rather, "norm", what, alarm=False)
     what = "{} does not normalize: its output grows as input^{{}}, and a norm's output as input^0"
     yield from _in_one(none, "norm", what)
     yield from _in_one(perhaps, "norm", what, alarm=False)
@@ -265,7 +266,9 @@ def _norms(tests: ExactTests) -> Iterator[Fact]:
     yield from _in_one(by_far, "norm", what)
 
 
-def _in_one(named: dict[Place, float], kind: str, what: str, *, alarm: bool = True) -> Iterator[Fact]:
+def _in_one(
+    named: Mapping[Place, float | tuple[float, float]], kind: str, what: str, *, alarm: bool = True
+) -> Iterator[Fact]:
     """Report all modules or parameters of a layer with the same fault as one fact, with the largest number."""
     layers: dict[tuple[str, int], list[Place]] = {}
     for at in named:

@@ -22,7 +22,7 @@ _SAME = 0.02
 
 @dataclass(frozen=True, slots=True)
 class GrowthTheory:
-    """The predicted growth of activations and gradients from the first to the last layer of a module's list of layers.
+    """The predicted growth of activations and gradients between the first and last layer of a module's list of layers.
 
     Attributes:
         part: the name of the list of layers.

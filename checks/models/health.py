@@ -378,10 +378,10 @@ def _steps_apart(
     After a layer without a residual connection, the residual stream starts again and grows faster. Such a layer causes
     the faults of the layers after it; the layers before it are compared with one another. Branches after norms add
     equal amounts, so their factor is large where the stream is small: a larger factor counts if the added amount is
-    larger too. A factor on the stream keeps only a share of the input's energy, the share that follows the input's
-    scale; the added amount is then what exceeds the nearest layers' share. An output of another shape than its input
-    (not `same`), as where a pyramid widens, is another stream. Each item is the layer, the layer to blame, and the
-    logarithm of the ratio of factors.
+    larger too. A factor on the stream keeps only a share of the input's energy, and this share follows the input's
+    scale. The added amount is then the excess over the nearest layers' share. An output of another shape than its
+    input (not `same`), as where a pyramid widens, is another stream. Each item is the layer, the layer to blame, and
+    the logarithm of the ratio of factors.
     """
     steps, inputs = np.concatenate([[np.nan], np.diff(energies)]), np.concatenate([[np.nan], np.exp(energies[:-1])])
     kept = np.where(np.isnan(responses), 1.0, np.clip(responses, 0.0, 1.0) * np.exp(steps))

@@ -95,7 +95,7 @@ class ProbeReport:
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """The tables of this report, by name."""
+        """The tables of this report by name, without tables that do not apply."""
         tables = {"layers": self.layers, "exponents": self.exponents, "steps": self.steps, "updates": self.updates}
         tables |= {} if self.theory is None else {"theory": self.theory}
         return {name: table for name, table in tables.items() if len(table.columns)}

@@ -146,7 +146,9 @@ def parts_of(frame: pd.DataFrame) -> list[str]:
 
 
 def ends_of(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the growth of activations and gradients from the first to the last layer of each list of layers.
+    """Return the growth of activations and gradients between the first and the last layer of each list of layers.
+
+    A list is left out if it has one layer only, or if a value is not finite, or 0 in the first or last layer.
 
     Returns:
         By list: mean squared activation of the last layer / first layer, and gradient norm of the first / last layer.

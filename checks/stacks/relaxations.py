@@ -121,10 +121,10 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
 
 def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claims T1, F1 and F2 for networks without one assumption: exponents in d and L, and growth over the layers.
+    """Judge claims T1, F1 and F2 for networks that drop assumptions of the paper.
 
-    The claim on L is about a limit, which the recursion gives. It holds if that limit is the paper's and samples agree
-    with the recursion over their depths.
+    The claims state exponents in d and L, and growth over the layers. The claim on L is about a limit, which the
+    recursion gives. It holds if that limit is the paper's and samples agree with the recursion over their depths.
     """
     rows = []
     for against in _LETTER:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from checks.stacks.gradients_by_layer import Columns
 from gradbounds.actions.first_line import (
+    COARSE,
     ZIPF,
     FirstLine,
     cost_of_batch,
@@ -27,7 +28,7 @@ from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
-from gradbounds.result import Result
+from gradbounds.result import Frames, Result
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.text import TEXTS
@@ -62,6 +63,8 @@ _SHOWN_ERROR = 0.01
 """The smallest relative error of a norm that is printed."""
 
 _LOST = '  "-": smaller than the error of the attention samples; --patterns N uses more samples.'
+
+_QUICKER = f"The model's card has a quicker estimate of this norm, which is up to {COARSE:.0%} lower at as many tokens."
 
 _NOT_TEXT = (
     "Text: none, all tokens differ. In a real text, tokens and labels repeat, which makes the gradient norm larger;",
@@ -174,10 +177,11 @@ def predict_batch(
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
-    lost = set(layers["quantity"][layers["predicted"].isna()])
-    shown = table.sort_values("share", ascending=False, kind="stable")
+    lost = set(layers["quantity"][np.isnan(layers["predicted"])])
+    known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
+    shown = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
-        about=title(stack), tables={"batch": table, "layers": layers},
+        about=title(stack), tables=Frames({"batch": table, "layers": layers}),
         values={
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
@@ -189,11 +193,11 @@ def predict_batch(
             title(stack), *drawn_lines(notes), "",
             f"Step 1 of a run: {line_text(line)}, at {batch} sequences of {stack.tokens} tokens{asked.of_tokens}.",
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
-            *_warnings(asked.text, law), *deviation_lines(line), "", "Shares of the squared norm:",
-            *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
-            f"Gradient norms of the matrices, for the batch of {batch} sequences",
+            *_warnings(asked.text, law), *deviation_lines(line),
+            *[_QUICKER] * (asked.is_default and stack.ffn == "gated"), "", "Shares of the squared norm:",
+            *table_lines(["", ""], shown)[1:], "", f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
-            *_error_of_words(stack, law), *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"), "",
+            *_error_of_words(stack, law), *over_layers(stack, known, "predicted"), "",
             _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
@@ -209,18 +213,21 @@ def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None)
     return Result(about="the cost of predicting a batch's gradient", values=numbers, lines=lines)
 
 
-def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
+def _shares(squares: Mapping[str, float]) -> Columns:
     """Return each kind of parameter's share of the squared gradient norm."""
     names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
-    table = pd.DataFrame({"parameter": list(squares), "name": names, "grad_sq": list(squares.values())})
-    whole = sum(squares.values())
-    return table.assign(share=[square / whole if whole else 0.0 for square in squares.values()])
+    whole, sizes = sum(squares.values()), np.array([*squares.values()], dtype=float)
+    roles, named = (np.array([*of], dtype=object) for of in (squares, names))
+    return {"parameter": roles, "name": named, "grad_sq": sizes, "share": sizes / whole if whole else 0.0 * sizes}
 
 
 def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     """State the noise scale in sequences, or explain why it is infinite."""
     if math.isfinite(sequences):
-        return f"Noise scale of the matrices: {sequences:.4g} sequences."
+        return (
+            f"Noise scale of the matrices: {sequences:.4g} sequences; "
+            "the gradient norm of a much larger batch hardly depends on its size."
+        )
     of_text = "; repeated tokens of a text change this result (--text)" if law is None else ""
     return (
         "Noise scale of the matrices: none. Gradients of two sequences have no common part, so that a larger batch "
@@ -228,7 +235,7 @@ def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     )
 
 
-def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.DataFrame:
+def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Columns:
     """Return the gradient norm of every matrix by layer, with errors, as rows of a `layer_table`.
 
     Layer 0 is the whole network. If a squared norm is below its error, the norm is NaN.
@@ -241,7 +248,9 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.D
         halves = np.divide(errors[role], 2.0 * norms, out=np.zeros_like(norms), where=norms > 0)
         numbers = enumerate(zip(norms, halves, strict=True), 1) if norms.ndim else [(0, (norms, halves))]
         rows += [(f"{prefix}grad_{name}", layer, float(norm), float(half)) for layer, (norm, half) in numbers]
-    return pd.DataFrame(rows, columns=["quantity", "layer", "predicted", "predicted_sem"])
+    return dict(
+        zip(("quantity", "layer", "predicted", "predicted_sem"), map(np.array, zip(*rows, strict=True)), strict=True)
+    )
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:
@@ -328,17 +337,16 @@ def _of_law(law: TextLaw) -> list[str]:
     """State how often tokens and labels repeat."""
     chances = (law.within, law.across, law.same_word_labels, law.other_word_labels)
     if len(set(chances)) == 1:
-        return [f"Probability that two positions have equal tokens: {law.across:.3g}; equal labels: the same."]
-    return [
-        f"Probability of equal tokens: {law.within:.3g} within a sequence, {law.across:.3g} in different sequences.",
-        f"Probability of equal labels: {law.same_word_labels:.3g} after equal tokens, "
-        f"{law.other_word_labels:.3g} after different ones.",
-    ] + (
-        [
-            "Equal labels within a sequence: {:.3g} after equal tokens, {:.3g} after different ones.".format(
-                *law.labels_within
-            )
+        return [
+            f"Two tokens are equal with probability {law.across:.3g}, and two labels with probability {law.across:.3g}."
         ]
+    return [
+        f"Two tokens of a sequence are equal with probability {law.within:.3g}, and two tokens of different sequences "
+        f"with probability {law.across:.3g}.",
+        f"Two labels are equal with probability {law.same_word_labels:.3g} after equal tokens, "
+        f"and {law.other_word_labels:.3g} after different tokens.",
+    ] + (
+        ["In one sequence, these two probabilities are {:.3g} and {:.3g}.".format(*law.labels_within)]
         if law.labels_within
         else []
     )
@@ -362,11 +370,11 @@ def _name(name: str) -> str:
 
 def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:
     """State which parameters the gradient norm includes."""
-    tied = " which is also the embedding table," if embeddings == "tied" else ""
+    tied = " (which is also the embedding table)" if embeddings == "tied" else ""
     if family is None:
         return (
-            f"Included in the norm: matrices of all layers, the output matrix,{tied} but no biases, gains or "
-            "embedding tables."
+            f"The gradient norm includes the matrices of all layers and the output matrix{tied}, "
+            "but no biases, gains or embedding tables."
         )
     biases = [name.removeprefix("bias_") for name in vectors if name.startswith("bias_")]
     of_matrices = f"biases of {', '.join(biases)}" if biases else "no biases of matrices"
@@ -374,6 +382,6 @@ def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> st
         of_matrices = f"no biases of matrices (unknown for {family})"
     others = [_NAMES[name] for name in vectors if name in _NAMES]
     return (
-        f"Included in the norm: matrices of all layers, the output matrix,{tied} {', '.join(others)}, and "
+        f"The gradient norm includes the matrices of all layers, the output matrix{tied}, {', '.join(others)}, and "
         f"{of_matrices}."
     )

@@ -46,22 +46,24 @@ def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: flo
     lines = [
         f"Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}",
         f"             = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}",
-        f"             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}",
-        f"             with t = {numbers.output_margin:.3f}, exceeded with probability at most "
+        f"             B is an upper bound on ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}",
+        f"             with t = {numbers.output_margin:.3f}; this norm exceeds B with probability at most "
         f"{numbers.output_failure:g}",
-        f"             stated probability: at least {sp.sstr(probability())}, minus the probability that B fails "
-        f"({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125), if the squared norm "
-        "before the last LayerNorm is (epsilon, delta)-bounded;",
-        f"             the proof's steps give this probability for one position; for all {stack.tokens} they give "
-        f"{1 - stack.tokens * (1 - probability_value(0.1, 0.125)):.3f} (below 0: no guarantee; docs/theorem_1.md)",
+        f"             In the paper, the bound holds with probability at least "
+        f"{sp.sstr(probability())} "
+        f"({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125), minus the probability "
+        "that the norm exceeds B, if the squared norm before the last LayerNorm is (epsilon, delta)-bounded.",
+        "             The proof guarantees this probability for one position. For all "
+        f"{stack.tokens} positions together it guarantees {1 - stack.tokens * (1 - probability_value(0.1, 0.125)):.3f};"
+        " a value below 0 guarantees nothing (docs/theorem_1.md).",
         f"Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}",
         f"Ratio        {ratio:,.0f}",
     ]
     title = f"{TITLES[stack.placement]}, {', '.join(f'{name} {getattr(stack, name)}' for name in SIZES[1:])}"
     in_words = (
         f"In words: at initialization the gradient of the last feed-forward matrix has norm {norm:.3g}. At fixed "
-        f"sigma_e and V it grows like sqrt(d), and with the depth it {shrinks}. The theorem allows {ratio:,.0f} times "
-        "as much; at fixed V/d that factor grows like sqrt(d ln(100 d))."
+        f"sigma_e and V, this norm grows like sqrt(d); with the depth, it {shrinks}. Theorem 1's bound is {ratio:,.0f} "
+        "times as large as this norm; at fixed V/d, the ratio bound / norm grows like sqrt(d ln(100 d))."
     )
     table = [folded(line, indent=_HANGING[len(line) - len(line.lstrip()) :], width=prose_width()) for line in lines]
     return [folded(title, width=prose_width()), "", *table, "", folded(in_words, width=prose_width())]

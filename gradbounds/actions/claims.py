@@ -19,6 +19,14 @@ from theory.stack.registry import load_entry_points
 # What fits on a screen.
 _STEPS, _ROWS = 4, 4
 
+_LEGEND = (
+    "Each claim has a name, its place in the source, its kind, its statement and the result of our tests. A test "
+    "compares one part of the claim with random networks of one kind, so tests of one claim can have different "
+    "results. A bound holds loosely if it is more than twice the measured value. A premise fails if an assumption of "
+    "the claim is false in these networks, so that its conclusion is not tested."
+)
+_NUMBERS = "Numbers in brackets are 95% intervals. d: width; L: layers; n: tokens; V: vocabulary size."
+
 
 def list_claims() -> Result:
     """List all claims, with the verdicts that are stored in the repository."""
@@ -27,20 +35,25 @@ def list_claims() -> Result:
     width, lines = prose_width(), list[str]()
     for claim in CLAIMS.values():
         words = _apart([v for v in verdicts if v.claim == claim.id])
-        head = f"{claim.id:4} {claim.kind:12} {claim.source}: {words}"
-        lines += textwrap.wrap(head, width, subsequent_indent=" " * 5)
-        lines += textwrap.wrap(claim.statement, width, initial_indent=" " * 5, subsequent_indent=" " * 5)
+        lines += textwrap.wrap(f"{claim.id:4} {claim.source} ({claim.kind})", width, subsequent_indent=" " * 5)
+        lines += [*_indented(claim.statement, width), *_indented(f"Result: {words}.", width)]
     rows = [_row(claim, [v for v in verdicts if v.claim == claim.id]) for claim in CLAIMS.values()]
     for name, claims in sources().items():
         on_source = _of_source(name)
         lines += ["", *textwrap.wrap(f"{next(iter(claims.values())).paper}: gradbounds verify --source {name}", width)]
         for claim in claims.values():
             about = [v for v in on_source if v.claim == claim.id]
-            words = f"not judged, as {claim.unjudged}" if claim.unjudged else _by_setting(about)
-            lines += textwrap.wrap(f"{claim.id:4} {claim.statement}: {words}", width, subsequent_indent=" " * 5)
+            words = f"not judged, because {claim.unjudged}" if claim.unjudged else _by_setting(about)
+            lines += textwrap.wrap(f"{claim.id:4} {claim.statement}", width, subsequent_indent=" " * 5)
+            lines += _indented(f"Result: {words}.", width)
             rows.append(_row(claim, about))
-    hint = ["", "More about one: gradbounds claims T1", "Your own claims: gradbounds verify --claims FILE"]
-    return Result(about=f"{len(rows)} claims", values={"claims": rows}, lines=[*lines, *hint])
+    hint = ["", "Explain one claim: gradbounds claims T1", "Judge your own claims: gradbounds verify --claims FILE"]
+    legend = [*textwrap.wrap(_LEGEND, width), ""]
+    return Result(about=f"{len(rows)} claims", values={"claims": rows}, lines=[*legend, *lines, *hint])
+
+
+def _indented(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=" " * 5, subsequent_indent=" " * 5)
 
 
 def draw_published(name: str, path: Path) -> Result:
@@ -89,7 +102,8 @@ def _explained(name: str, claim: Claim) -> Result:
     rows = [v for v in _of_source(name) if v.claim == claim.id]
     fields = ", ".join(f"{key} = {value}" for key, value in claim.network.items())
     varied = [f"{claim.against} = {', '.join(map(str, claim.at)) or claim.layers or 'all'}"] if claim.against else []
-    others = [f"{key}: {dict(of)}" for key, of in (claim.networks | claim.variants).items()]  # type: ignore[operator]
+    several = {**claim.networks, **claim.variants}
+    others = [f"{key}: {', '.join(f'{name} = {value}' for name, value in of.items())}" for key, of in several.items()]
     failed = any(v.verdict == "fails" for v in rows)
     sections = {
         "Statement": [claim.statement],
@@ -100,7 +114,12 @@ def _explained(name: str, claim: Claim) -> Result:
         ]
         if claim.quantity
         else [],
-        "Measured": ["\n    ".join([f"{v.relaxed or 'as above'}: {v.words}", *v.lines()[1:]]) for v in rows],
+        "Measured": [
+            *("\n    ".join([f"{v.relaxed or 'as above'}: {v.words}", *v.lines()[1:]]) for v in rows),
+            _NUMBERS,
+        ]
+        if rows
+        else [],
         "Not judged": [claim.unjudged] if claim.unjudged else [],
         "Left out": [claim.left_out] if failed and claim.left_out else [],
         "Corrected": [claim.corrected] if failed and claim.corrected else [],
@@ -114,16 +133,20 @@ def _explained(name: str, claim: Claim) -> Result:
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
-    """Count the rows with each verdict, as in "holds (3); undecided (1)"."""
-    counts = Counter(v.verdict + at_size(v) for v in verdicts)
-    return "; ".join(f"{word} ({count})" for word, count in counts.most_common()) or "not tested here"
+    """Count the tests with each verdict, as in "holds in 3 tests; undecided in 1 test"."""
+    counts = Counter((v.verdict, at_size(v)) for v in verdicts)
+    words = (
+        f"{word.replace(', loose', ' loosely')} in {count} test{'s' * (count > 1)}{at}"
+        for (word, at), count in counts.most_common()
+    )
+    return "; ".join(words) or "not tested here"
 
 
 def _apart(verdicts: Sequence[Verdict]) -> str:
     """Count the rows with each verdict, in the paper's setting first and then with dropped assumptions."""
     of_paper, relaxed = [v for v in verdicts if not v.relaxed], [v for v in verdicts if v.relaxed]
     parts = [_counted(of_paper)] * bool(of_paper or not relaxed)
-    beside = [f"{'With' if of_paper else 'with'} relaxations: {_counted(relaxed)}"] * bool(relaxed)
+    beside = [f"{'W' if parts else 'w'}ithout one of the paper's assumptions: {_counted(relaxed)}"] * bool(relaxed)
     return ". ".join([*parts, *beside])
 
 
@@ -160,7 +183,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
         "Derived": derived or [underived],
         "Is it tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
-        f"Measured: {_apart(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id)],
+        f"Measured: {_apart(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id), _NUMBERS],
     }
     lines = [f"{claim.id}  {claim.source} ({claim.kind})", ""]
     for head, paragraphs in sections.items():

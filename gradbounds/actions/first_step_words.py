@@ -1,4 +1,4 @@
-"""The printed table of first optimizer steps, its scaling exponents, and comparisons with measured steps."""
+"""The printed table of predicted first optimizer steps, and how each number scales with width and depth."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,10 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = ["none" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
-    lines = ["critical rate: learning rate 2 g.u/u'Gu; above it, step 1 raises the quadratic (Gauss-Newton) loss."]
+    lines = [
+        "critical rate: learning rate above which step 1 raises the quadratic (Gauss-Newton) loss, 2 g.u/u'Gu. For one "
+        "sequence of tokens that all differ; a batch of text has another one (--batch 64 --learning-rate R)."
+    ]
     if has_draws:
         draws = int(table["draws"].max())
         lines.append(

@@ -1,4 +1,4 @@
-"""The view `gradbounds predict --logged`: step 1 of a training log against theory, and causes of a difference."""
+"""The view `gradbounds predict --logged`: compare step 1 of a training log with theory, and explain a difference."""
 
 import itertools
 import math
@@ -74,7 +74,7 @@ _ALONE = [
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A usual cause of an unexpected step 1, with the loss and norm that it gives.
+    """A usual reason why a logged step 1 is not as predicted, with the loss and gradient norm that it would cause.
 
     Attributes:
         words: description of the cause.
@@ -87,18 +87,21 @@ class Cause:
     tried: int = 1
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Return how far a logged loss and logarithm of the norm are from this cause's, in standard deviations."""
+        """Return how many standard deviations the logged loss and norm are from this cause's predictions.
+
+        The distance of the norm is that of its logarithm.
+        """
         loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
 
     def explains(self, logged: LogLine) -> bool:
-        """Return whether the logged loss and norm are within 2.58 standard deviations of this cause's prediction."""
+        """Return whether logged loss and norm are within 2.58 standard deviations of this cause's predictions."""
         return max(map(abs, self.offs(logged))) <= _BEYOND
 
     def distance(self, logged: LogLine) -> float:
-        """Return the distance of the logged numbers from this cause's, in standard deviations."""
+        """Return how far the logged numbers are from their predictions under this cause, in standard deviations."""
         return math.hypot(*self.offs(logged))
 
 
@@ -171,7 +174,7 @@ class _Theory:
         others = list(_other_weights(given, self.of, self.stack))
         together = sum(self.seconds(other) for _, other, _ in others)
         seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
-        with shown(f"predicting step 1 of {len(others)} other networks", seconds):
+        with shown(f"predicting the first step of {len(others)} other networks", seconds):
             for words, other, notes in others:
                 try:
                     yield Cause(words, self.line(other, notes, self.law))
@@ -184,7 +187,7 @@ def predict_logged(
     text: str | None = None, patterns: int | None, max_time: str | None, memory: str | None = None, of_tokens: str = "",
     is_default: bool = False,
 ) -> Result:  # fmt: skip
-    """Compare step 1 of a log with theory, and name the usual causes that would explain a difference.
+    """Compare step 1 of a training log with theory, and list the usual causes that would explain a difference.
 
     `logged_as` states how the log's numbers were computed, in the words of `LoggedAs.of`.
 
@@ -332,15 +335,7 @@ def _judged(
 
 def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: list[str]) -> list[str]:
     """State which numbers are off, and which causes explain them."""
-    loss, norm = healthy.offs(printed)
-    line = healthy.line
-    off = []
-    if printed.loss is not None and abs(loss) > _BEYOND:
-        off += [f"the loss is {printed.loss / line.loss:.4g} times the prediction ({abs(loss):.3g} deviations)"]
-    if printed.norm is not None and abs(norm) > _BEYOND:
-        off += [
-            f"the gradient norm is {printed.norm / line.norm:.4g} times the prediction ({abs(norm):.3g} deviations)"
-        ]
+    line, off = healthy.line, off_words(healthy, printed)
     verdict = f"Step 1: undecided {' and '.join(doubts)}" if doubts else "Step 1: not as predicted"
     lines = [f"{verdict}: {'; '.join(off)}."]
     near = [cause for cause in ranked if cause.explains(printed)]
@@ -354,6 +349,16 @@ def _off_lines(healthy: Cause, printed: LogLine, ranked: list[Cause], doubts: li
         + f"; the nearest of {cause.tried} tested numbers"
         * (cause.tried > 1)
         for cause in near[:MOST_CAUSES]
+    ]
+
+
+def off_words(healthy: Cause, printed: LogLine) -> list[str]:
+    """Describe in words whether the loss or the gradient norm differs from its prediction, and by which factor."""
+    pairs = (("loss", printed.loss, healthy.line.loss), ("gradient norm", printed.norm, healthy.line.norm))
+    return [
+        f"the {name} is {number / theory:.4g} times the prediction ({abs(off):.3g} deviations)"
+        for (name, number, theory), off in zip(pairs, healthy.offs(printed), strict=True)
+        if number is not None and abs(off) > _BEYOND
     ]
 
 

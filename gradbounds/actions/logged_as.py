@@ -1,4 +1,4 @@
-"""The meaning of a log's numbers, from flags or names: mean or sum, norm or square, clipped or not."""
+"""The meaning of a training log's numbers: mean or sum, norm or squared norm, before or after clipping."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ AS = "|".join((*_WORDS, f"{_CLIPPED}C"))
 
 @dataclass(frozen=True, slots=True)
 class LoggedAs:
-    """The user's statements on how a log's numbers were computed; None for each part that names or defaults decide.
+    """The user's statements on how the numbers of a training log were computed; None where the user states nothing.
 
     Attributes:
         is_sum: whether the loss, and so its gradient, is a sum over the tokens of the batch.
@@ -39,7 +39,7 @@ class LoggedAs:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> "LoggedAs":
-        """Parse the words of `--logged-as`, such as "sum" or "clipped:1".
+        """Parse the values of the flag `--logged-as`, such as "sum" or "clipped:1".
 
         Raises:
             ValueError: there is no such word, or two contradict each other.
@@ -71,7 +71,7 @@ def _threshold(word: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Step 1 of a log, converted to the mean loss and its gradient norms before clipping.
+    """The first step of a training log, converted to the mean loss and to gradient norms before clipping.
 
     Attributes:
         line: converted numbers; without the norm if clipping hides it.
@@ -90,7 +90,7 @@ class Reading:
     of: LoggedAs = field(default_factory=LoggedAs)
 
     def check(self, layers: pd.DataFrame) -> None:
-        """Refuse logged norms that contradict the stated clipping threshold.
+        """Raise an error if logged norms contradict the clipping threshold that the user stated.
 
         Args:
             layers: table of logged norms with columns layer, role and logged.
@@ -107,7 +107,7 @@ class Reading:
 
 
 def reading(line: LogLine, of: LoggedAs, positions: int = 1) -> Reading:
-    """Convert step 1 of a log to numbers that can be compared with theory.
+    """Convert the first step of a training log to numbers that can be compared with theory.
 
     Args:
         line: the step as it was logged.
@@ -172,7 +172,7 @@ def _not_clipped(of: LoggedAs, why: str) -> str:
 
 
 def has_line(numbers: Mapping[str, float | None]) -> str:
-    """Format numbers by name as one line of text, with "no NAME" for a number that is None.
+    """Return named numbers as one line of text, such as "loss 6.25, no gradient norm".
 
     >>> has_line({"loss": 6.25, "gradient norm": None})
     'loss 6.25, no gradient norm'

@@ -1,18 +1,26 @@
 """The comparison of the first steps of two training logs of one model (`gradbounds predict --logged A B`)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from gradbounds.actions.batch import family_of, law_of, line_text, resolve_batch
+from gradbounds.actions.first_line import COARSE, first_line, quick_sampling, scale_of_batch, spread_of_texts
 from gradbounds.actions.log_line import LogLine, read_log
-from gradbounds.actions.logged import MOST_CAUSES, THRESHOLDS
+from gradbounds.actions.logged import MOST_CAUSES, THRESHOLDS, Cause, off_words
 from gradbounds.actions.logged_as import LoggedAs, has_line, reading
 from gradbounds.actions.logged_layers import FAR, matrix_of, names_line
+from gradbounds.budget import Budget, by_estimates
+from gradbounds.described_network import Description
+from gradbounds.network_text import loss_of_head, other_codes
 from gradbounds.result import Result
+from theory.configurations.vectors import learned_vectors
+from theory.mean_field.text_law import TextLaw
 
 # The largest logarithm of a ratio that counts as agreement.
 #
@@ -37,10 +45,14 @@ class PairCause:
     is_seen: bool = False
 
 
-def compare_logs(files: Sequence[Path], batch: int, tokens: int, *, logged_as: Sequence[str] = ()) -> Result:
+def compare_logs(
+    files: Sequence[Path], batch: int, tokens: int, *, logged_as: Sequence[str] = (),
+    judge: Callable[[Mapping[Path, LogLine]], list[str]] | None = None,
+) -> Result:  # fmt: skip
     """Compare loss and gradient norm of the first steps of two logs, and list the usual causes of such a difference.
 
     A step has `batch` sequences of `tokens` tokens. `logged_as` states how the numbers of both logs were computed.
+    `judge` compares each log with theory if the two differ, and returns lines.
 
     Raises:
         ValueError: there are more than two logs, one cannot be read, or they have no number in common.
@@ -77,9 +89,54 @@ def compare_logs(files: Sequence[Path], batch: int, tokens: int, *, logged_as: S
             *dict.fromkeys(line for read in reads for line in read.lines),
             f"Ratio, first divided by second: {has_line(ratios)}.", "",
             *([_agreement(ratios)] if agree else _explained(near, tried)), *_of_parameters(table, far),
+            *([] if agree or judge is None else judge(dict(zip(files, (first, second), strict=True)))),
         ],
         alarm=not agree,
     )  # fmt: skip
+
+
+def judged_quickly(
+    given: Mapping[str, Any], batch: int, of: Description, logs: Mapping[Path, LogLine], seconds: float = 10.0
+) -> list[str]:
+    """Compare each of several logs with a quick prediction of step 1.
+
+    The initialization is that of the known codes whose loss is nearest to the loss of one of the logs.
+
+    Args:
+        given: fields of the network.
+        batch: number of sequences.
+        of: further description of the network.
+        logs: first steps by file.
+        seconds: limit of the theory.
+    """
+    each = f"To judge one log with its causes: {'; '.join(f'--logged {file}' for file in logs)}."
+    try:
+        asked = resolve_batch(given, of, text=None, patterns=2, max_time=None)
+        codes = {name: replace(of, drawn_by=name) for name in (of.drawn_by, *other_codes(of.read(given)[1]))}
+        losses = [line.loss for line in logs.values() if line.loss is not None]
+        networks = {name: code.read(asked.given) for name, code in codes.items()}
+        name = min(
+            networks, key=lambda name: min((abs(loss_of_head(networks[name][0]) - x) for x in losses), default=0)
+        )
+        (stack, notes), law = networks[name], law_of(networks[name][0], asked.text)
+        patterns, coarse = quick_sampling(stack, law or TextLaw.distinct(stack.vocab), None)
+        with by_estimates():  # without timing a small batch, which has no coarse groups
+            scale = scale_of_batch(stack, law, patterns, Budget.of(f"{seconds}s", None), 1.0, coarse=coarse)
+    except ValueError as error:  # no rule, or it takes longer
+        return [f"Theory does not judge the two logs here: {error}", each]
+    line = first_line(
+        scale, batch, learned_vectors(stack, family_of(notes, of), notes), law, spread_of_texts(asked.text, stack.vocab)
+    )
+    wider = math.hypot(line.norm_deviation, COARSE * line.norm * (coarse and stack.ffn == "gated"))
+    healthy = Cause("", replace(line, norm_deviation=wider))
+    verdicts = {
+        file: "as predicted" if healthy.explains(log) else f"not as predicted ({' and '.join(off_words(healthy, log))})"
+        for file, log in logs.items()
+    }
+    return [
+        "", f"Theory, a quick estimate for {stack.tokens} tokens, weights drawn by {name}: {line_text(healthy.line)}.",
+        *(f"  {file}: {verdict}" for file, verdict in verdicts.items()), each,
+    ]  # fmt: skip
 
 
 def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
@@ -105,11 +162,12 @@ def _of_counts(batch: int, tokens: int) -> Iterator[PairCause]:
     """Yield causes in which one log sums instead of averaging, or its norm depends on the number of ranks."""
     ranks = {k for k in range(2, min(batch, 2**16) + 1) if batch % k == 0}
     ranks |= {2**k for k in range(1, _MOST_RANKS.bit_length())}
-    for log, power in (("first", 1), ("second", -1)):
+    for log, other, power in (("first", "second", 1), ("second", "first", -1)):
         for k in sorted(ranks):
             whole, root, of = float(k) ** power, float(k) ** (0.5 * power), f"{k} ranks or accumulation steps"
-            yield PairCause(f"the {log} log sums the gradients of {of} instead of averaging them", 1.0, whole)
-            yield PairCause(f"the {log} log sums loss and gradient of {of} instead of averaging them", whole, whole)
+            either = f"instead of averaging them, or the {other} log divides them by {k} twice"
+            yield PairCause(f"the {log} log sums the gradients of {of} {either}", 1.0, whole)
+            yield PairCause(f"the {log} log sums loss and gradient of {of} {either}", whole, whole)
             alone = f"the {log} log gives the norm of one rank's gradient, before the mean over {k} ranks"
             yield PairCause(f"{alone}, or counts {k} times the parameters that {k} ranks share", 1.0, root)
         for number, what in ((tokens, "a sequence"), (batch * tokens, "the batch")):
@@ -155,7 +213,8 @@ def _explained(near: pd.DataFrame, tried: int) -> list[str]:
     """Return the causes that give the ratios, and the number of tested ones."""
     if near.empty:
         return [f"The logs differ. None of {tried} tested causes gives these ratios. Compare each log with theory."]
-    return [f"The logs differ. Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
+    alone = "The logs differ, and they alone do not tell which one is right."
+    return [f"{alone} Causes that give these ratios within {_NEAR:.0%} ({tried} tested), nearest first:"] + [
         f"  {row.cause}: loss ratio {row.loss_ratio:.4g}, norm ratio {row.norm_ratio:.4g}" for row in near.itertuples()
     ]
 

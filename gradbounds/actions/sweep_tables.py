@@ -1,4 +1,4 @@
-"""The presets `compare` and `relax` of `gradbounds sweep`, which end with a table and a figure."""
+"""The presets `compare` and `relax` of `gradbounds sweep`, which print a table and draw a figure at the end."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -228,9 +228,8 @@ def relaxation_grids(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return two grids for every changed network, over widths and over depths.
 
-    The second result is one line of text for each network that theory cannot predict, with the reason.
-
-    Networks that theory cannot predict are left out, with the reason.
+    Networks that theory cannot predict are left out. The second result has one line of text for each of them, with the
+    reason.
     """
     grids, left_out = [], []
     for name, fields in steps.items():

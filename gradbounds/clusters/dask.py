@@ -193,13 +193,13 @@ def _handlers_kept() -> Iterator[None]:
 
 
 class SameVersions(Executor):
-    """An executor that runs tasks only on workers with the same versions of packages as this process."""
+    """An executor whose tasks fail on workers with other versions of packages than this process."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Submit a function call to the workers, after checking their versions of packages."""
+        """Submit a function call to the workers; a worker checks its versions of packages before the call."""
         return self._pool.submit(_with_versions, versions(), fn, *args, **kwargs)
 
 

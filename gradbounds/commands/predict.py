@@ -1,6 +1,7 @@
 """The command-line flags of `gradbounds predict`."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,7 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         "; these accept one number of tokens.",
     ),
     "layers": (("batch", "bound", "first_step", "several tokens"), "; it adds tables to the card."),
-    "two logs": (("text", "patterns", "all", "max_time", "memory"), "; two logs are compared without theory."),
+    "two logs": (("text", "patterns", "all", "max_time", "memory"), "; theory judges two logs by a quick estimate."),
 }
 """The flags that require or exclude others, and why; docs/configurations.md lists them."""
 
@@ -53,7 +54,7 @@ class Predict(ModelFlags):
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     layers: Annotated[bool, optional("add tables of layers 1, 2, 4, ... below the card", None)] = False
-    all: Annotated[bool, optional("print every layer; --first-step: growth by size", None)] = False
+    all: Annotated[bool, optional("print every layer; with --first-step, exponents in every size", None)] = False
     compare: Annotated[
         tuple[str, ...],
         optional("also predict the network with changed fields; + begins another network", "FIELD=VALUE [...]"),
@@ -81,7 +82,7 @@ class Predict(ModelFlags):
         optional(
             "text of --batch: english, code, mock_digits, zipf:A, counts:FILE, law:FILE, FILE, lighthouse, distinct",
             "TEXT",
-            default="english, or zipf:1 below 32,000 tokens",
+            default="english, or zipf:1 for vocabularies below 32,000",
         ),
     ] = None
     logged: Annotated[
@@ -150,11 +151,12 @@ class Predict(ModelFlags):
         from gradbounds.actions.batch import predict_batch, resolve_batch
 
         if len(logs) > 1:
-            from gradbounds.actions.logged_pair import compare_logs
+            from gradbounds.actions.logged_pair import compare_logs, judged_quickly
 
             stack, notes = self.description.read(changes)
             tokens = stack.tokens if "tokens" in changes else context(notes) or stack.tokens
-            return compare_logs(logs, batch, tokens, logged_as=self.logged_as)
+            judge = partial(judged_quickly, {**changes, "tokens": tokens}, batch, self.description)
+            return compare_logs(logs, batch, tokens, logged_as=self.logged_as, judge=judge)
         asked = resolve_batch(changes, self.description, text=self.text, **limits)
         if self.learning_rate is not None:
             from gradbounds.actions.learning_rate import predict_rate

@@ -1,8 +1,7 @@
 """The precomputed answers of a page without a server.
 
-They cover published models, networks near the paper's, and single changed fields.
-
-Numbers of tables have five digits, which is within 0.1%; what has no answer has the message that says why.
+They cover published models, networks near the paper's, and single changed fields. Numbers of tables have five digits,
+which is within 0.1%; what has no answer has the message that says why.
 """
 
 import io

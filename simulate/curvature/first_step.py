@@ -69,7 +69,7 @@ class Measured:
 
 
 def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
-    """Sample one network with its inputs and labels, in the form that measures a first optimizer step.
+    """Sample one network with inputs and labels, in the form in which a first optimizer step is measured.
 
     The result is a `Problem`. Inputs are independent of the matrices.
 

@@ -1,4 +1,4 @@
-"""A model with loss and data for second derivatives, and a sampled network in this form.
+"""A model, its loss and its data, whose second derivatives are computed; a random network in this form.
 
 Losses are sums over labels divided by the number of all labels, so they do not depend on how data are split.
 """
@@ -65,7 +65,10 @@ class TokenLoss(nn.Module):
         self.labels, self.smoothing = labels, smoothing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the cross-entropy of logits, (labels, V), divided by the number of all labels."""
+        """Return the cross-entropy of logits, summed over labels and divided by the number of all labels.
+
+        The logits' shape is (labels, V).
+        """
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / self.labels
 
 
@@ -139,7 +142,10 @@ class StackModule(nn.Module):
         self.names.setdefault(role, []).append(role + end)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits at the positions that count in the loss, (positions, V)."""
+        """Return the logits at the positions that count in the loss.
+
+        Their shape is (positions, V).
+        """
         logits: Tensor = self.read(self.output(inputs)) @ self.Wemb
         return logits
 

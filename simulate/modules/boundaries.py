@@ -1,4 +1,4 @@
-"""Find where layers begin and end if they have no `forward` of their own, from the autograd graph.
+"""Find where layers begin and end in the autograd graph, for layers that have no `forward` method.
 
 Layers that are an `nn.ModuleDict` or `nn.ModuleList` are never called. Their input is the input of their first module,
 x in `x + f(norm(x))`, and their output is the next layer's input.
@@ -30,11 +30,9 @@ class _Call:
 
 
 def with_boundaries(built: Made, lists: Sequence[LayerList], seed: int) -> list[LayerList]:
-    """Find where layers without a `forward` begin and end, or the reason why this cannot be found.
+    """Find where layers without a `forward` method begin and end, or why this cannot be found.
 
     The result is lists of layers with these boundaries. This takes a forward pass if there are such lists.
-
-    This takes a forward pass if there are such lists.
 
     Args:
         built: module and batch; the module is left unchanged.
@@ -198,7 +196,7 @@ def _made_alike(after: _Call, entries: Sequence[_Call]) -> bool:
 def boundary_hooks(
     part: LayerList, begin: Callable[[int, Tensor], None], end: Callable[[int, Tensor | None], None]
 ) -> list[Any]:
-    """Add hooks that report when a layer without a `forward` begins and ends, and return the hooks' handles.
+    """Add hooks that report when a layer without a `forward` method begins and ends; return their handles.
 
     Args:
         part: a list of layers with takers.

@@ -1,4 +1,4 @@
-"""Find the matrices at the ends of residual branches by their usual names, and test smaller initial values."""
+"""Find the last matrix of each residual branch by its usual name, and measure the effect of smaller initial values."""
 
 import torch
 

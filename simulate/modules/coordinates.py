@@ -276,7 +276,6 @@ class _Steps:
         return [before, part.register_forward_hook(leaves, with_kwargs=True)]
 
     def _left(self, name: str, part: nn.Module, inputs: list[Any], output: Any) -> None:
-        """Measure a submodule after its forward pass."""
         given = self._given.pop() if self._step == 0 and name in self._by_place else None
         y = tensor_of(output)
         if y is None:
@@ -311,7 +310,6 @@ class _Steps:
         return known[2]
 
     def _copied(self, value: Any) -> Any:
-        """Return a module's argument with copies of its tensors."""
         return self._copy(value) if isinstance(value, Tensor) else tree_map_only(Tensor, self._copy, value)
 
     def _put(self, key: tuple[str, str, str], value: Tensor | Size) -> None:

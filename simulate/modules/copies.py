@@ -16,7 +16,7 @@ _ORDERED = 16
 
 
 def copies(module: nn.Module) -> list[tuple[str, ...]]:
-    """Return groups of parameters that are different tensors with the same entries, by their names."""
+    """Return groups of parameter names whose tensors are separate objects with equal entries."""
     groups: list[tuple[Tensor, list[str]]] = []
     heads: dict[tuple[object, ...], list[int]] = {}
     for name, parameter in module.named_parameters():

@@ -42,13 +42,11 @@ class ModuleRecorder:
 
     def _hook(self, part: str, number: int) -> Callable[..., None]:
         def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            x = tensor_of([*args, *kwargs.values()])
-            self._record(part, number, x, tensor_of(output))
+            self._record(part, number, tensor_of([*args, *kwargs.values()]), tensor_of(output))
 
         return record
 
     def _between(self, part: LayerList) -> list[Any]:
-        """Add hooks for layers without a forward of their own."""
         inputs: dict[int, Tensor] = {}
 
         def end(number: int, y: Tensor | None) -> None:
@@ -57,7 +55,6 @@ class ModuleRecorder:
         return boundary_hooks(part, inputs.__setitem__, end)
 
     def _record(self, part: str, number: int, x: Tensor | None, y: Tensor | None) -> None:
-        """Record statistics of a layer's input and output."""
         self._calls[part, number] = self._calls.get((part, number), 0) + 1
         if y is None:
             return
@@ -119,7 +116,7 @@ class ModuleRecorder:
 
 
 def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str, bool] | None:
-    """Return the first innermost module whose output is not finite, and whether its input already was not.
+    """Find the first innermost module with an output that is not finite, and whether its input was not finite either.
 
     Minus infinity does not count, because it is used as a mask. The result is None if all outputs are finite.
 

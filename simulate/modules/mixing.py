@@ -56,7 +56,6 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
 
 
 def _split(x: Tensor, y: Tensor, across: int, first: slice, second: slice, *, positions: bool) -> dict[str, float]:
-    """Measure `dependences` for given parts of the positions."""
     seen: dict[str, float] = {}
     for half, name, others, sample in ((first, "sees_later", second, 0), (second, "sees_earlier", first, -1)):
         asked = half if positions else slice(None)

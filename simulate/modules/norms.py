@@ -19,7 +19,7 @@ _FAR = 1e4
 
 
 def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the innermost modules of a module whose class or name says that they are a norm.
+    """Yield the innermost submodules whose class or name says that they are a norm.
 
     They are yielded with their names.
 
@@ -43,7 +43,7 @@ def says_norm(part: nn.Module) -> bool:
 
 
 def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
-    """Measure how a norm's output depends on the scale of its input, and how it should for its epsilon.
+    """Measure how a norm's output depends on the scale of its input, compared with the effect of its epsilon.
 
     Returns:
         "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 for a norm, 1 for the identity. "norm_epsilon": the
@@ -118,14 +118,12 @@ def _is_off(part: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _gain(y: Tensor, share: float) -> dict[str, float]:
-    """Return the entry "norm_gain" of `norm_response`; empty if rows have different gains."""
     sizes = y.square().mean(-1).flatten().sqrt().sort().values
     low, middle, high = (float(sizes[int(part * (len(sizes) - 1))]) for part in (0.25, 0.5, 0.75))
     return {"norm_gain": middle * (1 + share) ** 0.5} if high - low < _ALIKE * middle else {}
 
 
 def _backward(x: Tensor, run: Callable[[Tensor], Tensor | None]) -> dict[str, float]:
-    """Return the entry "norm_backward" of `norm_response`; empty if there is no gradient."""
     with torch.enable_grad(), suppress(RuntimeError, TypeError, ValueError):
         given = x.detach().clone().requires_grad_()
         y = run(given)

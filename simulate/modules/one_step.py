@@ -53,9 +53,7 @@ def one_step(
 ) -> OneStep:  # fmt: skip
     """Take and measure the first optimizer step of one module, and restore module and optimizer.
 
-    The optimizer's schedule is restored too.
-
-    The step takes two forward passes, one backward pass, and the memory of two copies of the weights.
+    The schedule is restored too. The step takes two forward passes, one backward pass, and two copies of the weights.
 
     Args:
         module: the module, in training or eval mode.

@@ -1,4 +1,4 @@
-"""Record statistics of attention and activation functions in any module, where it calls torch's functions.
+"""Record statistics of attention and activations in any module, when the module calls torch's own functions.
 
 Attention weights are outputs of `softmax` that a matrix product then multiplies by values, or the weights that
 `scaled_dot_product_attention` computes from its arguments. Code that computes attention in another way is not seen.
@@ -178,8 +178,7 @@ def _visible(logits: Tensor) -> Tensor:
     far = visible & ~near
     least = logits.masked_fill(~near, torch.inf).amin(-1)
     gaps, spreads = least - logits.masked_fill(~far, -torch.inf).amax(-1), (top - least)[near.any(-1)]
-    masked = far.any() and gaps.min() > spreads.max()
-    return near if masked else visible
+    return near if far.any() and gaps.min() > spreads.max() else visible
 
 
 def _weights_of(

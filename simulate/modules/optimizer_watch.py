@@ -1,4 +1,4 @@
-"""Check an optimizer: which parameters it holds, and how its steps change them."""
+"""Check a user's optimizer: which parameters it holds, and how its steps change these parameters."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -46,9 +46,7 @@ class OptimizerWatch:
         self._hold()
 
     def step(self) -> None:
-        """Take one step of the user's optimizer along the current gradients, and record rates and gradients.
-
-        The rates are learning rates.
+        """Take one step of the user's optimizer, and record the learning rates and the gradients.
 
         Raises:
             ProbeError: the optimizer fails.
@@ -111,7 +109,6 @@ class OptimizerWatch:
         self.alarms += [("optimizer", tuple(names), what) for what, names in alike.items()]
 
     def _before(self) -> None:
-        """Record the learning rates and the gradients of the next step."""
         self.rates = {
             self._names_of[id(parameter)]: float(group.get("lr", float("nan")))
             for _, group in self._stepper.groups()

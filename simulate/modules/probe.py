@@ -153,7 +153,7 @@ def probe(
 
 
 def frame_of(rows: Sequence[tuple[object, ...]]) -> pd.DataFrame:
-    """Return measured rows as a data frame, with texts as Python strings, which pandas selects by faster.
+    """Return measured rows as a data frame whose texts are Python strings, because pandas selects these faster.
 
     The columns are `COLUMNS`.
     """
@@ -373,7 +373,6 @@ def _far_entry(weight: Tensor) -> float:
 
 
 def _any(values: Tensor | None) -> bool:
-    """Return whether a tensor has a nonzero entry."""
     return values is not None and bool(values.any())
 
 

@@ -40,7 +40,7 @@ def independent_draw_rows(built: Made, lists: Sequence[LayerList], seed: int) ->
 
 
 def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Measure the growth of activations over layers, and the gradient, with copied and with independent weights.
+    """Measure the growth of activations and the gradient norm with copied and with independent weights.
 
     Each copy W is replaced by W P S with its own permutation P and signs S of columns, which leaves the law of
     independent symmetric entries unchanged. Numbers are means over four such draws.

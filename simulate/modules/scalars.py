@@ -183,7 +183,6 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _contracted_size(args: tuple[Any, ...], operands: list[Tensor]) -> int | None:
-    """Return the number of products in each sum of a matrix product; None if it is not known."""
     if len(operands) != 2:
         return None
     if not isinstance(args[0], str):

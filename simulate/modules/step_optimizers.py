@@ -124,7 +124,6 @@ def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, sizes: M
 
 
 def _asked(factory: OptimizerFactory, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return those sizes for which a function has parameters."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):

@@ -32,7 +32,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def all_freed_memory_kept() -> Iterator[None]:
-    """Keep all freed memory in this process within a `with` block, and return it to the system at the end.
+    """Keep all memory that this process frees in a `with` block, and return it to the system at the end.
 
     This is for several large batches of networks.
 

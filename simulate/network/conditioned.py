@@ -1,4 +1,4 @@
-"""The conditioned engine: a sampler of matrix products that never samples the weight matrices themselves.
+"""Sample random networks through products with their weight matrices, without sampling the matrices.
 
 Every product is with n rows.
 
@@ -101,7 +101,7 @@ def pulled_back(
 
 
 def share_of_rows(known: Square, overlap: Square, lower: Square) -> Square:
-    """Return the part of the backward product g Wᵀ along the matrix's input rows, as coefficients of these rows.
+    """Return the part of a gradient's product with Wᵀ along the inputs of the matrix W, as input coefficients.
 
     The coefficients of the rows X are (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, by two triangular solves.
     """
@@ -219,7 +219,7 @@ class ConditionedEngine(MapEngine):
         return self.streams.fill_normal(numbers, std, piece=self._piece)
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
-        """Return the Gram matrix of the rows for every random network, in float64.
+        """Return the Gram matrix of each random network's rows, in float64.
 
         It is X Xᵀ; in float64 products of float32 numbers are exact.
         """
@@ -237,7 +237,6 @@ class ConditionedEngine(MapEngine):
         return grams
 
     def _identity(self, rows: int) -> Float[Tensor, "rows rows"]:
-        """Return the identity matrix of a size, which is made only once."""
         if rows not in self._identities:
             self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
         return self._identities[rows]

@@ -104,7 +104,10 @@ class GradientNorms:
             )
 
     def put(self, name: str, position: int, value: Tensor) -> None:
-        """Store the squared gradient norm of one weight matrix, (draws,), at the matrix's position."""
+        """Store the squared gradient norm of one weight matrix at the matrix's position.
+
+        The shape is (draws,).
+        """
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:
@@ -145,7 +148,7 @@ class MapEngine(ABC):
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
-        """Return the product of rows with the next random matrix of a role, which can be differentiated once.
+        """Multiply rows by the next random matrix of a role; the product can be differentiated once.
 
         `gradients` gets the matrix's squared gradient norm.
         """

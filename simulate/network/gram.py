@@ -77,7 +77,7 @@ def drawn_rows(stack: Stack) -> list[tuple[int, int]]:
 
 
 def without_gram(stack: Stack) -> str:
-    """Return an error text with the network field that the Gram engine does not support; "" if it supports all."""
+    """Return an error text with a network field that the Gram engine does not support; "" if it supports all."""
     most = max(columns(stack))
     means = stack.attention_dropout == 0.0 and not stack.query_key_scale and stack.mask == "none"
     split = stack.output_projection == "identity" and (not means or stack.key_heads != stack.heads)
@@ -140,9 +140,9 @@ class Frame:
         self._engine, self.used, self._columns = engine, used, columns
 
     def normal(self, rows: int, std: float = 1.0) -> Coordinates:
-        """Sample rows of d independent normal numbers, as coordinates along the frame's vectors and new ones.
+        """Sample rows of independent normal numbers, given by coordinates along the frame's vectors and new ones.
 
-        The numbers are N(0, std²), along all used and as many new vectors.
+        A row has d numbers from N(0, std²), along all used and as many new vectors.
         """
         streams, degrees = self._engine.streams, self._engine.width - self.used
         self.used += rows
@@ -187,7 +187,7 @@ rebased: Callable[[Coordinates, "GramEngine"], Tensor] = _Rebased.apply
 
 
 class Units:
-    """A feed-forward branch on tokens that are given by coordinates; hidden units are sampled in small groups.
+    """An MLP on tokens that are given by their coordinates; hidden units are sampled in small groups.
 
     A group has a few random networks.
 
@@ -219,7 +219,7 @@ class Units:
         self.hidden: list[Tensor] = []
 
     def forward(self, rows: Coordinates) -> Coordinates:
-        """Return the MLP's output for tokens that are given by coordinates, also as coordinates."""
+        """Return the coordinates of the MLP's output, for tokens that are given by their coordinates."""
         engine, n = self._engine, rows.shape[1]
         self._rows, self._rows_gram = rows, product(rows, rows.mT)
         self._lower, self._extra_sq = factor(self._rows_gram, RIDGE[rows.dtype], _LEAST)

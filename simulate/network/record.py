@@ -87,7 +87,7 @@ class Record:
         self._later.clear()
 
     def hidden(self, width: int, hidden: Sequence[Float[Tensor, "draws tokens units"]]) -> None:
-        """Record the mean square and the largest value of the next layer's hidden units.
+        """Record the mean square and the largest square of the next layer's hidden units.
 
         The units are given in parts of the draws.
         """

@@ -71,7 +71,6 @@ class _Graph:
 
 
 def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Group positions of tensors by data type."""
     dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
     return [[k for k, tensor in enumerate(tensors) if tensor.dtype == dtype] for dtype in dtypes]
 

@@ -24,7 +24,9 @@ class Scalar:
 
     @property
     def slope(self) -> Float[Tensor, " draws"]:
-        """The gradient of the loss with respect to a learned scalar, for each random network, (draws,).
+        """The gradient of the loss with respect to a learned scalar, for each random network.
+
+        The shape is (draws,).
 
         Raises:
             RuntimeError: no branch was pulled back since the latest step.
@@ -34,7 +36,10 @@ class Scalar:
         return self.gradient
 
     def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
-        """Add the gradient from one branch, (draws,), to the gradient of the learned scalar."""
+        """Add the gradient from one branch to the gradient of the learned scalar.
+
+        The shape is (draws,).
+        """
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def learn(self, rate: float, momentum: float, weight_decay: float) -> None:
@@ -63,7 +68,7 @@ class ScalarUse:
     def pullback(
         self, gradient: Float[Tensor, "draws rows width"]
     ) -> tuple[Float[Tensor, "draws rows width"], Float[Tensor, " draws"]]:
-        """Return the gradient times the learned scalar, and this branch's squared part of the scalar's gradient.
+        """Return the gradient times the learned scalar, and the square of this branch's part in the scalar's gradient.
 
         Raises:
             RuntimeError: no rows were multiplied.

@@ -44,9 +44,9 @@ class Words:
     def gradient_sq(
         self, stack: Stack, input_gradient: Float[Tensor, "draws rows width"], row_gradient: Tensor
     ) -> Float[Tensor, " draws"]:
-        """Return the squared gradient norm of the batch's rows of the tied matrix W_emb, from both of its uses.
+        """Return the squared gradient norm of the batch's tied embeddings, from their use as inputs and as outputs.
 
-        They are input and output together, (draws,).
+        The gradients of both uses are added before they are squared. The shape is (draws,).
 
         Args:
             stack: the network.

@@ -150,7 +150,6 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
 def _attention_weights(
     stack: Stack, engine: Engine, record: Record, roles: dict[str, str], x: Stream, memory: Source | None
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Return the softmax of the masked attention logits, which are 0 without queries and keys."""
     if not stack.query_key_scale:
         length = stack.tokens if memory is None else stack.source_tokens
         logits = x.new_zeros(len(x) * stack.sequences, stack.heads, stack.tokens, length)
@@ -184,7 +183,6 @@ def _projected(
 
 
 def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[Tensor, "... tokens tokens"]:
-    """Return attention logits with minus infinity at masked keys."""
     if stack.mask == "none":
         return logits
     if stack.mask == "given":
@@ -198,7 +196,6 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
 
 
 def _units(stack: Stack, engine: Engine, x: Stream, kind: str = "W") -> Float[Tensor, "draws tokens units"]:
-    """Return the hidden units φ(x W1) or, gated, φ(x WG) ∘ x W1."""
     activation = activation_of(stack.activation, stack.leaky_slope)
     if stack.ffn == "gated":
         return activation(apply_weight(stack, engine, kind + "G", x)) * apply_weight(stack, engine, kind + "1", x)

@@ -79,15 +79,12 @@ class Cell:
 
     @property
     def device_kind(self) -> str:
-        """The device without its index, "cpu" or "cuda"; random numbers are the same on every GPU.
-
-        They are the same for all devices of a kind.
-        """
+        """The device without its index, "cpu" or "cuda"; numbers are the same on all GPUs of one model."""
         return self.device.partition(":")[0]
 
     @property
     def draws_per_block(self) -> int:
-        """The number of random networks in a block, a power of two that depends on network and engine."""
+        """The number of random networks in a block, a power of two that depends only on network and engine."""
         s, parts = self.stack, self.stack.parts
         if self.engine == "dense":
             each = sum(

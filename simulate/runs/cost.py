@@ -49,7 +49,6 @@ def _kept(s: Stack, streams: int) -> int:
 
 
 def _units(part: Stack) -> int:
-    """Count the hidden units of a layer, including all its experts."""
     return part.ffn_width * max(1, part.experts) + part.shared_width
 
 

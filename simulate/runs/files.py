@@ -10,7 +10,7 @@ from typing import IO
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file under a temporary name, and rename it at the end; after an error, remove it.
+    """Yield a file under a temporary name; rename the file at the end, or remove it after an error.
 
     Raises:
         ValueError: the path cannot be written, is a device, or the disk is full.

@@ -115,7 +115,6 @@ def check_no_study(folder: Path) -> None:
 
 
 def _study(folder: Path) -> str:
-    """Return the name of the study that wrote a folder, or ""."""
     try:
         if (folder / MANIFEST).exists():
             word = str(read_manifest(folder).get("request", {}).get("command"))

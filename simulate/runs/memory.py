@@ -66,7 +66,7 @@ class BatchLimits:
         check_memory(self.memory)
 
     def as_now(self) -> "BatchLimits":
-        """Return the same limits with the memory that is free now, so that the system is asked only once.
+        """Fill in the currently free memory in the limits of a batch, so that the system is asked only once.
 
         The result serves for many cells.
         """

@@ -19,7 +19,7 @@ from simulate.runs.cell import Cell
 
 
 def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> dict[str, Any]:
-    """Return the manifest of a sweep, with the request that another run must repeat to continue it.
+    """Return the manifest of a sweep, with the settings that another run must repeat to continue it.
 
     The number of draws is not part of the request, so a larger number continues a folder.
 

@@ -8,9 +8,9 @@ from theory.stack.stack import NAMED
 
 
 def packed(stack: Stack) -> bytes:
-    """Return the registered entries that a network needs, as bytes for another process; empty if all are built in.
+    """Return a user's registered entries (such as activations) that a network needs, as bytes for another process.
 
-    `unpack` reads the bytes.
+    The result is empty if all are built in; `unpack` reads the bytes.
 
     Functions are stored by module and name, and entries from an entry point only by their version.
 

@@ -71,7 +71,7 @@ class Run:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The request that another sweep must repeat to continue this run; empty if it was not saved."""
+        """The settings that another sweep must repeat to continue this run; empty if they were not saved."""
         return self.manifest.get("request", {})
 
     @classmethod
@@ -88,7 +88,7 @@ class Run:
     def create(
         cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
     ) -> "Run":
-        """Create a run folder, or continue the run in the folder if its request is the same.
+        """Create a run folder, or continue the run in the folder if it has the same settings (its `request`).
 
         Args:
             folder: the path of the run folder.
@@ -329,7 +329,7 @@ class Run:
         return next((file for file in self._parquet("windows") if f"{file.stem}-".startswith(f"{stem}-")), None)
 
     def keep_windows(self, cells: "Iterable[Cell]") -> None:
-        """Save the windows of text that configurations use, once for each text.
+        """Save the windows of text that configurations use, unless they are already saved.
 
         They are saved once for each text, number of tokens and vocabulary.
         """

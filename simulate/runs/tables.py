@@ -86,15 +86,15 @@ _OWN_IS_NULL = {"own": "null"}
 
 
 def marked(rows: pa.Table) -> pa.Table:
-    """Mark rows before they are written: fields left at the LayerNorm placement's default become null.
+    """Mark rows, before they are written, as rows in which null means the LayerNorm placement's default.
 
-    Such a field is `branch_scale`.
+    Such a field is `branch_scale`. The rows themselves are not changed.
     """
     return rows.replace_schema_metadata((rows.schema.metadata or {}) | _OWN_IS_NULL)
 
 
 def with_nulls(rows: pa.Table) -> pa.Table:
-    """Return rows from a file, with null for fields left at the LayerNorm placement's default.
+    """Return a file's rows, with null for every field that is left at the LayerNorm placement's default.
 
     Older files have 0 in such fields, which becomes null.
     """

@@ -228,7 +228,7 @@ def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
     register_claim(claim, judge)
     samples = sample(RELAXED, draws=32, seed=0)
     assert [v.claim for v in verdicts([samples])][-1] == "own.loss"
-    assert "own.loss identity     here: not tested here" in str(list_claims())
+    assert "Result: not tested here." in str(list_claims()).partition("own.loss here (identity)")[2]
     assert "The loss is ln V" in str(explain("OWN.loss"))
     with pytest.raises(
         ValueError, match="^claim must have a new name, got 'own.loss', which already names something else"

@@ -32,7 +32,7 @@ def excused(what, again, monkeypatch, *, layer=1, config=None):
     return drawn_alike(module, [alarm], {"h": LAYERS}, lambda *_: [Alarm("h", *next(rounds))], 0) == [alarm]
 
 
-EPSILON = "the epsilon of attn.norm is larger than the mean square of its input, 7e-6"
+EPSILON = "the epsilon of attn.norm divides its output's mean square by 2.4, as if all inputs had the mean square 7e-6"
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,17 @@ def test_an_epsilon_is_held_against_what_it_divides(norm, epsilon, kind):
     if kind:
         (line,) = said
         assert "layer 2" in line
-        number = float(re.search(r"of 2 is (?:larger than the mean square of its input, )?([\d.]+)", line)[1])
-        assert (line.partition(" ")[0], number) == (kind, pytest.approx(1.0 if kind == "alarm" else epsilon, rel=0.1))
+        numbers = [*map(float, re.search(r"of 2 divides .* by ([\d.]+), .* square ([\d.]+)", line).groups())]
+        assert (line.partition(" ")[0], numbers) == (kind, pytest.approx([1 + epsilon, 1.0], rel=0.1))
     else:
         assert not said
+
+
+def test_an_epsilon_felt_by_most_rows_is_said_by_what_it_does_to_the_output():
+    """Three rows of four are 0 after the norm; the inputs' own mean square, 1/4, is far above the epsilon."""
+    inputs = torch.randn(64, 32) * (torch.arange(64) % 4 == 0)[:, None] + 1e-7 * torch.randn(64, 32)
+    (alarm,) = judged_module(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 4)), inputs, torch.mean).alarms
+    assert "divides its output's mean square by 4, as if all inputs had the mean square 3.3e-06" in alarm.what
 
 
 def test_batch_norms_in_eval_mode_are_a_note():

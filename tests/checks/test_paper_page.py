@@ -44,7 +44,7 @@ def test_another_size_gives_no_verdict_on_the_experiment():
     small = replace(HOLDS, claim="W1", verdict="fails", size="d = 64")
     own = replace(HOLDS, claim="F1", verdict="fails")
     text = page(own, small, replace(small, verdict="holds"), replace(small, claim="W6", verdict="holds"))
-    first, second = text.partition("## The claims")[0].split("Tested at d = 64, which")
+    first, second = text.partition("## The claims")[0].split("tested at d = 64, which")
     assert "- **fails**: F1\n" in first
     assert "W1" not in first
     assert "- **fails**: W1\n- **holds**: W6\n" in second

@@ -313,7 +313,7 @@ def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
 
 def test_the_bound_in_words_is_of_its_placement():
     for placement, words in (("post", "tends to a constant"), ("pre", "falls like 1/sqrt(L) for large L")):
-        assert f"with the depth it {words}." in " ".join(
+        assert f"with the depth, it {words}." in " ".join(
             " ".join(theorem1(Stack(placement=placement, width=64, depth=2)).lines).split()
         )
 

@@ -65,5 +65,5 @@ def test_rows_without_an_assumption_of_the_paper_are_counted_apart(capsys):
     """As on paper_checks.md, whose rows are of the paper's setting."""
     assert main(["claims"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "App. F: fails (2). With relaxations: fails (56)" in said
-    assert "docs/theory.md: with relaxations: holds (21); undecided (1)" in said
+    assert "Result: fails in 2 tests. Without one of the paper's assumptions: fails in 56 tests." in said
+    assert "Result: without one of the paper's assumptions: holds in 21 tests; undecided in 1 test." in said

@@ -47,11 +47,15 @@ def floors() -> str:
 
 
 def coverage() -> str:
-    """Return a list of the networks without a rule, by what a command predicts; the error states the reason."""
-    lines = []
+    """Return a list of the networks without a rule, by the command's prediction; the error states the reason.
+
+    Networks without any prediction are listed once, under the first title.
+    """
+    lines, (at_all, *_) = [], _PREDICTED
     for subject, title in _PREDICTED.items():
         lines += [f"**{title}**", ""]
-        lines += [f"- {gap.networks}" for gap in GAPS if subject in gap.subjects]
+        listed = [gap for gap in GAPS if subject in gap.subjects and (subject == at_all or at_all not in gap.subjects)]
+        lines += [f"- {gap.networks}" for gap in listed]
         lines.append("")
     return "\n".join(lines).rstrip()
 

@@ -43,8 +43,6 @@ def stack_from_config(
 ) -> tuple[Stack, tuple[Note, ...]]:
     """Return the network that a model's configuration file describes, with the model's own initialization.
 
-    The initialization is that of the model's class in transformers or of a training framework.
-
     Args:
         config: a Hugging Face `config.json`, as its fields or its path, or the arguments of nanoGPT's `GPTConfig`.
         like: the name of a published model, instead of config.
@@ -160,7 +158,8 @@ def _offer(family: str | None, in_file: Mapping[str, Any]) -> str:
         ignored = " ".join(["model_type", *reading.unknown()])
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):  # values that the family has not
         return ""
-    return f" --ignore {ignored} reads it as {NEAREST[family]!r}, the nearest supported family."
+    nearest = f"{NEAREST[family]!r}, the nearest supported family"
+    return f" --ignore {ignored} reads it as {nearest}; gradbounds probe measures your own module."
 
 
 def _read_by(family: str, reading: Reading, tokens: int) -> dict[str, Any]:

@@ -25,7 +25,6 @@ _CENTRED = "here, queries and keys are normalized without centring, an error of 
 
 
 def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
-    """Multiply the embeddings by sqrt(d)."""
     fields["_inputs"] = fields["width"] ** 0.5
 
 
@@ -144,8 +143,7 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
         ValueError: the embeddings are narrower than the residual stream.
     """
     _narrow(r, fields, "word_embed_proj_dim")
-    before = r.switch("do_layer_norm_before")
-    fields["placement"] = "pre" if before else "post"
+    fields["placement"] = "pre" if r.switch("do_layer_norm_before") else "post"
     r.refused("the residual stream would then end without a norm", "_remove_final_layer_norm")
 
 
@@ -167,7 +165,6 @@ def _narrow(r: Reading, fields: Fields, name: str) -> None:
 
 
 def _cohere(r: Reading, fields: Fields, tokens: int) -> None:
-    """Multiply the output logits by the factor in the file."""
     _logits_scaled(r, fields, r.positive("logit_scale"))
 
 

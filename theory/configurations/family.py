@@ -173,7 +173,9 @@ def without_dropout(r: Reading) -> None:
 
 
 def shared_heads(r: Reading, fields: Fields) -> None:
-    """Set the number of heads with their own keys and values, and the width of a head if it is not d/h.
+    """Set the number of heads with their own keys and values, and the width of a head if the file gives one.
+
+    The width differs from the usual d/h.
 
     Args:
         r: reader of the configuration.

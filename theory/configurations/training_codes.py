@@ -24,7 +24,7 @@ BASES = {"d0": "WIDTH", "L0": "DEPTH"}
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The sizes of weights that a model's configuration sets, whatever rule initializes the weights.
+    """The sizes of weights that a model's configuration file sets, for every initialization rule.
 
     Attributes:
         std: standard deviation of a matrix entry, `initializer_range`.

@@ -74,7 +74,7 @@ def has_zero_matrices(stack: Stack) -> bool:
 
 
 def keeps_means(stack: Stack) -> bool:
-    """Return whether sinusoidal positions give gradients a component along the mean over coordinates.
+    """Return whether sinusoidal positions cause a gradient component that is equal in all coordinates.
 
     Norms remove it, except where they centre after a branch whose input had a mean.
     """
@@ -84,7 +84,7 @@ def keeps_means(stack: Stack) -> bool:
 
 
 def sees_overlaps(stack: Stack) -> bool:
-    """Return whether cross-attention with a shared query and key matrix depends on token and encoder overlaps.
+    """Return whether cross-attention with a shared query-key matrix depends on overlaps of tokens and encoder.
 
     The overlaps between tokens and encoder output are of order one.
     """
@@ -93,12 +93,18 @@ def sees_overlaps(stack: Stack) -> bool:
 
 
 def is_known_at_finite_width(stack: Stack) -> bool:
-    """Return whether corrections in 1/d for finite width d are derived for a network."""
+    """Return whether corrections for finite width are derived for a network.
+
+    They are of first order in 1/d.
+    """
     return not stack.relaxed and (stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1))
 
 
 def ends_on_a_sphere(stack: Stack) -> bool:
-    """Return whether every token before the output matrix has the length √d for any values of the weights."""
+    """Return whether every token before the output matrix has the same length for any values of the weights.
+
+    The length is √d.
+    """
     return stack.normalized_output and not stack.composition.second_stream and not stack.norm_epsilon
 
 
@@ -119,7 +125,7 @@ def has_unlike_layers(stack: Stack) -> bool:
 
 
 def is_plain(stack: Stack) -> bool:
-    """Return whether the loss's Hessian can be predicted: whether the network has the plain layers that this needs.
+    """Return whether a network has the plain layers for which the loss's Hessian can be predicted.
 
     The Dyson equation of the Hessian is derived for these layers.
 

@@ -43,7 +43,9 @@ _DRAWS = 4
 
 @dataclass(slots=True, eq=False)
 class FixedAttention(Branch):
-    """An attention branch A x W^V W^O with fixed attention weights A, in one optimizer step.
+    """An attention branch with fixed attention weights, with its gradients and its change in one optimizer step.
+
+    It is A x W^V W^O, with the attention weights A. The step changes W^V and W^O.
 
     Attributes:
         stack: the network.
@@ -107,7 +109,7 @@ class FixedAttention(Branch):
         return moved.through(gain(self.stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder".
 
@@ -143,7 +145,9 @@ def below_projection(stack: Stack, noise: Array, part: Array, outputs: Array) ->
 
 @dataclass(slots=True, eq=False)
 class RandomAttention(Branch):
-    """An attention branch with random queries and keys in one optimizer step, for one sample of attention weights.
+    """An attention branch with random queries and keys, with its gradients and its change in one step.
+
+    The step is an optimizer step, and one sample of attention weights is given for every head.
 
     Attributes:
         stack: the network.
@@ -198,7 +202,6 @@ class RandomAttention(Branch):
         )
 
     def _gradients_by_head(self, gradient: Array) -> dict[str, Array]:
-        """Return the Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
         return self.gradients_below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
 
     def gradients_below_heads(self, head: Array) -> dict[str, Array]:
@@ -235,7 +238,7 @@ class RandomAttention(Branch):
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C of `theory.first_step.rules`; sign steps also have "ROLE remainder", except
         for W^O.
@@ -330,7 +333,9 @@ class RandomAttention(Branch):
         return np.asarray(self.pass_through_heads(*parts).mean(-3))
 
     def pass_through_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
-        """Pass coefficients or energies of values, queries and keys on to the outputs of every attention head.
+        """Return how changes of values, queries and keys change the output of every attention head.
+
+        The changes are given as coefficients or energies.
 
         Args:
             of_values: coefficients or energies of values, (..., heads or 1, N, N).
@@ -365,7 +370,6 @@ class RandomAttention(Branch):
         return r, self.softmax_slope(r) * self._cap_slopes()
 
     def _cap_slopes(self) -> Array | float:
-        """Return the slopes of the cap on logits, (heads, N, N), or 1 without a cap."""
         return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
 
     def softmax_slope(self, change: Array) -> Array:
@@ -447,7 +451,7 @@ class RandomAttention(Branch):
 
 
 def unevenness(rows: Array, each: Array, mean_rows: Array, mean: Array) -> Array:
-    """Return the factor by which differences between heads reduce the effect of a sign step, at every position.
+    """Return the factor by which differences between heads weaken a step along the gradient's sign.
 
     It is √(gain of sign steps at a position / their gain if all Gram matrices were equal to their means), (N,).
 

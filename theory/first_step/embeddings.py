@@ -1,4 +1,4 @@
-"""The embedding tables in one optimizer step: a table of token embeddings, and one of learned positions, if any."""
+"""The embedding tables of tokens and learned positions, and their change in one optimizer step."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -14,9 +14,10 @@ from theory.stack import Stack
 
 @dataclass(slots=True, eq=False)
 class Embeddings(Branch):
-    """The input embeddings in one optimizer step: rows of a token table, plus rows of a position table if learned.
+    """The input embeddings, as rows of tables, with their gradients and their change in one optimizer step.
 
-    The inputs are x_0,i = w_i or w_i + p_i, before a norm if there is one.
+    The tables are one of tokens and, if positions are learned, one of positions. The inputs are
+    x_0,i = w_i or w_i + p_i, before a norm if there is one.
 
     Attributes:
         stack: the network.
@@ -42,7 +43,7 @@ class Embeddings(Branch):
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes the input embeddings: as a weighted sum of the gradients at all inputs.
+        """Return the change of the input embeddings in one optimizer step, as a weighted sum of input gradients.
 
         The weights are the coefficients C by table; a row's gradient is the sum over its tokens.
         """
@@ -57,9 +58,10 @@ class Embeddings(Branch):
         }  # fmt: skip
 
     def sign_deviations(self, deltas: Array, steps: Steps, words: WordSteps | None = None) -> Steps:
-        """Sample the part of a sign step's effect on the inputs that is not along the gradients.
+        """Return samples of the inputs' change that is not along their gradients.
 
-        The samples are of the difference between the tables' sign steps and C Δ, as "beyond", (samples, N).
+        The step is along the gradient's sign. It changes the inputs by C Δ on average, along their gradients Δ. The
+        samples are the rest, as "beyond", (samples, N).
 
         Args:
             deltas: samples of the gradients Δ, (samples, N).

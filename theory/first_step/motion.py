@@ -40,7 +40,7 @@ Steps = dict[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMotion:
-    """The change of the tokens in one optimizer step, as N x N inner products with gradients, tokens and itself.
+    """The change of the tokens in one optimizer step, given by its inner products with gradients and tokens.
 
     The change ẋ of tokens x is given in terms of the gradients g at them; each array has shape (..., N, N).
 
@@ -55,7 +55,7 @@ class TokenMotion:
     energy: Array
 
     def scaled(self, factor: Number) -> "TokenMotion":
-        """Return the change of the tokens after a multiplication by a number, given the square of that number."""
+        """Return the change of all tokens multiplied by a number, which is given by its square."""
         return TokenMotion(self.coefficients * factor, self.overlaps * factor, self.energy * factor)
 
     def through(self, gain: float, widths: float, role: str, steps: Steps, gradients: Gradients) -> "TokenMotion":
@@ -93,7 +93,7 @@ class TokenMotion:
         return TokenMotion(self.coefficients / scales, (self.overlaps - taken * kernel) / scales, energy / scales)
 
     def taken_by_norm(self, scales: Number) -> Array:
-        """Return the part of each token's change along the token itself, which a norm removes.
+        """Return the part of each token's change that is parallel to the token, which a norm removes.
 
         It is the coefficient of ẋ_i on x_i/√d, (..., N).
         """
@@ -101,7 +101,10 @@ class TokenMotion:
 
 
 def mean_kernel(kernel: Array) -> Array:
-    """Return the mean of N x N kernels over all leading axes of an array."""
+    """Return the mean of square matrices over all leading axes of an array.
+
+    The shape is (N, N).
+    """
     return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))
 
 
@@ -127,5 +130,5 @@ def inverse(kernel: Array) -> Array:
 
 
 def sample_mean(left: Array, other: Array) -> Array:
-    """Return the mean over samples of the products of two vectors' entries, one row a sample."""
+    """Return the mean products of two arrays' columns over samples, where each row is one sample."""
     return np.asarray(left.mT @ other / left.shape[-2])

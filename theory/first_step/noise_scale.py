@@ -112,7 +112,7 @@ class NoiseScale:
         }
 
     def grad_sq_sem(self, sequences: int) -> dict[str, Array]:
-        """Return the standard errors of the predicted mean squared gradient norms that are due to sampling.
+        """Return the standard error, due to sampling, of each matrix's predicted mean squared gradient norm.
 
         They are the errors of `grad_sq`, by role.
 
@@ -225,7 +225,6 @@ def noise_scale(
 
 
 def _every_position_counts(stack: Stack) -> bool:
-    """Return whether the loss counts every position."""
     return stack.loss_on == "all" and stack.loss_share == 1.0
 
 

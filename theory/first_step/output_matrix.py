@@ -26,7 +26,7 @@ _HELD, _PRODUCTS, _FEWEST = 2**20, 2**31, 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordSteps:
-    """The change of input embeddings in a step of the output matrix, when they are rows of this matrix (tied).
+    """The change of tied input embeddings when the output matrix takes an optimizer step.
 
     Attributes:
         coefficients: coefficients on the gradients at the inputs, (M or 1, N, N).
@@ -41,7 +41,7 @@ class WordSteps:
     along: Array
 
     def signs(self, deltas: Array) -> Array:
-        """Return samples of a coordinate of the input embeddings' change, if the optimizer takes sign steps.
+        """Return samples of the input embeddings' change, if the step is along the gradient's sign.
 
         The shape is (samples, N).
 
@@ -53,7 +53,9 @@ class WordSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputMatrix:
-    """The output matrix W_emb, which maps tokens to logits, in one optimizer step.
+    """The output matrix, which maps tokens to logits, with the effects of its optimizer step.
+
+    The matrix is W_emb.
 
     Attributes:
         stack: the network.
@@ -104,7 +106,7 @@ class OutputMatrix:
         return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
 
     def words(self, optimizer: Optimizer, r: Array, at_words: Array) -> WordSteps:
-        """Return the change of the input embeddings when the output matrix, whose rows they are, takes a step.
+        """Return the change of tied input embeddings when the output matrix takes an optimizer step.
 
         Args:
             optimizer: name of the optimizer.
@@ -217,7 +219,9 @@ def product_count(numbers: float, most: int) -> int:
 
 
 def spectral_step(rule: Rule, stack: Stack, left: Array, right: Array) -> Array:
-    """Return the step of an output matrix whose gradient is LᵀR, as coefficients on the rows of L.
+    """Return the output matrix's step for an optimizer that acts on the gradient's singular values.
+
+    The gradient is LᵀR, and the step is given by coefficients on the rows of L.
 
     The optimizer's rule acts on singular values; the shape is (M, 2N, V).
 

@@ -108,8 +108,7 @@ def sampled_outputs(
 def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
     """Return the number of networks for which logits and labels are sampled, for each attention sample."""
     each = stack.rows * stack.vocab
-    fewest = int(np.clip(_HELD // each, _LEAST, _FEWEST))
-    count = int(np.clip(CHUNK // each, fewest, _MOST))
+    count = int(np.clip(CHUNK // each, int(np.clip(_HELD // each, _LEAST, _FEWEST)), _MOST))
     if not linear:
         count = min(count, int(np.clip(_KERNELS // stack.rows**2, _FEWEST_KERNELS, _MOST_KERNELS)))
     return max(_LEAST, count // patterns)
@@ -140,7 +139,7 @@ def pattern_count(stack: Stack, patterns: int | None = None) -> int:
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:
-    """Return inner products, between positions, of two sets of gradients at the output tokens, symmetrized.
+    """Return symmetrized inner products, between positions, of two sets of gradients at the output tokens.
 
     The shape is (M, N, N) for M networks.
 
@@ -158,8 +157,6 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
 
     It is the mean of `gram` of r with itself, (1, N, N), given which positions count.
 
-    It is the mean of `gram` of r with itself, (1, N, N).
-
     Args:
         stack: the network.
         output: kernel of the output matrix's input, (N, N).
@@ -175,8 +172,8 @@ def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[n
 def curved_gradients(drawn: Outputs, w: Array) -> Array:
     """Return the change of the loss gradient at the logits when the logits change, at every position.
 
-    H_i is the Hessian of the loss at position i with respect to its logits, and P is the number of positions in the
-    loss.
+    It is H_i w_i/P at position i, and its product with w is u'Gu. H_i is the Hessian of the loss at position i with
+    respect to its logits, and P is the number of positions in the loss.
 
     Args:
         drawn: the sampled outputs.
@@ -201,8 +198,7 @@ def step_statistics(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool
         normalized: whether the step is divided by |g|.
     """
     gain, counted = (drawn.r * w).sum((-2, -1)), w[:, drawn.counted]
-    average = (drawn.p * counted).sum(-1)
-    seen = ((drawn.p * counted**2).sum(-1) - average**2).mean(-1)
+    seen = ((drawn.p * counted**2).sum(-1) - (drawn.p * counted).sum(-1) ** 2).mean(-1)
     spread = ((1.0 - (drawn.p**2).sum(-1)) * speeds).mean(-1)
     change = (counted**2).mean((-2, -1)) + speeds.mean()
     # u = g/|g|, with |g|² = g·g of what is stepped.

@@ -242,7 +242,6 @@ def _take_step(
 
 
 def _statistics(drawn: Outputs, taken: _Step) -> dict[str, Array]:
-    """Return the `step_statistics` of all networks."""
     parts = [
         step_statistics(piece, taken.moves(part, piece.r)[0], taken.speeds, normalized=taken.optimizer == "normalized")
         for part, piece in drawn.pieces()

@@ -52,11 +52,14 @@ class MatrixUse:
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether a matrix multiplies Gaussian tokens, not hidden units, and its gradients pass no slopes."""
+        """Return whether a matrix's inputs are Gaussian tokens instead of hidden units.
+
+        No factors then multiply its gradients.
+        """
         return self.factors is None and self.role != "W2"
 
     def below(self, gradient: Array) -> Array:
-        """Return the inner products of gradients at a matrix's output, from those after the activation function.
+        """Return inner products of gradients before an activation function, from those after it.
 
         They are ΔΔᵀ, and the products after the activation are multiplied by those of the slopes.
         """
@@ -77,7 +80,7 @@ Ranks = Callable[[tuple[int, int]], float]
 
 
 def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in one SGD step, as weights on the gradients at the outputs.
+    """Return the change of a matrix's outputs in one SGD step, as a weighted sum of output gradients.
 
     The step is the gradient, u = g, and the weights in H u = C Δ are C = H Hᵀ.
     """
@@ -86,7 +89,9 @@ def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in Adam's first step (ε → 0), as weights on the output gradients.
+    """Return the change of a matrix's outputs in Adam's first step, as a weighted sum of output gradients.
+
+    Adam's ε tends to 0.
 
     The step is u = sign g for every entry, and the weights are C in H u = C Δ.
 
@@ -106,9 +111,10 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in a sign step, as weights on output gradients, for Gaussian inputs.
+    """Return the coefficients C of output gradients in a step along the gradient's sign, divided by d_in.
 
-    It is C/d_in = √(2/π) E h h'/√(h'Σh) for Gaussian rows h; 0 where all gradients are 0.
+    The outputs of the matrix change by C Δ. The result C/d_in is √(2/π) E h h'/√(h'Σh) for Gaussian rows h, and 0 where
+    all gradients are 0.
 
     Args:
         rows: covariance K of a coordinate of the rows, (..., N, N).
@@ -118,9 +124,9 @@ def sign_coefficients(rows: Array, gradient: Array) -> Array:
 
 
 def sign_energy(rows: Array, gradient: Array) -> Array:
-    """Return inner products, between tokens, of the changes of a matrix's outputs in a sign step, for Gaussian inputs.
+    """Return inner products of the changes of a matrix's outputs in a step along the gradient's sign.
 
-    They are those of H sign(HᵀΔ), divided by d_in² d_out.
+    They are the products between tokens of H sign(HᵀΔ), for Gaussian rows, divided by d_in² d_out.
 
     It is (2/π) K E [δδ'/(δ'Kδ)] K over δ ~ N(0, Σ).
 
@@ -156,9 +162,10 @@ def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
 
 
 def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """Return inner products of the part of a sign step's effect that is not along the output gradients.
+    """Return inner products of the part of an output change that is not along the output gradients.
 
-    The part is H sign g − C Δ, and the result (N, N) is for mean kernels and without factors.
+    The mean part is along the output gradients: the rest is H sign g − C Δ. The result (N, N) is for mean kernels and
+    without factors.
 
     Args:
         use: the matrix.
@@ -171,9 +178,9 @@ def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Arra
 
 
 def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
-    """Return samples of the part of a sign step's effect that is not along the output gradients.
+    """Return samples of the part of an output change that is not along the output gradients.
 
-    The part is H sign g − C Δ with mean coefficients C, (samples, N).
+    The mean part is along the output gradients: the rest is H sign g − C Δ with mean coefficients C, (samples, N).
 
     With factors f the coordinate is f δ, and its effect is multiplied by f again. For Gaussian rows with kernel K and
     y = f δ, Σ_α h_α sign(h_α·y) = d_in √(2/π) K y/√(y'Ky). For hidden units it is a mean over samples.
@@ -200,9 +207,10 @@ def _over(first: Array, second: Array) -> Array:
 
 
 def polar_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs if the step is the polar factor of the gradient, as gradient weights.
+    """Return the change of a matrix's outputs in a step along the gradient's polar factor.
 
-    The weights are C in H u = C Δ, for u the polar factor of g on its numerical range times √max(1, d_out/d_in).
+    It is given by the coefficients C in H u = C Δ, for u the polar factor of g on its numerical range times √max(1,
+    d_out/d_in).
 
     With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
     """
@@ -210,7 +218,7 @@ def polar_rule(use: MatrixUse, gradient: Array) -> Array:
 
 
 def muon_rule(use: MatrixUse, gradient: Array) -> Array:
-    """Return the change of a matrix's outputs in one step of torch.optim.Muon, as weights on output gradients.
+    """Return the change of a matrix's outputs in one step of torch.optim.Muon, as a sum of output gradients.
 
     The weights are C in H u = C Δ, for five Newton-Schulz steps from g/|g|.
 
@@ -318,7 +326,7 @@ class Branch:
         return self.uses[-1]
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C by role; sign steps also have the parts beyond C Δ.
 
@@ -350,9 +358,9 @@ class Branch:
 
 
 def sign_steps(uses: Collection[MatrixUse], gradients: Gradients) -> Steps:
-    """Return the changes of all matrices' outputs in a sign step, for gradients that differ between networks.
+    """Return the changes of all matrices' outputs in a step along the gradient's sign.
 
-    They are the coefficients C and "ROLE remainder" by role.
+    They are the coefficients C and "ROLE remainder" by role, for gradients that differ between networks.
 
     Gradients may differ by orders of magnitude between networks. Signs do not depend on their size, so all gradients
     are scaled to one size before the mean over networks is taken.

@@ -17,9 +17,9 @@ def gaussian_sample_count(n: int, most: int = SAMPLES) -> int:
 
 
 def gaussian_samples(kernel: Array, generator: np.random.Generator, most: int = SAMPLES) -> Array:
-    """Return samples of N(0, K), in pairs of opposite sign, whose sample covariance is exactly K.
+    """Return samples of Gaussian vectors, in pairs of opposite sign, with exactly the given covariance matrix.
 
-    The shape is (samples, N).
+    They are from N(0, K), of shape (samples, N).
     """
     n = len(kernel)
     half = gaussian_sample_count(n, most) // 2 + n

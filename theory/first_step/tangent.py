@@ -185,7 +185,10 @@ class TwoPassSolution:
 
     @property
     def output(self) -> Array:
-        """The kernel of the tokens that the output matrix multiplies: inner products divided by d, (N, N)."""
+        """The inner products of all tokens that the output matrix multiplies, divided by the width.
+
+        They are the kernel, (N, N).
+        """
         return np.asarray(self.forward.output[0])
 
     @property
@@ -267,7 +270,7 @@ class TwoPassSolution:
         return np.asarray(self.remains[k + 1] / roots(self.forward.insides[k][0].after_scales))[..., None, :]
 
     def steps(self, rule: Rule, down: Down, matrices: Collection[str], words: WordSteps | None = None) -> list[Steps]:
-        """Express how one step changes every matrix's outputs: as weighted sums of the gradients at these outputs.
+        """Return the change of every matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are C by role for all matrices and tables; sign steps also have "ROLE remainder" and "ROLE beyond".
 

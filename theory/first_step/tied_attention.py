@@ -20,11 +20,10 @@ from theory.stack.weights import gain, inner_ratio
 
 
 class TiedRandomAttention(RandomAttention):
-    """An attention branch with random queries and keys in one optimizer step, in a network with tied embeddings.
+    """An attention branch with random queries and keys in a network with tied embeddings, in one step.
 
-    One attention sample of every head is given.
-
-    Gradients of W^Q, W^K and W^V are stored for each head.
+    It computes the gradients and the change in one optimizer step, given one attention sample of every head. Gradients
+    of W^Q, W^K and W^V are stored for each head.
     """
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
@@ -96,7 +95,7 @@ class TiedRandomAttention(RandomAttention):
         return returned.through(gain(stack, "WO"), 1.0 / ratio, "WO", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each matrix's outputs in one optimizer step, as a weighted sum of output gradients.
 
         The weights are the coefficients C, (..., heads or 1, N, N), and (..., N, N) for W^O.
         """

@@ -67,7 +67,7 @@ def sampled_tied_outputs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TiedStep:
-    """One optimizer step of networks with tied embeddings.
+    """One optimizer step of networks with tied embeddings, with its effect on logits and loss.
 
     Attributes:
         down: gradients of the backward pass.
@@ -131,7 +131,7 @@ class TiedStep:
         return w, np.broadcast_to(speeds, drawn.r.shape[:2])[:, drawn.counted]
 
     def inner_products_by_matrix(self, solution: TwoPassSolution, drawn: Outputs, w: Array) -> tuple[Parts, Parts]:
-        """Return each matrix's part of the loss decrease and of the curvature along the step.
+        """Return each matrix's part of a step's loss decrease, and of the loss curvature in its direction.
 
         The decrease is g·u and the curvature u'Gu, by role.
 

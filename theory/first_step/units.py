@@ -1,4 +1,4 @@
-"""The hidden units of an MLP, or of a transform before the output matrix, in one optimizer step.
+"""The hidden units of an MLP or of a transform before the output matrix, and their change in one optimizer step.
 
 A unit's gradients reach the output of the matrix before it through slopes f, φ'(u) or the other factor of a gate. A
 step moves u by C Δ, and units by f ∘ C (f ∘ Δ): the mean of f f' passes on coefficients, and the fluctuation about it
@@ -33,7 +33,9 @@ from theory.stack.weights import gain, transform_gain, weight_shapes
 
 @dataclass(slots=True, eq=False)
 class Units(Branch):
-    """The hidden units φ(x W), or φ(x WG) ∘ x W with a gate WG, in one optimizer step.
+    """The hidden units of a plain or gated MLP, with their gradients and their change in one optimizer step.
+
+    They are φ(x W), or φ(x WG) ∘ x W with a gate WG.
 
     Attributes:
         stack: the network.
@@ -119,9 +121,10 @@ class Units(Branch):
         return TokenMotion(c, moved.overlaps, energy + self._energy_along_gradients(before, gradient, steps))
 
     def sign_deviations(self, gradient: Array, steps: Steps) -> Steps:
-        """Return samples of the part of a sign step's effect on hidden units that is not along the gradients.
+        """Return samples of the hidden units' change that is not along their gradients.
 
-        The part is the difference between sign steps and C Δ, over all matrices, as "beyond", (samples, N).
+        The step is along the gradient's sign. Each matrix changes the units by C Δ on average, along their gradients Δ.
+        The samples are the rest, summed over the matrices, as "beyond", (samples, N).
         """
         deltas = self._unit_gradients(gradient)
         moved = [sign_deviation(use, deltas, steps[use.role]) for use in self.uses if use.role in steps]
@@ -149,7 +152,9 @@ class Units(Branch):
 
 @dataclass(slots=True, eq=False)
 class FeedForward(Branch):
-    """The MLP φ(x W1) W2, or (φ(x WG) ∘ x W1) W2 with a gate WG, in one optimizer step.
+    """A plain or gated MLP, with its gradients and the change of its output in one optimizer step.
+
+    It is φ(x W1) W2, or (φ(x WG) ∘ x W1) W2 with a gate WG.
 
     Attributes:
         stack: the network.
@@ -201,7 +206,7 @@ class FeedForward(Branch):
         return of_units.through(role_gain, widths, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each MLP matrix's outputs: as a weighted sum of the gradients at these outputs.
+        """Return the change of each MLP matrix's outputs in one optimizer step, as a weighted sum of gradients.
 
         The weights are the coefficients C; sign steps also have samples "beyond" C Δ.
         """
@@ -211,9 +216,9 @@ class FeedForward(Branch):
 
 
 class TiedFeedForward(FeedForward):
-    """The MLP in one optimizer step of a network with tied embeddings, where gradients overlap with its output.
+    """An MLP in a network with tied embeddings, with its gradients and its change in one optimizer step.
 
-    The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
+    Gradients overlap with the MLP's output. The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
     Gradients at the units h = φ(u) are P h/√d and noise ν, those at the pre-activations f ∘ (P h/√d + ν) with the
     factors f. The part of u̇ that is random to all else is Gaussian with a known covariance with u, so that it is a
@@ -286,7 +291,7 @@ class TiedFeedForward(FeedForward):
         return of_units.through(size, 1.0 / ratio, "W2", steps, gradients)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step changes each MLP matrix's outputs: as a weighted sum of the output gradients.
+        """Return the change of each MLP matrix's outputs in one optimizer step, as a weighted sum of gradients.
 
         The weights are the coefficients C.
 
@@ -395,7 +400,7 @@ class OutputTransform(Branch):
         return of_units.scaled(1.0 / self.scales)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
-        """Express how one step of the transform's matrix W^H changes its outputs: as weights on the output gradients.
+        """Return the change of the output transform's pre-activations in one step, as a sum of gradients.
 
         The weights are the coefficients C, if W^H is stepped; sign steps also have samples "beyond" C Δ.
         """

@@ -81,7 +81,7 @@ class Homogeneous:
 class ReluSquared:
     """The activation φ(u) = ReLU(u)², whose Gaussian expectations are known in closed form.
 
-    Its kernel is an arc-cosine kernel of degree 2. The kernel of its slope is 4 times an arc-cosine kernel of degree 1.
+    Its kernel is half the arc-cosine kernel of degree 2. The kernel of its slope is twice that of degree 1.
 
     Source: Cho and Saul (2009), equation 6.
     """
@@ -147,7 +147,9 @@ class GaussianMoment:
 
 @dataclass(frozen=True, slots=True)
 class PolarMoment:
-    """The expectation E[f(u) f(v)] over two Gaussians u and v, for a function f with a kink or a jump at 0.
+    """The expectation E[f(u) f(v)] over two Gaussians u and v, by quadrature, for a function f.
+
+    The function f may have a kink or a jump at 0.
 
     Attributes:
         function: f, for arrays of any shape.
@@ -278,7 +280,7 @@ def _given_shared(
 
 @lru_cache(maxsize=4096)
 def _polar_moment(function: Function, first: float, second: float, covariance: float) -> float:
-    """Return the moment E[f(u) f(v)] by quadrature in polar coordinates.
+    """Return E[f(u) f(v)] over two Gaussians u and v, by quadrature in polar coordinates.
 
     With u = √q r cos t and v = √q' r cos(t − θ), cos θ = ρ, the signs of u and v change at four angles t only.
 
@@ -398,7 +400,7 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _smooth(function: Function, derivative: Function) -> Given:
-    """Return an analytic activation, whose Gaussian moments are computed by quadrature."""
+    """Return an analytic activation, whose Gaussian expectations are computed by quadrature."""
     return Given(function, derivative, GaussianMoment(function), GaussianMoment(derivative))
 
 

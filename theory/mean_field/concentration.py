@@ -92,7 +92,9 @@ class PostEnergy:
 
 @lru_cache(maxsize=16)
 def hidden_energy_law(width: int) -> tuple[Array, Array]:
-    """Return quadrature nodes and weights for the mean square ‖h‖²/d of d hidden ReLU units h, if it is not 0.
+    """Return quadrature nodes and weights for the mean square ‖h‖²/d of d hidden ReLU units h.
+
+    They leave out the value 0, so that the weights sum to 1 minus its probability.
 
     The law is a binomial mixture of chi-squares.
 
@@ -162,8 +164,7 @@ class PreEnergy:
 
         It is δ(ε) of Definition 1, P[‖x‖² > (1 + ε) E‖x‖²].
         """
-        variance = float(pre_energy_variance(self.stack)[-1]) * self.stack.width
-        shape = self.mean**2 / variance
+        shape = self.mean**2 / (float(pre_energy_variance(self.stack)[-1]) * self.stack.width)
         return np.asarray(
             stats.gamma.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean, shape, scale=self.mean / shape)
         )

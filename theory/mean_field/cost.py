@@ -142,7 +142,7 @@ def measured_seconds(
 
 
 def least_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
-    """Return the smallest number of attention samples that are predicted together."""
+    """Return the smallest number of attention samples in one batch."""
     text = text or (grouped and holds_words(stack))
     return 4 if text and stack.sequences != 2 else 2 * (1 + (not grouped and is_mirrored(stack)))
 
@@ -178,7 +178,7 @@ def is_mirrored(stack: Stack) -> bool:
 
 
 def _numbers(stack: Stack) -> int:
-    """Return the number of stored weights of one attention sample: all layers and heads, and experts with slopes."""
+    """Return the number of stored weights in one attention sample, over all layers, heads and experts."""
     return stack.rows * stack.depth * (stack.rows * stack.heads + 4 * stack.experts)
 
 
@@ -219,7 +219,7 @@ def representatives(stack: Stack, *, coarse: bool = False) -> GroupLayout:
 
 
 def _representatives(stack: Stack, members: int = 1, *, coarse: bool = False) -> int:
-    """Return the number of representatives of all sequences, computed without their layout.
+    """Return how many tokens represent all sequences, without computing their positions and weights.
 
     Args:
         stack: the network.
@@ -271,7 +271,7 @@ def own_chunk(stack: Stack) -> int:
 
 
 def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
-    """Return how many batch entries, and logit samples of each, are predicted at once for tied embeddings.
+    """Return how many batch entries, and how many logit samples of each, are predicted at once (tied embeddings).
 
     This is for fixed attention weights.
 
@@ -284,7 +284,7 @@ def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
 
 
 def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float, float, float]:
-    """Return the cost of groups of tokens: seconds without samples, seconds of one sample, and bytes of one sample."""
+    """Return the cost with groups of tokens: seconds without samples, seconds for a sample, bytes for a sample."""
     text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative
     members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
@@ -305,7 +305,7 @@ def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float
 
 
 def _of_tokens(stack: Stack) -> tuple[float, float]:
-    """Return the seconds and the bytes of one kernel over all tokens."""
+    """Return the seconds and the bytes of one batch entry if all tokens are computed."""
     seconds = kept = passing = 0.0
     tied = holds_words(stack)
     for part in stack.parts:
@@ -326,7 +326,7 @@ def _of_tokens(stack: Stack) -> tuple[float, float]:
 
 
 def _of_words(stack: Stack, entries: int, samples: int) -> Cost:
-    """Return the cost for tied embeddings with fixed attention weights.
+    """Return the time and memory of a prediction for tied embeddings with fixed attention weights.
 
     The activation's quadrature points are shared by all samples of a batch entry.
     """

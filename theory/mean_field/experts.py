@@ -193,7 +193,10 @@ def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
 
 
 def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generator: np.random.Generator) -> Recorded:
-    """Return the loads of experts over all tokens, or over at most `COUNTED` of each representative."""
+    """Return the loads of experts for groups of tokens.
+
+    The loads are counted over all tokens, or over at most `COUNTED` of each representative.
+    """
     smooth, alone = tokens.groups.smooth_and_own(tokens.pooled(kernel))
     # Whole tokens: of two groups of 5.5 one has 6 and one has 5, since loads of shares 5.5 / 6 would vary too little.
     sizes = np.diff(np.rint(tokens.groups.sizes.cumsum()), prepend=0.0)

@@ -20,6 +20,8 @@ _DEGREE = 32
 _ALIKE = 2e-7
 # Entries whose polynomials are evaluated at once.
 _AT_ONCE = 20_000
+# Decimals of a range of ln v: several kernels of a layer have one range but for rounding, and share coefficients.
+_DIGITS = 9
 
 
 @runtime_checkable
@@ -76,7 +78,7 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     count, angles = _nodes(variances), _angles(function)
     few = count * (count + 1) // 2 * (angles + 1)
     # Of many, the covariances alone differ too often, which is seen much sooner than which rows do.
-    if len(np.unique(rounded[:, 2])) <= few:
+    if len(np.unique(rounded[: 4 * few, 2])) <= few and len(np.unique(rounded[:, 2])) <= few:
         distinct, where = np.unique(rounded, axis=0, return_inverse=True)
         if len(distinct) <= few:
             values = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
@@ -96,13 +98,9 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 
 
 def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
-    """Return a pair function at all i and j, from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
-    low, high = _range(variances)
-    points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
-    # Of opposite signs exactly, whose pair functions are to be had together.
-    table = _table(function, np.exp(low + (high - low) * (points + 1) / 2), (np.cos(around) - np.cos(around)[::-1]) / 2)
-    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
-    coefficients = np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True)[:, None]
+    """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
+    low, high = (round(end, _DIGITS) for end in _range(variances))
+    coefficients = _coefficients(function, low, high, count, angles)[:, None]
     n = variances.shape[-1]
     powers = chebvander(2 * (np.log(variances.reshape(-1, n)) - low) / (high - low) - 1, count - 1)
     turns = 2 / np.pi * np.arccos(correlation.reshape(-1, n, n)) - 1
@@ -113,8 +111,12 @@ def _interpolated(function: PairFunction, variances: Array, correlation: Array, 
     return values.reshape(correlation.shape)
 
 
-def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
-    """Return a pair function at all pairs of variances and all correlations, (nodes, nodes, cosines)."""
+@lru_cache(maxsize=256)
+def _coefficients(function: PairFunction, low: float, high: float, count: int, angles: int) -> Array:
+    """Return the coefficients of the angle and of both variances, (angles + 1, count, count), for ln v in a range."""
+    points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
+    # Of opposite signs exactly, whose pair functions are to be had together.
+    nodes, cosines = np.exp(low + (high - low) * (points + 1) / 2), (np.cos(around) - np.cos(around)[::-1]) / 2
     table = function.table(nodes, cosines) if isinstance(function, Tabled) else None
     if table is None:
         table = np.empty((len(nodes), len(nodes), len(cosines)))
@@ -122,7 +124,8 @@ def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
             for j, w in enumerate(nodes[: i + 1]):
                 at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
                 table[i, j] = table[j, i] = at
-    return table
+    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
+    return np.asarray(np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True))
 
 
 def _angles(function: PairFunction) -> int:

@@ -39,7 +39,7 @@ class MemberLayout(GroupLayout):
 
     @classmethod
     def of(cls, groups: GroupLayout) -> MemberLayout:
-        """Choose at most `MEMBERS` tokens that are computed for each representative of one sequence."""
+        """Choose the tokens that are computed for each representative of a group of tokens, at most `MEMBERS`."""
         copies = np.clip(groups.sizes.astype(int), 1, MEMBERS)
         group = np.repeat(np.arange(len(copies)), copies)
         rows, sizes, starts = np.arange(len(group)), (groups.sizes / copies)[group], np.cumsum(copies) - copies
@@ -54,7 +54,7 @@ class MemberLayout(GroupLayout):
         )  # fmt: skip
 
     def repeated(self, sequences: int, *, apart: bool = False) -> MemberLayout:
-        """Repeat the computed tokens of one sequence for several sequences that do not attend to each other."""
+        """Repeat the tokens of one sequence for several sequences that do not attend to each other."""
         every = super(MemberLayout, self).repeated(sequences, apart=apart)
         group = np.add.outer(np.arange(sequences) * len(self.groups.sizes), self.group).ravel()
         given = {part.name: getattr(every, part.name) for part in fields(GroupLayout)}
@@ -62,11 +62,11 @@ class MemberLayout(GroupLayout):
 
     @property
     def first(self) -> NDArray[np.intp]:
-        """The index of the first computed token of every representative of a group, (r,)."""
+        """The index of the first token that is computed for each representative of a group, (r,)."""
         return np.searchsorted(self.group, np.arange(len(self.groups.sizes)))
 
     def pooled(self, kernel: Array) -> Array:
-        """Return the products of two groups of tokens, (..., r, r), as means over pairs of their computed tokens.
+        """Return the mean product of tokens from two groups, over the pairs of tokens that are computed, (..., r, r).
 
         Two tokens of one representative count as one token of it and one of its twin.
 
@@ -85,14 +85,14 @@ class MemberLayout(GroupLayout):
         return summed(kernel * self.pairs) / summed(self.pairs)
 
     def spread(self, kernel: Array) -> Array:
-        """Assign to every pair of computed tokens the product of their two groups, (..., members, members)."""
+        """Assign the product of two groups of tokens to every pair of their tokens, (..., members, members)."""
         twins, pairs = self.groups.twins, (..., self.group[:, None], self.group)
         of_two = (kernel[..., twins] + kernel[..., twins, :]) / 2.0 - kernel
         of_two = kernel + _alike(self, len(twins)) * of_two
         return np.where(_alike(self, len(self.group)) > 0.0, kernel[pairs], of_two[pairs])
 
     def unlike(self, kernel: Array) -> Array:
-        """Return the standard deviation of the products x_i·x_j over pairs of different tokens of a group, (..., r).
+        """Return the standard deviation of the products x_i·x_j/d over pairs of different tokens of a group, (..., r).
 
         The function subtracts row and column means: a row's weights change by differences of values, and the part that
         all tokens share cancels. The divisor is the number of pairs, not of degrees of freedom, because the means over
@@ -110,7 +110,7 @@ class MemberLayout(GroupLayout):
         return np.asarray(np.sqrt(squares[..., np.arange(len(twins)), twins] / (counts * counts[twins])))
 
     def _members(self) -> Array:
-        """Return the indicator matrix of tokens and their representatives, (members, r)."""
+        """Return a matrix that is 1 where a token belongs to a representative, and 0 elsewhere, (members, r)."""
         return np.equal(self.group[:, None], np.arange(len(self.groups.sizes))).astype(float)
 
 
@@ -134,7 +134,7 @@ class AttendingMembers(GroupLayout):
 
 @lru_cache(maxsize=8)
 def attending_members(tokens: MemberLayout) -> AttendingMembers:
-    """Prepare the attention from several computed tokens of each group to the groups of tokens."""
+    """Prepare the attention from several tokens of each group to the groups of tokens."""
     given = {part.name: getattr(tokens.groups, part.name) for part in fields(GroupLayout)}
     return AttendingMembers(**given | {"seen": tokens.groups.seen[tokens.group]}, attending=tokens.places)
 
@@ -150,7 +150,7 @@ def _alike(tokens: MemberLayout, count: int) -> Array:
 
 
 def of_groups(branch: Branch[Any]) -> Branch[Any]:
-    """Return a branch that acts on groups of tokens and gives its output to all computed tokens of each group.
+    """Return a branch that acts on groups of tokens and gives its output to all tokens of each group.
 
     Args:
         branch: the branch of the groups.

@@ -50,7 +50,7 @@ _WITHOUT_END = UnitMoments(energy=1.0, kurtosis=1e15, shared=0.0, power=10.0)
 
 @lru_cache(maxsize=256)
 def activation_moments(activation: str, leak: float, variance: float) -> UnitMoments:
-    """Return moments of an activation φ(u) for a Gaussian pre-activation u ~ N(0, q), by quadrature.
+    """Return the moments of an activation φ(u) for a Gaussian pre-activation u ~ N(0, q), by quadrature.
 
     Args:
         activation: a value of `Stack.activation`, registered ones included.
@@ -142,7 +142,7 @@ class InnerWidths:
 
     @property
     def dropout_correction(self) -> float:
-        """The relative finite-width correction of a sub-layer, times d, from dropout.
+        """The relative finite-width correction of a sub-layer, times the width d, from dropout.
 
         A norm inside the branch does not change it.
         """
@@ -150,7 +150,7 @@ class InnerWidths:
 
     @property
     def fluctuation(self) -> float:
-        """The relative variance of the squared norm of the residual sum, times d.
+        """The relative variance of the squared norm of the residual sum, times the width d.
 
         It is 4 w (1 - w) + w^2 (2 + excesses).
         """
@@ -191,7 +191,7 @@ def feed_forward_widths(stack: Stack) -> InnerWidths:
 
 
 def _widths(stack: Stack, factor: float, energy: float, inside: float, shared: float = 0.0) -> InnerWidths:
-    """Return the finite-width corrections from inside a branch.
+    """Return the finite-width corrections from the hidden units or attention values of one branch.
 
     Args:
         stack: the network.

@@ -1,4 +1,4 @@
-"""The second moments of a network's inputs: embeddings, positions and labels; and which tokens see which."""
+"""The second moments of a network's inputs: embeddings, positions and labels; and which tokens attend to which."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -241,9 +241,7 @@ def _frequencies(stack: Stack) -> Array:
 
 def label_coincidence(stack: Stack) -> float:
     """Return the probability Σ_k p_k² that two independent labels agree, for label probabilities p_k."""
-    if stack.labels == "uniform":
-        return 1.0 / stack.vocab
-    return float((label_law(stack) ** 2).sum())
+    return 1.0 / stack.vocab if stack.labels == "uniform" else float((label_law(stack) ** 2).sum())
 
 
 def label_groups(stack: Stack) -> NDArray[np.integer]:
@@ -313,7 +311,7 @@ def attention_pattern(stack: Stack) -> Array | None:
 
 
 def equal_weights(stack: Stack, length: int) -> Array:
-    """Return attention weights that are equal for all tokens that a token sees, (length, length).
+    """Return attention weights that are equal for all tokens that a token attends to, (length, length).
 
     Token i sees all tokens; under a causal mask the first i, of which a window keeps the last; or those of a given
     mask.

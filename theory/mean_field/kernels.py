@@ -176,7 +176,7 @@ class KernelLayout(Protocol[Kernel]):
         """Return the mean of the diagonal entries K_ii of a kernel over all tokens i."""
 
     def diagonal_mean(self, function: Callable[..., Any], kernel: Kernel) -> Number:
-        """Return the mean over all tokens i of a function (of floats or arrays) of the diagonal entry K_ii."""
+        """Return the mean over all tokens i of a given function of a kernel's diagonal entry K_ii."""
 
     def off_diagonal(self, kernel: Kernel) -> Number:
         """Return the mean of K_ij over all pairs i ≠ j of tokens of one sequence; NaN for one token."""
@@ -184,7 +184,7 @@ class KernelLayout(Protocol[Kernel]):
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """The operations on kernels that consist of two numbers, for tokens that are all alike.
+    """The operations on kernels of tokens that are all alike: each kernel consists of two numbers.
 
     Attributes:
         count: the number of tokens n.
@@ -250,7 +250,7 @@ class PairLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixLayout:
-    """The operations on kernels that are matrices, (..., n, n), for tokens that differ from one another.
+    """The operations on kernels of tokens that differ from one another: each kernel is a matrix, (..., n, n).
 
     Tokens differ if words repeat, or under a mask.
 
@@ -271,7 +271,7 @@ class MatrixLayout:
 
     @property
     def entries_together(self) -> int:
-        """The number of batch entries that form one independent sample: 2 if logits come with both signs, else 1."""
+        """The number of batch entries that form one independent sample: 2 for pairs with opposite logits, else 1."""
         return 1 + self.mirrored
 
     def same_word(self, words: Any) -> Array:
@@ -304,9 +304,7 @@ class MatrixLayout:
         return kernel
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
-        if factor == 1.0:
-            return kernel
-        return kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
+        return kernel if factor == 1.0 else kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
 
     def attend(self, kernel: Array) -> Array:
         if self.attention is None:
@@ -317,9 +315,7 @@ class MatrixLayout:
         return attended
 
     def attend_back(self, kernel: Array) -> Array:
-        if self.attention is None:
-            return self.attend(kernel)
-        return self.attention.T @ kernel @ self.attention
+        return self.attend(kernel) if self.attention is None else self.attention.T @ kernel @ self.attention
 
     def total(self, kernel: Array) -> Array:
         return self.of_sequences(kernel) if self.apart else kernel.sum((-2, -1))
@@ -333,8 +329,7 @@ class MatrixLayout:
         rows = kernel.shape[-1] // self.sequences
         blocks = kernel.reshape(*kernel.shape[:-2], self.sequences, rows, self.sequences, rows).sum((-3, -1))
         within = np.trace(blocks, axis1=-2, axis2=-1)
-        others = (blocks * (1.0 - np.eye(self.sequences))).sum((-2, -1))
-        return np.stack([within, others])
+        return np.stack([within, (blocks * (1.0 - np.eye(self.sequences))).sum((-2, -1))])
 
     def diagonal(self, kernel: Array) -> Array:
         return np.trace(kernel, axis1=-2, axis2=-1) / self.count

@@ -161,7 +161,10 @@ def _predicted(
     sampling: tuple[int | None, float | None],
     limits: tuple[float | None, float | None],
 ) -> Prediction:
-    """Return the large-width prediction of checked arguments, with pairs of these as in `predict`."""
+    """Return the large-width prediction for arguments that have been checked.
+
+    Pairs of arguments have the same meaning as in `predict`.
+    """
     (grouped, coarse), (patterns, target), (max_time, memory) = groups, sampling, limits
     _check_sampling(patterns, target)
     ids = None if windows is None else checked_windows(stack, windows)
@@ -233,14 +236,14 @@ def predict_sequences(
 
 
 def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
-    """Return the layout whose sums are split into pairs within a sequence and pairs of two sequences."""
+    """Return the same tokens, with sums over pairs within a sequence and between two sequences kept apart."""
     return replace(cast(MatrixLayout, tokens), apart=True)
 
 
 def _laid_out(
     stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool, coarse: bool = False
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
-    """Return the inputs and the layout of the tokens: all tokens, or the representatives of groups."""
+    """Return the inputs, and the tokens that are computed: all tokens, or the representatives of groups."""
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:
@@ -259,7 +262,9 @@ def _averaged(
     tokens: MatrixLayout,
     wanted: tuple[int, float | None, float | None],
 ) -> Prediction:
-    """Return the prediction averaged over a batch of kernels and attention samples, with more until a target is met.
+    """Return the prediction averaged over batch entries and attention samples.
+
+    Samples are added until a target is met.
 
     Args:
         stack: the network.
@@ -358,7 +363,7 @@ def _tied_batch(
 
 
 def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
-    """Return a quantity for every sample, also if all samples share it."""
+    """Return a quantity for every sample, repeated if all samples share the quantity."""
     return np.broadcast_to(arrays[name], (*arrays[name].shape[:-1], arrays["loss"].shape[-1]))
 
 

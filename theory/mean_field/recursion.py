@@ -258,7 +258,7 @@ def _branch(
     kind: Kind, step: Step, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
     variance: Array | None, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
-    """Return the rule of one branch of a sub-layer.
+    """Return the forward and backward pass of one branch of a sub-layer.
 
     Args:
         kind: kind of the branch.
@@ -352,7 +352,7 @@ def forward_pass(
 
 
 def _recording(step: Step, tokens: KernelLayout[Any], pullback: Pullback[Any]) -> Pullback[Any]:
-    """Return the backward rule of a layer's last sub-layer, which also records the stream's gradient above it."""
+    """Return the backward pass of a layer's last sub-layer, which also records the residual stream's gradient."""
     if step.stack.composition.second_stream:
         return pullback
 
@@ -396,7 +396,7 @@ def _passed(
 
 
 def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple[TokenMoments, Pullback[Any]]:
-    """Return the inputs after their norm, if there is one, and the backward rule.
+    """Apply the norm of the inputs, if there is one, and return the result and the norm's backward pass.
 
     With two streams both start at the inputs, and their gradients add up there.
     """
@@ -461,7 +461,7 @@ def _backward(
 
 
 def _pulled_back(forward: Forward[Kernel], gradient: Kernel) -> tuple[Kernel, list[SquaredNorms]]:
-    """Return the gradient kernel at the inputs, and every sub-layer's squared norms, from that at the output."""
+    """Run the backward pass, and return the gradients at the inputs and the squared norms of every sub-layer."""
     above: Above[Kernel] = None
     collected: list[SquaredNorms] = []
     for pullback in reversed(forward.pullbacks):

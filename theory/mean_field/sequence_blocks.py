@@ -10,17 +10,17 @@ from theory.mean_field.kernels import Array
 
 
 def numbers(array: Array, sequences: int) -> Array:
-    """Split one number per token by sequence, from shape (..., S r) to (..., S, r)."""
+    """Split numbers, one per token, by sequence: the shape (..., S r) becomes (..., S, r)."""
     return array.reshape(*array.shape[:-1], sequences, -1)
 
 
 def rows(array: Array, sequences: int) -> Array:
-    """Split the rows of a matrix by sequence, from shape (..., S r, columns) to (..., S, r, columns)."""
+    """Split the rows of a matrix by sequence: the shape (..., S r, columns) becomes (..., S, r, columns)."""
     return array.reshape(*array.shape[:-2], sequences, array.shape[-2] // sequences, array.shape[-1])
 
 
 def joined(blocks: Array) -> Array:
-    """Join the rows of all sequences to one matrix, from shape (..., S, r, columns) to (..., S r, columns)."""
+    """Join the rows of all sequences: the shape (..., S, r, columns) becomes (..., S r, columns)."""
     return blocks.reshape(*blocks.shape[:-3], -1, blocks.shape[-1])
 
 
@@ -70,8 +70,7 @@ def after(matrix: Array, blocks: Array) -> Array:
 
     The blocks of A have the shape (..., S, r, r).
     """
-    product = _by_columns(matrix, blocks.shape[-3]) @ blocks
-    return _beside(product)
+    return _beside(_by_columns(matrix, blocks.shape[-3]) @ blocks)
 
 
 def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = False) -> Array:

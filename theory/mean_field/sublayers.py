@@ -1,4 +1,4 @@
-"""The effect of one sub-layer on the products of two tokens, and on the products of two tokens' gradients.
+"""The effect of one sub-layer on inner products of two tokens' vectors, and of their gradients.
 
 Every rule returns its output kernel and its pullback. The pullback maps the gradient kernel at the output to the one
 at the input, and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of its weights, with Q the kernel of their inputs.
@@ -41,7 +41,7 @@ class NormOverlaps(Generic[Kernel]):
 
 @dataclass(slots=True, eq=False)
 class LastNorm:
-    """The token products of the second residual stream u before the last norm, in networks with two streams.
+    """The products of tokens in the second of two residual streams, before the last norm.
 
     The sub-layers of two streams need them.
 
@@ -97,9 +97,9 @@ def bias_gradients(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) ->
 def norm_parameter_gradients(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -> SquaredNorms:
     """Return the squared gradient norms of the gains and the biases of a norm, divided by the width.
 
-    With the kernels G of gradients and Q of tokens at the norm's output, they are Σ_ij G_ij Q_ij/γ² for the gains and
-    Σ_ij G_ij for the biases. For the gains, ∂L/∂γ is Σ_i g_i ∘ x_i/γ, and its d coordinates have one law. The result is
-    empty unless the layout tells sequences apart.
+    With the kernels G of gradients and Q of tokens at the norm's output, the squared norms are Σ_ij G_ij Q_ij/γ² for
+    the gains γ and Σ_ij G_ij for the biases. For the gains, ∂L/∂γ is Σ_i g_i ∘ x_i/γ, and its d coordinates have one
+    law. The result is empty unless the layout tells sequences apart.
     """
     if not tokens.apart:
         return {}
@@ -374,7 +374,7 @@ def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[
 
 
 def tracks_norm_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
-    """Return whether the recursion tracks the gradient components that norms remove.
+    """Return whether the recursion keeps the gradient components along the residual stream that norms remove.
 
     Only networks with random queries or with experts need them, and kernels must be arrays.
     """
@@ -443,7 +443,7 @@ def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[
 def normed(
     stack: Stack, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], norm: bool
 ) -> tuple[TokenMoments[Kernel], Any]:
-    """Apply a norm to the residual stream, and return the divisor of gradients in the backward pass.
+    """Apply a norm to tokens, and return them with the divisor of the gradient kernel in the backward pass.
 
     Without a norm, the result is the stream and 1. For tanh instead of a norm, the divisor is a kernel.
 

@@ -91,7 +91,7 @@ class Weights:
         return Weights(weights.each, weights.itself, other, same, np.zeros_like(weights.size))
 
     def attended(self, seen: Array) -> Weights:
-        """Return the weights of frequent words after attention with equal weights on all tokens that a query sees.
+        """Return the weights of frequent words after attention with equal weights on all attended tokens.
 
         Args:
             seen: number of tokens of each position that a row sees, (r, r).
@@ -191,7 +191,7 @@ class WordWeights:
         )
 
     def _of_branch(self, inside: SublayerState[Array], tokens: TextLayout) -> list[Weights]:
-        """Return the word weights of a branch's output before its norm, by the number of attentions."""
+        """Return the weights of frequent words in a branch's output before its norm, by the number of attentions."""
         stack, seen = inside.step.stack, _seen(tokens)
         weights = [
             each.normed(inside.given_scales, inside.given, tokens, inside.step.input_scale) for each in self.behind
@@ -228,7 +228,7 @@ def _added(parts: Sequence[Weights]) -> Weights:
 
 
 def _seen(tokens: TextLayout) -> Array:
-    """Return how many tokens of each position a token sees, (r, r)."""
+    """Return the number of tokens of each position to which a token attends, (r, r)."""
     count = len(tokens.probes) // tokens.sequences
     return np.asarray(tokens.seen[:count, :count])
 
@@ -253,7 +253,7 @@ def _of_word(kernel: Array, tokens: TextLayout) -> tuple[Array, Array]:
 
 
 def _root(scales: Number, tokens: TextLayout) -> Array:
-    """Return the divisor of each token in a norm, (batch or 1, r)."""
+    """Return the number by which a norm divides each token, (batch or 1, r)."""
     count = len(tokens.probes) // tokens.sequences
     if isinstance(scales, float):
         return np.full((1, count), scales**0.5)

@@ -154,7 +154,7 @@ class TextLayout(GroupLayout):
 
     @property
     def one(self) -> TextLayout:
-        """The layout of a single sequence; all sequences are alike."""
+        """The representative tokens of a single sequence; all sequences are alike."""
         each, layout = len(self.sizes) // self.sequences, cast(TextLayout, super().one)
         half = each // 2
         return replace(
@@ -203,7 +203,7 @@ class TextLayout(GroupLayout):
     def one_word(self) -> Array:
         """The matrix that is 1 where two representatives have equal token ids, and 0 elsewhere, (2 R, 2 R).
 
-        Equal ids have each representative with itself, and all probes.
+        Each representative has the id of itself only, except that all probes share one id.
         """
         probes = self.to_probes(np.ones(len(self.probes)))
         return np.maximum(np.eye(len(probes)), np.outer(probes, probes))
@@ -286,14 +286,14 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def coincidences(self) -> Array:
-        """The probability that two queries see equal token ids, divided by the probability for two random tokens.
+        """The probability that two queries attend to equal token ids, divided by the probability for random tokens.
 
-        The probability is given whether the two queries have equal ids, (2 R, 2 R). The divisor is κ.
+        The first one depends on whether the two queries have equal ids. The second one is κ. The shape is (2 R, 2 R).
         """
         return self.turned_coincidences(np.ones(()), np.ones(()))
 
     def turned_coincidences(self, of_all: Array, with_itself: Array) -> Array:
-        """Return the relative probability that two queries see equal ids, in sums weighted by rotary positions.
+        """Return the relative probability that two queries attend to equal ids, in sums weighted by rotary positions.
 
         The result is `coincidences`, (2 R, 2 R), with an own factor for each pair that rotary positions turn.
 
@@ -339,7 +339,7 @@ class TextLayout(GroupLayout):
 
     @cached_property
     def count_deviations(self) -> Array:
-        """The standard deviation over texts of the share of equal token ids that two queries see, divided by its mean.
+        """The relative standard deviation over texts of the share of equal token ids to which two queries attend.
 
         The mean is κ, and the shape (2 R, 2 R). Only tokens whose ids are not known count; `text_counts` explains the
         variance. Two rows of one sequence are treated as rows of two sequences.
@@ -374,7 +374,7 @@ class TextLayout(GroupLayout):
         return kernels if len(kernels) % 2 else np.repeat((kernels[::2] + kernels[1::2]) / 2.0, 2, axis=0)
 
     def likelier(self, entries: int) -> Array:
-        """Return the relative excess of the probability that two queries see equal ids, compared with random tokens.
+        """Return the relative excess of the probability that two queries attend to equal ids, over random tokens.
 
         The probability for random tokens is κ. The result is for texts with more and with fewer shared ids
         (`repeat_extremes`), (entries or 1, 2 R, 2 R).
@@ -383,7 +383,10 @@ class TextLayout(GroupLayout):
 
     @property
     def varying(self) -> Array:
-        """The standard deviation over texts of an attention row's sum, divided by the sum for equal ids, (2 R, 1)."""
+        """The relative standard deviation over texts of the weight sum of an attention row, (2 R, 1).
+
+        It is relative to the sum if all attended tokens had one id.
+        """
         return np.sqrt(self.repeats[0, 0] * (1.0 - 1.0 / np.maximum(self.seen_all, 1.0)))
 
     def to_probes(self, numbers: Array) -> Array:
@@ -452,9 +455,9 @@ class TextLayout(GroupLayout):
         return of_word - common[..., generic[:, None], generic], np.maximum(alone, 0.0)
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """Split a kernel matrix into mean products over equal and different ids and the excess of each token's square.
+        """Split a matrix of inner products into its mean over pairs of tokens and each token's excess over it.
 
-        The excess may be negative.
+        The mean is over pairs with equal and with different ids. The excess, of a token's square, may be negative.
         """
         (smooth, _), places = self.smooth_and_own(kernel), self._places
         repeated = self.repeats * self.of_words(kernel)[0]

@@ -87,7 +87,7 @@ class GroupLayout(MatrixLayout):
         return np.eye(len(self.sizes))
 
     def root(self, kernel: Array) -> Array:
-        """Return a matrix square root of the kernel of the tokens that attend."""
+        """Return the Cholesky factor of the kernel matrix of the tokens that attend."""
         return cholesky(kernel)
 
     def keys(
@@ -144,7 +144,7 @@ class GroupLayout(MatrixLayout):
         return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
 
     def across_tokens(self, kernel: Array, others: Array) -> Array:
-        """Replace the kernel entries of a group with itself by the product of two different tokens."""
+        """Replace each group's product with itself in a kernel matrix by the product of two different tokens."""
         rows, smooth = np.arange(len(self.sizes)), kernel.copy()
         for _, same in [(rows, rows), *self.same_places()]:
             smooth[..., rows, same] = kernel[..., rows, same[others]]
@@ -199,7 +199,7 @@ class GroupLayout(MatrixLayout):
 
     @property
     def one(self) -> GroupLayout:
-        """The layout of a single sequence; all sequences are alike."""
+        """The representative tokens of a single sequence; all sequences are alike."""
         each = len(self.sizes) // self.sequences
         return replace(
             self, count=self.count // self.sequences, sequences=1, places=self.places[:each], sizes=self.sizes[:each],
@@ -208,7 +208,7 @@ class GroupLayout(MatrixLayout):
         )  # fmt: skip
 
     def shared(self, first: Array, other: Array, own: Array, shift: int = 0) -> Array:
-        """Return Σ_j A_ij B_kj δ_j over all tokens j that queries i and k see, for attention weights A and B.
+        """Return Σ_j A_ij B_kj δ_j over all tokens j that queries i and k attend to, for attention weights A and B.
 
         For a shift, k is in the sequence that is so many after that of i, and the sum is over the tokens j' there at
         the position of j: A_ij B_kj' δ_j.
@@ -305,9 +305,7 @@ class GroupLayout(MatrixLayout):
         return np.broadcast_to(1.0 / seen.sum(-1, keepdims=True), (self.sequences, *seen.shape))
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
-        if factor == 1.0:
-            return kernel
-        return kernel * (1.0 + (factor - 1.0) * np.eye(len(self.sizes)))
+        return kernel if factor == 1.0 else kernel * (1.0 + (factor - 1.0) * np.eye(len(self.sizes)))
 
     def total(self, kernel: Array) -> Array:
         return MatrixLayout.total(self, kernel * self.pairs)

@@ -109,6 +109,8 @@ def token_law(kind: str, vocab: int) -> TokenLaw:
 def frequencies_of(ranks: list[list[float]]) -> NDArray[np.float64]:
     """Return the frequencies of token ids by rank, from pairs of a number of ranks and the share of each rank.
 
+    The frequencies have the sum 1, even if the shares have not.
+
     Raises:
         ValueError: the ranks are not such pairs.
     """

@@ -83,7 +83,9 @@ def read_out(
 
 
 def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], last: LastNorm) -> NormOverlaps[Array]:
-    """Return the part that the norm of z = p + y and the last norm of u removed from the gradient of both streams.
+    """Return the gradient component that norms removed, in a sub-layer of two residual streams.
+
+    The norm of z = p + y and the last norm of u removed it from the gradient of both streams.
 
     Args:
         stack: the network.

@@ -37,7 +37,7 @@ def relu_slope_kernel(correlation: sp.Expr) -> sp.Expr:
 
 
 def post_layer_gap(at: sp.Expr = gap) -> sp.Expr:
-    """Return one minus the correlation of two tokens after a Post-LN layer, from its value before the layer.
+    """Return the gap 1 − c after a Post-LN layer, for the correlation c of two tokens, from the gap before.
 
     Attention adds m = (1 + (n − 1) c)/n to every entry of the kernel, and the MLP adds its own kernel; LayerNorm
     divides by the diagonal.
@@ -51,9 +51,10 @@ def post_layer_gap(at: sp.Expr = gap) -> sp.Expr:
 
 
 def post_alignment_rate() -> sp.Expr:
-    """Return the factor of one Post-LN layer on one minus the correlation of nearly aligned tokens: 1/2.
+    """Return the factor by which a Post-LN layer reduces the gap 1 − c of two nearly equal tokens: 1/2.
 
-    It is the limit of (1 − c')/(1 − c) as tokens align: every layer halves the gap, for every number of tokens n.
+    It is the limit of (1 − c')/(1 − c) for correlations c → 1: every layer halves the gap, for every number of tokens
+    n.
 
     >>> post_alignment_rate()
     1/2
@@ -62,7 +63,7 @@ def post_alignment_rate() -> sp.Expr:
 
 
 def post_gradient_factor() -> sp.Expr:
-    """Return the factor of one Post-LN layer on the squared gradient, once all tokens are aligned: 1.
+    """Return the factor by which the squared gradient changes per Post-LN layer, once all tokens are equal: 1.
 
     The squared gradient is the summed gradient kernel Σ_ij G_ij.
 
@@ -77,9 +78,9 @@ def post_gradient_factor() -> sp.Expr:
 
 
 def printed_gradient_factor() -> sp.Expr:
-    """Return the factor of one Post-LN layer on the squared gradient according to appendix F of the paper: 2/3.
+    """Return the factor by which the squared gradient changes per Post-LN layer in the paper's appendix F: 2/3.
 
-    It leaves out the gradient that returns through the MLP.
+    The appendix leaves out the gradient that returns through the MLP.
 
     Appendix F also takes attention to be neutral. Its (2/3)^((L−l)/2) has the root of this factor per layer.
 
@@ -90,7 +91,7 @@ def printed_gradient_factor() -> sp.Expr:
 
 
 def pre_energy_slope() -> sp.Expr:
-    """Return the mean squared activation that a Pre-LN layer adds once tokens are aligned: 1 + 1/2.
+    """Return the mean squared activation that a Pre-LN layer adds, once all tokens are equal: 1 + 1/2.
 
     Attention adds 1, and the ReLU MLP 1/2.
 
@@ -101,9 +102,9 @@ def pre_energy_slope() -> sp.Expr:
 
 
 def pre_alignment_exponent() -> sp.Expr:
-    """Return the power of the layer number with which tokens align in Pre-LN: −2/3.
+    """Return the power of the layer number with which two tokens' gap 1 − c falls in Pre-LN: −2/3.
 
-    It is the exponent of 1 − c in l, for the correlation c of two tokens after layer l.
+    Here c is the tokens' correlation after layer l.
 
     Attention adds the same to every entry of the kernel, so the unnormalized gap u = q (1 − c) grows only by the MLP,
     by 1/2 − κ₀(1 − u/q) ≈ u/(2 q) per layer, with q ≈ 3 l/2.

@@ -17,7 +17,7 @@ mean_square, slope_square = sp.symbols("phi2 dphi2", positive=True)
 
 
 def feed_forward_kernels(*, gated: bool) -> tuple[sp.Expr, sp.Expr]:
-    """Return an MLP's effect on the correlation of two tokens and on the inner product of their gradients.
+    """Return how an MLP changes the correlation of two tokens, and the inner product of their gradients.
 
     It is the kernel h(c), and the factor on the gradient kernel at c, for an activation with kernel k(c).
 
@@ -40,7 +40,7 @@ def feed_forward_kernels(*, gated: bool) -> tuple[sp.Expr, sp.Expr]:
 
 
 def aligned_factor(*, gated: bool) -> sp.Expr:
-    """Return the factor of one Post-LN layer on gradient norms, towards the output, once tokens are aligned.
+    """Return the factor by which gradient norms change per Post-LN layer towards the output, for equal tokens.
 
     Args:
         gated: whether the MLP is gated.
@@ -57,9 +57,9 @@ def aligned_factor(*, gated: bool) -> sp.Expr:
 
 
 def gap_factor(*, gated: bool) -> sp.Expr:
-    """Return the factor of one Post-LN layer on one minus the correlation of nearly aligned tokens.
+    """Return the factor by which a Post-LN layer multiplies the gap 1 − c of two nearly equal tokens.
 
-    The gap 1 - c is small, and the factor is to first order in it.
+    It is to first order in the gap.
 
     Attention is then uniform, and adds one vector of mean square g_A to every token.
 
@@ -103,9 +103,9 @@ def query_energy() -> sp.Expr:
 
 
 def query_factor(*, gated: bool) -> sp.Expr:
-    """Return the factor of one Post-LN layer on gradient norms of W^Q and W^K, towards the output.
+    """Return the factor by which gradient norms of W^Q and W^K change per Post-LN layer towards the output.
 
-    It holds for aligned tokens.
+    It holds for nearly equal tokens.
 
     These norms are proportional to the gap times the norm of the gradient above.
 
@@ -144,9 +144,9 @@ def unit_moments(activation: str) -> tuple[sp.Expr, sp.Expr]:
 
 
 def exact_factor(activation: str, *, gated: bool) -> sp.Expr:
-    """Return the exact factor of one Post-LN layer on gradient norms, for ReLU, GELU or the identity.
+    """Return the exact factor by which gradient norms change per Post-LN layer, for ReLU, GELU or the identity.
 
-    Tokens are aligned, and the gains are 1.
+    Tokens are nearly equal, and the gains are 1.
 
     Args:
         activation: name of the activation, "relu", "gelu" or "identity".

@@ -1,4 +1,4 @@
-"""The claims of papers as data, one file a source: each claim's statement, place and networks."""
+"""The claims of papers as data, with one file for each source: each claim's statement, place and networks."""
 
 import math
 import re
@@ -138,7 +138,9 @@ class Claim:
         return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
 
     def measured_in(self, part: str) -> str:
-        """Return a noun for the number that a table lists for a part of a claim, such as "share of ...".
+        """Return a noun for a number in a claim's table, such as "share of the squared length".
+
+        The noun is for one part of the claim.
 
         The noun is "" if the part already names the number.
 

@@ -35,7 +35,7 @@ def layer_norm_jacobian(vector: sp.Matrix) -> sp.Matrix:
 
 
 def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
-    """Return LayerNorm's Jacobian divided by its norm: an orthogonal projector of rank d − 2.
+    """Return LayerNorm's Jacobian divided by its norm: an orthogonal projector off two directions.
 
     It is J_LN(x) ‖y‖/√d with y = x − mean(x), which projects off the constant vector and off y.
 
@@ -48,7 +48,7 @@ def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
 
 
 def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
-    """Return the norm of LayerNorm's Jacobian divided by √d/‖x‖, for an input x with a large mean.
+    """Return the ratio of LayerNorm's exact Jacobian norm to the paper's value, for a vector whose mean is not 0.
 
     The ratio is ‖J_LN(x)‖₂ / (√d/‖x‖) = ‖x‖/‖y‖, with y the centred x, for x = offset · 1 + noise.
 
@@ -62,9 +62,9 @@ def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
 
 
 def post_jacobian_square() -> sp.Expr:
-    """Return the mean squared norm of LayerNorm's Jacobian in Post-LN for one token, to first order in 1/d.
+    """Return the mean squared norm of LayerNorm's Jacobian in Post-LN for one token, at large width.
 
-    It is E||J_LN(x5)||₂² = E[d/‖y‖²], with y the centred x5.
+    It is E||J_LN(x5)||₂² = E[d/‖y‖²] to first order in 1/d, with y the centred x5.
 
     It follows from the first two moments of ‖y‖²: d + (d − 1)/2, since the mean of the branch is removed, and 15 d/4.
 
@@ -156,7 +156,7 @@ def projection_eigenvalues(size: int) -> dict[sp.Expr, int]:
 
 
 def energy_kept(width: int) -> sp.Expr:
-    """Return the mean share of a random gradient's squared length that LayerNorm's Jacobian keeps: 1 − 2/d.
+    """Return the mean share of a random gradient's squared length that LayerNorm's Jacobian keeps.
 
     It is E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction, which is trace(P)/d.
 

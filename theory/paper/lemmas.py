@@ -39,8 +39,7 @@ def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
     x = sp.Symbol("x", real=True)
     s = sp.Symbol("s", positive=True)
     density = sp.exp(-(x**2) / (2 * s**2)) / (sp.sqrt(2 * sp.pi) * s)
-    second_moment = sp.integrate(x**2 * density, (x, 0, sp.oo))
-    return sp.simplify(width * second_moment.subs(s, deviation))
+    return sp.simplify(width * sp.integrate(x**2 * density, (x, 0, sp.oo)).subs(s, deviation))
 
 
 def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], variance: sp.Expr) -> sp.Expr:
@@ -67,11 +66,9 @@ def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], varian
 
 
 def residual_energy_gap(width: int) -> sp.Expr:
-    """Return the mean squared length after a residual sum, minus those of its two terms: 0.
+    """Check an identity: a random branch adds its own mean squared length to that of the residual stream.
 
-    It is E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries.
-
-    So a branch adds its own energy to the stream.
+    The result is E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries: zero.
 
     >>> residual_energy_gap(3)
     0
@@ -83,9 +80,9 @@ def residual_energy_gap(width: int) -> sp.Expr:
 
 
 def attention_gap(tokens: int, width: int) -> sp.Expr:
-    """Return 0: the identity that bounds the squared length of the mean token by that of the tokens.
+    """Check an identity: tokens' mean squared length minus the mean token's is half their mean squared distance.
 
-    It is mean_i‖x_i‖² − ‖mean_i x_i‖² minus half the mean square distance between tokens.
+    The result is mean_i‖x_i‖² − ‖mean_i x_i‖² minus half the mean square distance between tokens: zero.
 
     So the mean token has at most the mean energy of the tokens, with equality only for identical tokens, and uniform
     attention adds between 0 and d.
@@ -102,7 +99,7 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
 
 @cache
 def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
-    """Return the mean squared activations after the two residual sums of a Post-LN layer.
+    """Return the mean squared lengths of a token after the two residual sums of a Post-LN layer.
 
     They are E‖x2‖² and E‖x5‖² for an input with energy d; attention adds the energy m d.
 
@@ -146,7 +143,9 @@ def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
 
 
 def pre_ln_index_excess() -> sp.Expr:
-    """Return by how much Lemma 2's lower bound is wrong after layer 1, divided by d, if layers count from 1.
+    """Return by how much Lemma 2's lower bound exceeds the exact value at layer 1, divided by the width d.
+
+    This is so if layers count from 1.
 
     The paper's x_l enters layer l, so it has passed l − 1 layers; its bound (1 + l/2) d counts l.
 

@@ -1,4 +1,4 @@
-"""Check the low-tail step in the proof of Theorem 1, which applies Lemma 5 outside its assumption.
+"""Check the step in the proof of Theorem 1 that applies Lemma 5 where the lemma's assumption does not hold.
 
 Lemma 5 requires Y ≤ B always; here is its form if Y ≤ B holds only with high probability.
 
@@ -17,9 +17,9 @@ from theory.paper.theorem1 import ALPHA, delta, epsilon, low_tail, probability
 
 
 def positive_part_identity() -> sp.Expr:
-    """Return 0: the identity of positive parts on which the corrected form of Lemma 5 rests.
+    """Check the identity of positive parts on which the corrected form of Lemma 5 rests.
 
-    It is (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y.
+    The result is (B − y)₊ − (B − y) − (y − B)₊ for a symbolic y: zero.
 
     >>> positive_part_identity()
     0
@@ -95,7 +95,7 @@ def counterexample(epsilon_value: float, delta_value: float) -> Counterexample:
 
 
 def probability_over_positions() -> sp.Expr:
-    """Return the probability with which Theorem 1's proof holds for a loss averaged over n positions.
+    """Return the probability that Theorem 1's proof gives if the loss is a mean over n positions.
 
     Every event must hold at each position.
 

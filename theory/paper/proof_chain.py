@@ -150,7 +150,7 @@ def factors(placement: Placement) -> list[sp.Expr]:
 
 @cache  # limits take sympy a second, and a run has several series
 def growth(placement: Placement) -> tuple[sp.Expr, ...]:
-    """Return the power of the width d with which each inequality in Theorem 1's proof loses, for large d.
+    """Return, for each inequality in Theorem 1's proof, the power of the width d with which its loss grows.
 
     It is lim ln(factor)/ln d as d → ∞ at fixed V/d.
 

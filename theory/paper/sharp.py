@@ -1,4 +1,4 @@
-"""A sharp form of Theorem 1: upper and lower bounds on the gradient norm of the last W2 with equal powers.
+"""A sharp form of Theorem 1: both bounds on the last W2's gradient norm have the same powers of width and depth.
 
 ‖∂L/∂W^{2,L}‖_F is Θ(√d) for Post-LN and Θ(√(d/L)) for Pre-LN, with constants.
 

@@ -35,9 +35,9 @@ OUTPUT_FAILURE = 1e-3
 
 
 def entry_threshold() -> sp.Expr:
-    """Return the bound on a squared hidden unit that Theorem 1's proof uses: 2 ln(100 d) at width d.
+    """Return the bound on a squared hidden unit that Theorem 1's proof uses, at a network's width.
 
-    No squared entry of ReLU(x W1) exceeds it on the event E1.
+    It is 2 ln(100 d), which no squared entry of ReLU(x W1) exceeds on the event E1.
 
     >>> entry_threshold()
     2*log(100*d)
@@ -110,9 +110,9 @@ def low_tail() -> sp.Expr:
 
 @cache
 def probability() -> sp.Expr:
-    """Return the probability that Theorem 1 states, in symbols: 0.99 − δ − ε/(0.9 + ε).
+    """Return the probability that Theorem 1 states for its bound, in symbols.
 
-    It is assembled from E1, Y ≤ (1 + ε) EY, and `low_tail`.
+    It is 0.99 − δ − ε/(0.9 + ε), assembled from E1, Y ≤ (1 + ε) EY, and `low_tail`.
 
     The proof has Y ≤ B only with probability 1 − δ, although Lemma 5 requires it always: see `theory.paper.low_tail`.
 
@@ -123,9 +123,9 @@ def probability() -> sp.Expr:
 
 
 def probability_value(epsilon_value: float, delta_value: float) -> float:
-    """Return the probability that Theorem 1 states, at numbers ε and δ; it is at most 0.99.
+    """Return the probability that Theorem 1 states for its bound, as a number of at most 0.99.
 
-    Below 0 the theorem states nothing.
+    Its arguments are ε and δ. Below 0 the theorem states nothing.
 
     Args:
         epsilon_value: ε.
@@ -171,8 +171,7 @@ def allowed_failure(stack: Stack) -> float:
 def _allowed_failure(token: Stack) -> float:
     # δ falls and the last term grows: one minimum, at a few standard deviations of ‖x‖² over its mean, and flat there.
     epsilons = np.geomspace(1.5, 8.0, 12) * token.width**-0.5
-    deltas = excess_probability(token, epsilons)
-    stated = _numeric_probability()(epsilons, deltas)
+    stated = _numeric_probability()(epsilons, excess_probability(token, epsilons))
     return float(np.clip(1 - stated, 0.0, 1.0).min())
 
 

@@ -96,7 +96,7 @@ def _rows(stack: Any) -> int:
 
 
 def has_rows(stack: Any) -> bool:
-    """Return whether a depth-mixing matrix was given by its rows, so that it fits only one depth."""
+    """Return whether a depth-mixing matrix was given by its rows instead of a name, so that it fits only one depth."""
     return str(stack.depth_mixing) not in (NONE, *SCHEMES)
 
 
@@ -112,7 +112,7 @@ def check_mixing(stack: Any) -> None:
     """Raise an error if a network combines a depth-mixing matrix with a field that has no rule for it.
 
     Raises:
-        ValueError: it has none; the error states the requirement.
+        ValueError: it does so; the error states the requirement.
     """
     if (matrix := mixing_matrix(stack)) is None:
         return

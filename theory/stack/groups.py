@@ -289,9 +289,10 @@ class Attention(Group):
 
     @property
     def given_mask(self) -> NDArray[np.int64]:
-        """The attention mask that the user gave, as an (n, n) matrix; an array of shape (0,) without one.
+        """The attention mask that the user gave, as a square matrix; an empty array without one.
 
-        An entry is 1 where the row's token attends to the column's token.
+        An entry of the (n, n) matrix is 1 where the row's token attends to the column's token. Without one the shape is
+        (0,).
         """
         return np.array(json.loads(self.mask_rows or "[]"), dtype=np.int64)
 
@@ -355,7 +356,10 @@ class Inputs(Group):
 
     @property
     def gram(self) -> NDArray[np.float64] | None:
-        """The covariance matrix between the tokens of a sequence that the user gave, (n, n); None if none was given."""
+        """The covariance matrix between the tokens of a sequence that the user gave; None if none was given.
+
+        The shape is (n, n).
+        """
         return np.array(json.loads(self.input_gram)) if self.input_gram else None
 
 

@@ -21,7 +21,7 @@ def _one(_: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A placement of LayerNorm: the rule that combines residual stream, branch and norm to a sub-layer.
+    """A placement of LayerNorm: the rule that combines residual stream, branch and norm into a sub-layer.
 
     Attributes:
         title: the name in text and figures.

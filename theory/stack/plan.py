@@ -68,7 +68,6 @@ def kinds(stack: Stack) -> tuple[Kind, ...]:
 
 
 def _factor(stack: Stack, kind: Kind) -> float:
-    """Return the factor on τ for branches of one kind."""
     return stack.feed_forward_factor if kind == "units" else stack.attention_factor
 
 

@@ -269,7 +269,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def lower_layers(self) -> int:
-        """The number of layers next to the input that have the lower of two LayerNorm placements.
+        """The number of layers near the input that have a different LayerNorm placement from the upper layers.
 
         The field `lower_placement` names the lower placement.
         """
@@ -340,9 +340,9 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def input_covariance(self) -> NDArray[np.float64]:
-        """The covariance matrix between the Gaussian input tokens of one sequence, (n, n).
+        """The covariance matrix between the Gaussian input tokens of one sequence.
 
-        The factor `embedding_scale` and positions are not included.
+        Its shape is (n, n). The factor `embedding_scale` and positions are not included.
         """
         if (gram := self.gram) is not None:
             return gram
@@ -350,7 +350,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
 
     @property
     def input_energies(self) -> NDArray[np.float64]:
-        """The variances of the Gaussian input tokens of one sequence, (n,).
+        """The variances of the Gaussian input tokens of one sequence.
 
         They are the diagonal of `input_covariance`, computed without the matrix, which is too large for many tokens.
         """
@@ -386,7 +386,6 @@ OWN = tuple(f.name for f in fields(Stack) if f.default is None)
 
 
 def _constant(value: float, _: int) -> float:
-    """Return the same scale for every depth."""
     return value
 
 

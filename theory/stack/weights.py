@@ -63,7 +63,7 @@ def inner_ratio(stack: Stack) -> float:
 
 
 def transform_gain(stack: Stack) -> float:
-    """Return the factor on the mean squared activation by the (d, d) matrix of the output transform.
+    """Return the factor by which the output transform's matrix multiplies the mean squared activation.
 
     It is d times the variance of an entry of W^H.
     """

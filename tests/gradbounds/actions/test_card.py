@@ -47,7 +47,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     whole, batch = found(capsys, *model), found(capsys, *model, "--batch", "64")
     card, table, line = whole["card"]["lines"], whole["prediction"], batch["line"]
     assert len(card) <= 18 and max(map(len, card)) <= 110
-    assert f"64 sequences of {batch['stack']['tokens']} tokens, Zipf's law" in "\n".join(card)
+    assert f"64 sequences of {batch['stack']['tokens']} tokens (--tokens N), Zipf's law" in "\n".join(card)
     for label, name in (("loss", "loss"), ("gradient norm", "norm")):
         mean, deviation = line[name], line[f"{name}_deviation"]
         low, high, printed = re.match(
@@ -56,7 +56,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert printed == number_text(mean, deviation)
         assert [float(low), float(high)] == pytest.approx([mean - 2 * deviation, mean + 2 * deviation], rel=0.02)
     shares = {row["name"].replace("dL/d", ""): f"{row['share']:.0%}" for row in batch["batch"]}
-    carried = re.findall(r"(?:^|, )(?:MLP |attention )?([\w ]+) (\d+%)", value_of(card, "carried by"))
+    carried = re.findall(r"(?:^|, )([\w ]+) (\d+%)", value_of(card, "carried by"))
     assert len(carried) >= 3 and all(shares[name.strip()] == share for name, share in carried)
 
     depth, roles = whole["stack"]["depth"], ("WQ", "WK", "WV", "WO", "W1", "W2", *["WG"] * ("hidden_size" in config))
@@ -133,4 +133,4 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     lines = found(capsys, "--config", str(path), "--patterns", "2")["card"]["lines"]
     assert any("English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
-    assert any(line.startswith("Step 1 of a run: 64 sequences of 64 tokens, English text; your") for line in lines)
+    assert any(line.startswith("Step 1 of a run: 64 sequences of 64 tokens, English text; log") for line in lines)

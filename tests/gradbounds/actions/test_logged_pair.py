@@ -114,7 +114,7 @@ def test_spellings_of_the_flag(tmp_path, capsys, spelled):
         ("--batch 6 --logged {0} {1} {0}", "--logged must be one log or two, got 3."),
         ("--batch 6 --logged", "--logged must be followed by a log, or two."),
         ("--logged {0} {1}", "--logged requires batch, got '{0} {1}' without it."),
-        ("--batch 6 --logged {0} {1} --text english", "two logs cannot be combined with text; two logs are compared"),
+        ("--batch 6 --logged {0} {1} --text english", "two logs cannot be combined with text; theory judges"),
         ("--batch 6 --logged {0} none", "--logged must be a readable log, got 'none'"),
     ],
 )  # fmt: skip
@@ -127,7 +127,9 @@ def test_bad_pairs_are_one_line(tmp_path, capsys, line, error):
 
 
 def test_tokens_are_the_context_of_a_model(tmp_path, capsys):
-    """A sum over a model's batch counts its whole context, whatever theory would take."""
-    logs = log(tmp_path, "a", 8 * 8192 * LOSS, 8 * 8192 * NORM), log(tmp_path, "b", LOSS, NORM)
-    assert main(["predict", "--like", "llama-3-8b", "--batch", "8", "--logged", *map(str, logs)]) == 1
-    assert "sums loss and gradient over the 65536 tokens of the batch" in capsys.readouterr().out
+    """A sum over a model's batch counts its whole context. Each log is judged by a quick prediction."""
+    logs = log(tmp_path, "a", 8 * 1024 * LOSS, 8 * 1024 * 15.3), log(tmp_path, "b", LOSS, 15.3)
+    assert main(["predict", "--like", "gpt2", "--batch", "8", "--logged", *map(str, logs)]) == 1
+    printed = capsys.readouterr().out
+    assert "sums loss and gradient over the 8192 tokens of the batch" in printed
+    assert f"{logs[0]}: not as predicted (the loss is" in printed and f"{logs[1]}: as predicted\n" in printed

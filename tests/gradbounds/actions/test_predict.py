@@ -95,7 +95,7 @@ def test_a_field_given_again_is_another_network(capsys):
         assert list(norms.values()) == pytest.approx(np.sqrt(expected["grad_sq_W2"]))
     said = printed(capsys, "--compare", "placement=pre", "placement=peri")
     loss = f"  loss .*, changed {float(expected['loss']):.4g}; gradient norm of all .*, changed"
-    assert re.search(f"(?s)Theory with placement=pre.*Theory with placement=peri.*{loss}", said)
+    assert re.search(f"(?s)\\) with placement=pre.*\\) with placement=peri.*{loss}", said)
 
 
 def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
@@ -198,7 +198,7 @@ def test_two_tokens_have_a_cosine(capsys):
     said = printed(capsys)
     assert [row_of(said, layer)[2] for layer in (1, 2)] == [f"{cosine:.4g}" for cosine in cosines]
     samples = sample(STACK, draws=8, seed=0)
-    shown = with_cosines(layer_table(found, samples))
+    shown = pd.DataFrame(with_cosines(layer_table(found, samples)))
     row = shown[(shown["quantity"] == "cosine") & (shown["layer"] == 2)].iloc[0]
     product, energy = (samples[name][:, 1].astype(float) for name in ("token_correlation", "hidden_energy"))
     assert row["mean"] == pytest.approx(product.mean() / energy.mean())
@@ -321,11 +321,11 @@ def test_a_configuration_file(capsys, tmp_path):
     assert main([*line, "--compare", "placement=post", "--activation", "tanh"]) == 0
     said = capsys.readouterr().out
     ratios = np.sqrt(predict(replace(stack, activation="tanh"), patterns=8)["grad_sq_W1"])
-    compared = said[said.index("Theory with placement=post, at") :].splitlines()
+    compared = said[said.index("Predictions at") :].splitlines()
     assert next(row for row in compared if "dL/dW1" in row).split()[1] == f"{ratios[0] / ratios[-1]:.3g}"
     assert "- dropout = 0.2 is left out: the prediction is without dropout, as in evaluation" in said
     assert re.search(
-        "(?s)Theory averages over random logits and attention weights here.*change nothing at init.*: bias, "
+        "(?s)Theory averages over random logits and attention weights here.*without effect at init.*: bias, "
         "block_size[.]",
         said,
     )
@@ -361,7 +361,8 @@ def test_who_draws_the_weights(capsys, tmp_path):
 def test_an_older_class_has_its_flag():
     assert drawn_lines(stack_from_config(like="gpt2")[1])[:2] == [
         "Weights are drawn as transformers' GPT2LMHeadModel draws them.",
-        "transformers 5.0.0 to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large: --depth-scaling none.",
+        "transformers 5.0.0 to 5.14.1 draws WO and W2 sqrt(2 L) = 4.9 times as large; "
+        "--depth-scaling none predicts that.",
     ]
 
 
@@ -389,10 +390,10 @@ def test_a_flag_with_its_default_changes_a_published_model_too(capsys):
 
 def test_errors_beyond_one_per_cent_stand_in_comparisons(capsys):
     one = printed(capsys, "--query-key-scale", "1", "--patterns", "4", "--compare", "query-key-scale=1.5")
-    compared = one[one.index("Theory with query-key-scale=1.5") :]
+    compared = one[one.index("(columns 'changed') with query-key-scale=1.5") :]
     assert re.search(r"cosine( +[0-9.]+ \+- [0-9.]+){4}$", compared, re.MULTILINE)
     one = printed(capsys, "--compare", "placement=pre")
-    assert "+-" not in one[one.index("Theory with placement=pre") :], "nothing is sampled"
+    assert "+-" not in one[one.index("(columns 'changed') with placement=pre") :], "nothing is sampled"
 
 
 def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):

@@ -55,7 +55,7 @@ class Attended:
     of_words: Array
 
     def at_rows(self, chosen: NDArray[np.intp]) -> Attended:
-        """Return the inner products of the attention outputs of some of the tokens only."""
+        """Select the inner products of attention outputs for some of the tokens."""
         pairs = (..., chosen[:, None], chosen)
         return Attended(self.out[pairs], self.leaning_term[pairs], self.varying[pairs], np.zeros(()))
 
@@ -131,7 +131,7 @@ class GroupedAttention:
         return forward.out * head_gain(stack, "W"), pullback, rule._recorded(groups, patterns)
 
     def _attended(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Attended:
-        """Return the inner products of attended values, from the kernel of the attended tokens."""
+        """Return the inner products of attention outputs before W^O, from the kernel of the attended tokens."""
         smooth, extra = tokens.smooth_and_own(kernel)
         attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         of_words = np.zeros(())
@@ -160,7 +160,7 @@ class GroupedAttention:
     def _pullback(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, forward: Attended
     ) -> BranchPullback[Array]:
-        """Return the backward rule of the branch for representatives."""
+        """Return the backward pass of attention for representative tokens."""
         stack, value_gain = self.stack, gain(self.stack, "WV")
 
         def pullback(
@@ -212,7 +212,9 @@ class GroupedAttention:
     def _query_path(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, overlaps: Overlaps[Array]
     ) -> tuple[Array, Array]:
-        """Return the gradient kernels at queries and keys, divided by their gains, averaged over heads, (batch, r, r).
+        """Return the inner products of the gradients at queries and at keys, averaged over heads, (batch, r, r).
+
+        They are divided by the gains of queries and keys.
 
         The gradient of a logit is ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), where r_ij = g_i·v_j has the covariance G_ik
         V_jl. The kernels are linear in G, which may differ by head. Only some coordinates of the values are sampled.
@@ -418,7 +420,9 @@ class GroupedAttention:
         return np.asarray(scale * (between - whole(both)))
 
     def _leaning_term(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
-        """Return the part of products of attended tokens that comes from tokens leaning towards queries, (batch, r, r).
+        """Return the part of products of attention outputs that comes from tokens leaning towards the queries.
+
+        The shape is (batch, r, r).
 
         Under a row's weights, x_j leans towards the image of the query under W^K, and so does its value.
         """
@@ -532,7 +536,7 @@ class GroupedAttention:
     def _removed(
         self, tokens: GroupLayout, patterns: GroupedPatterns, smooth: Array, overlaps: NormOverlaps[Array]
     ) -> tuple[Array, Array]:
-        """Return the part of the gradient that the norms above removed, from the groups' common products.
+        """Return the part of the gradient that the norms above removed, from the common products of token groups.
 
         One token's own part is small among many tokens. The terms are those of `Inner` with G = 0.
         """
@@ -590,7 +594,9 @@ def _turning(stack: Stack, tokens: GroupLayout) -> Array:
 
 @lru_cache(maxsize=8)
 def _turned_coincidences(stack: Stack, tokens: TextLayout) -> Array:
-    """Return how much likelier than κ two rows see the same word under rotary positions, (2 R, 2 R).
+    """Return how much likelier two queries attend to equal token ids than by chance, under rotary positions.
+
+    The probability by chance is κ. The shape is (2 R, 2 R).
 
     Positions turn the keys j and l of rows i and k, so that their product has the mean of cos((i − j) − (k − l)) θ
     over a head's coordinates. A row's own token is not turned.

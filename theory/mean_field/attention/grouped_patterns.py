@@ -71,13 +71,12 @@ class GroupedPatterns:
         )  # fmt: skip
 
     def at_rows(self, chosen: NDArray[np.intp]) -> GroupedPatterns:
-        """Return the sampled attention weights of some of the attending tokens only.
+        """Select the sampled attention weights of some of the attending tokens.
 
         Args:
             chosen: indices of the rows, (S r,), with equally many of each sequence in its order.
         """
-        sequences = self.mean.shape[3]
-        of_one = chosen[: len(chosen) // sequences]
+        of_one = chosen[: len(chosen) // self.mean.shape[3]]
         return replace(
             self, mean=self.mean[..., of_one, :], changed=self.changed[..., of_one, :], own=self.own[..., of_one, :],
             own_changed=self.own_changed[..., of_one, :], queries=self.queries[..., chosen, :],
@@ -90,7 +89,9 @@ class GroupedPatterns:
         return rows(self.mean_keys, sequences)
 
     def of_pairs(self, words: WordShares, kernel: Array, *, back: bool = False) -> Array:
-        """Return attention-weighted sums of a matrix over token pairs with equal ids, averaged over heads and samples.
+        """Return sums of a matrix over pairs of tokens with equal ids, weighted by attention and averaged over samples.
+
+        The average is over heads and samples.
 
         The shape is (..., R, R). If both tokens are in one sequence, a row's sum is known to contain both.
 

@@ -154,7 +154,7 @@ def bare_logit_scale(stack: Stack) -> float:
 
 
 def logit_shrink(stack: Stack) -> float:
-    """Return the factor by which the scale of attention logits changes squared gradients at queries and keys.
+    """Return the factor on squared gradients of queries and keys that comes from the scale of attention logits.
 
     It is d_k times the squared factor of q·k in logits, and 1 for the usual factor 1/√d_k. The extra projection by a
     norm of queries and keys is O(1/d_k) and neglected.
@@ -269,7 +269,7 @@ def _turns(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator)
 
 
 def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Array, Array, Array]:
-    """Return roots of the products of queries and keys for heads that may share keys in groups.
+    """Return square roots of the products of queries and of keys, for heads that may share keys in groups.
 
     Args:
         stack: the network.
@@ -292,7 +292,7 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
 def _query_and_key_roots(
     shape: tuple[int, ...], head_width: int, generator: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    """Return roots of the products of independent normal queries Z_q and keys Z_k with d_k coordinates.
+    """Return square roots of the products of independent normal queries Z_q and keys Z_k with d_k coordinates.
 
     They contain as few random numbers as the products. In an orthonormal basis that begins with one of the queries'
     span, Z_q = R O, the keys are normal again. So the products are R Rᵀ of the queries, R Nᵀ of queries and keys with
@@ -316,7 +316,7 @@ def _query_and_key_roots(
 
 
 def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Generator) -> Array:
-    """Sample a matrix R such that R Rᵀ is distributed like the Gram matrix of vectors of independent normals.
+    """Sample a matrix R such that R Rᵀ is distributed like the Gram matrix of vectors of N(0, 1) numbers.
 
     The matrix is lower trapezoidal: this is Bartlett's decomposition.
 

@@ -39,7 +39,8 @@ _WIDEST_TIED_HEAD = 32
 def looks_at_itself(stack: Stack) -> bool:
     """Return whether a token's attention logit for itself systematically exceeds its logits for other tokens.
 
-    This is the case if queries are the keys and logits are divided by √d_k. The difference is then s² √d_k.
+    This is the case if queries are the keys and logits are divided by √d_k. The difference is then s² √d_k,
+    with s² the variance of a query's coordinates for a token of unit variance.
     """
     return stack.query_key_scale > 0.0 and (stack.query_key, stack.attention_scale) == ("tied", "sqrt")
 
@@ -126,7 +127,7 @@ def _attend(
     softmaxed: Array,
     generator: np.random.Generator,
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
-    """Return the attended values, the attention weights after dropout, and the backward rule along the values.
+    """Return the attention outputs, the attention weights after dropout, and the backward pass through the values.
 
     Args:
         stack: the network.
@@ -139,9 +140,8 @@ def _attend(
 
     Returns:
         The kernel of the output; the attention weights after dropout; and a function of the gradient kernel at the
-            output
-        that returns the gradient kernel of one head's attended values, that of the attended tokens, and the squared
-        gradient norms of W^V and W^O.
+        output. The function returns the gradient kernel of one head's attended values, that of the attended tokens,
+        and the squared gradient norms of W^V and W^O, divided by d.
     """
     value_gain = gain(stack, kind + "V")
     projection_gain = head_gain(stack, kind)
@@ -170,7 +170,7 @@ def query_path(
     stack: Stack, kind: str, layouts: tuple[KernelLayout[Array], KernelLayout[Array]], kernels: tuple[Array, Array],
     patterns: Patterns, kept: Array, head: Array, removed: Overlaps[Array],
 ) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
-    """Return the squared norms of ∂L/∂W^Q and ∂L/∂W^K, and the token gradients that come through attention logits.
+    """Return E‖∂L/∂W‖²/d for W^Q and W^K, and the kernels of the gradients that queries and keys pass to tokens.
 
     A gradient at the queries is a sum of keys. Their products are those sampled for the head, not their mean, the
     kernel.
@@ -218,7 +218,7 @@ def query_path(
 
 
 def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
-    """Return the gradient components that the norms above removed, for one head."""
+    """Return one head's part of the gradient components that the norms above removed."""
     if removed is None:
         return None
     scale = (head_gain(stack, kind) / stack.heads) ** 2

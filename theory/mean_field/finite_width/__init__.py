@@ -40,7 +40,7 @@ def inverse_energy(branch: BranchMoments) -> sp.Expr:
 
 
 def backward_energy(branch: BranchMoments) -> sp.Expr:
-    """Return the finite-width correction, times d, of the squared gradient below a Post-LN residual sum.
+    """Return the finite-width correction, times the width d, of the squared gradient below a Post-LN residual sum.
 
     The correction is relative to 1 + b, the value at infinite width. Only the component orthogonal to 1 and to x
     counts.

@@ -62,7 +62,7 @@ def feed_forward_branch() -> BranchMoments:
 
 
 def energy_variance(branch: BranchMoments, stream: sp.Expr = sp.S.One) -> sp.Expr:
-    """Return the variance that a branch adds to the mean squared activation ‖x‖²/d of the stream x, times d.
+    """Return the variance that a branch adds to the mean squared activation of the residual stream, times the width.
 
     It is 4 q b + 2 b² + ω, from the cross term, the matrix, and the nonlinearity. The result holds forward, and for a
     gradient backward.

@@ -37,7 +37,7 @@ class PreStream:
     known: Array
 
     def cosine(self) -> Array:
-        """Return the mean squared cosine between the residual stream and its gradient, times d, at every depth.
+        """Return the mean squared cosine between the residual stream and its gradient, times width d, at every depth.
 
         There is one value for every point of the stream, (2L + 1,).
 
@@ -50,7 +50,7 @@ class PreStream:
         return cosines
 
     def mean_log(self) -> Array:
-        """Return the finite-width correction, times d, of the mean of ln ‖g‖² for the gradient g at every depth.
+        """Return the finite-width correction, times width d, of the mean of ln ‖g‖² for the gradient g at every depth.
 
         It is the correction of E ln(‖g_k‖² / ‖g_2L‖²) for the gradient g_k at every point k of the stream, (2L + 1,).
 
@@ -64,7 +64,7 @@ class PreStream:
         return _sum_above(self.branch / above * share - spread / 2)
 
     def log_variance(self, reference: float) -> Array:
-        """Return the variance, times d, of ln ‖g‖² for the gradient g of the residual stream at every depth.
+        """Return the variance, times the width d, of ln ‖g‖² for the gradient g of the residual stream at every depth.
 
         There is one value for every point k of the stream, (2L + 1,). With reference 0 this is the variance without the
         scatter of the loss. What sub-layer j adds to ‖x‖² by chance is divided by q_{j+1} in ln ‖g_k‖² and by q_2L in
@@ -103,7 +103,7 @@ def pre_stream(depth: int) -> PreStream:
 
 
 def pre_coefficients(depth: int) -> dict[str, Array]:
-    """Return the relative finite-width corrections, times d, of the squared gradients in every Pre-LN layer.
+    """Return the relative finite-width corrections, times the width d, of the squared gradients in every Pre-LN layer.
 
     They are of grad_sq_W2, grad_sq_W1 and grad_sq_WV, (L,).
 

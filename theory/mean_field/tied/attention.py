@@ -21,7 +21,7 @@ def below_attention(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Propagate the gradient back through attention, including its component along the residual stream.
+    """Propagate the gradient back through attention, including the gradient's part along the branch's output.
 
     The branch is softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights A.
 
@@ -72,7 +72,7 @@ def below_attention(
 def _below_equal_weights(
     stack: Stack, tokens: KernelLayout[Array], energies: SquaredNorms, noise: Array, part: Array, given: Array
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Return the gradient below the values if all heads have the same fixed attention weights.
+    """Propagate the gradient back through the values of heads that all have the same fixed attention weights.
 
     Args:
         stack: the network.

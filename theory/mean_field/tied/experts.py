@@ -21,7 +21,7 @@ def below_experts(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array], generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Propagate the gradient back through experts, including its component along the residual stream.
+    """Propagate the gradient back through experts, including the gradient's part along the branch's output.
 
     The branch is Σ_e p_ie F_e(u_i), and a shared expert.
 
@@ -62,7 +62,10 @@ def _below_router(
     stack: Stack, tokens: KernelLayout[Array], whole: Array, part: Array, of: tuple[Routed, Array], given: Array,
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return the router's part of gradients: noise and coefficients at the tokens, and the squared norm of ∂L/∂W^R."""
+    """Propagate the gradient back through the router of experts.
+
+    The results are noise and coefficients at the tokens, and E‖∂L/∂W^R‖²/d.
+    """
     routed, logits = of
     route, role, root = routed.route, routed.kind + "R", stack.width**0.5
     certain = root * (part * routed.output) @ route.weights

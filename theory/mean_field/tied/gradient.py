@@ -66,7 +66,7 @@ def _place(stream: TokenMoments[Array], words: Array, word_sizes: Array) -> Plac
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient at one point of the network: its components along tokens and word embeddings, and noise.
+    """The gradient at one point of the network, as a sum of tokens, word embeddings, and independent noise.
 
     Attributes:
         noise: kernel N of the part that is orthogonal to all else, (entries, samples, N, N).
@@ -87,7 +87,7 @@ class Gradient:
         return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient's part along a branch's output and the gradient's products with the output.
+        """Split off the gradient's part along a branch's output: return its kernel, and its products with that output.
 
         For the output y, the second result is g_i·y_j/√d.
         """
@@ -132,10 +132,12 @@ class Gradient:
     def norm_parameter_gradients(
         self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number
     ) -> SquaredNorms:
-        """Return the squared gradient norms of the gains and biases of a norm, or an empty table without a norm.
+        """Return the squared gradient norms of the gains and biases of a norm, divided by the width.
 
-        With A_ij = g_i·x_j/√d for the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji in addition to Σ_ij
-        G_ij Q_ij, because the coordinates of x are Gaussian.
+        The table is empty without a norm, and if the layout does not tell sequences apart.
+
+        Let x be the tokens after the norm with gain γ, and A_ij = g_i·x_j/√d. The squared norm of the gains is Σ_ij
+        (G_ij Q_ij + A_ii A_jj + A_ij A_ji)/γ². The products of A occur because the coordinates of x are Gaussian.
         """
         if isinstance(scales, float) or not tokens.apart:
             return {}
@@ -162,7 +164,7 @@ def tied_backward(
 ) -> Backward[Array]:  # fmt: skip
     """Run the backward pass with tied embeddings, for several samples of the logits of every batch entry.
 
-    The last axis is the batch.
+    Samples are along the last axis of the batch.
 
     Args:
         stack: the network.

@@ -20,7 +20,7 @@ from theory.stack.weights import gain, inner_ratio
 def below_units(
     stack: Stack, tokens: TextLayout, noise: Array, part: Array, own: Array, inside: SublayerState[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Propagate the gradient back through an MLP, including its component along the residual stream.
+    """Propagate the gradient back through an MLP, including the gradient's part along the branch's output.
 
     The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
@@ -71,7 +71,7 @@ def below_attention(
     stack: Stack, tokens: TextLayout, noise: Array, part: Array, own: Array, inside: SublayerState[Array],
     overlaps: Overlaps[Array],
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Propagate the gradient back through attention, including its component along the residual stream.
+    """Propagate the gradient back through attention, including the gradient's part along the branch's output.
 
     A token's coefficient is kept on itself, not on others that it attends to.
 

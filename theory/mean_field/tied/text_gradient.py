@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient at one point of the network: its components along tokens and word embeddings, and noise.
+    """The gradient at one point of the network, as a sum of tokens, word embeddings, and independent noise.
 
     Attributes:
         tokens: layout of the tokens.
@@ -80,7 +80,7 @@ class Gradient:
         return self.noise + self.output.own * along + across + across.mT
 
     def known(self, scale: float, added: Array) -> tuple[Array, Array]:
-        """Return the kernel of the gradient's part along a branch's output and the gradient's products with the output.
+        """Split off the gradient's part along a branch's output: return its kernel, and its products with that output.
 
         For the output y, the second result is g_i·y_j/√d.
         """
@@ -122,7 +122,10 @@ class Gradient:
         )
 
     def norm_parameter_gradients(self, stack: Stack, tokens: TextLayout, place: Place, scales: Number) -> SquaredNorms:
-        """Return the squared gradient norms of the gains and biases of a norm, or an empty table without a norm."""
+        """Return the squared gradient norms of the gains and biases of a norm, divided by the width.
+
+        The table is empty without a norm, and if the layout does not tell sequences apart.
+        """
         if isinstance(scales, float) or not tokens.apart:
             return {}
         size = norm_root(scales)
@@ -187,13 +190,13 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
 def _rule(
     arrived: Gradient, inside: SublayerState[Array], overlaps: Overlaps[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
-    """Return noise, coefficients and squared gradient norms below one branch."""
+    """Propagate the gradient back through one branch, and return its noise, coefficients and squared norms."""
     parts = (inside.step.stack, arrived.tokens, arrived.noise, arrived.stream, arrived.output.own, inside)
     return below_units(*parts) if inside.step.kinds == ("units",) else below_attention(*parts, overlaps)
 
 
 def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: Array, same_label: Array) -> Array:
-    """Return the loss's variance: that of untied embeddings, plus the scatter of how often a label is the own word."""
+    """Return the variance of the loss: that of untied embeddings plus the scatter of labels equal to the own id."""
     logits, chances = stack.output_scale * stack.width**0.5 * word_sizes, np.diagonal(tokens.labels.own)
     by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
     of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))

@@ -127,11 +127,11 @@ def _in_own_columns(stack: Stack, tokens: TextLayout, first: Array, both: Array)
 
 def _too_sure(tokens: TextLayout, scale: float, chance: float) -> str:
     """Return the error message for a softmax that gives positions' own words too large a probability."""
-    given, rule, way_out = "a text", "a law of text reaches", "windows=text.windows(...) predicts texts that are given"
+    given, way_out = "a text", "windows=text.windows(...) predicts texts that are given"
     if not tokens.repeats.any():
-        given, rule = "groups of tokens", "groups reach"
-        way_out = "fewer tokens, or grouped=False, predict every token by itself"
+        given, way_out = "groups of tokens", "fewer tokens, or grouped=False, predict every token by itself"
     return (
-        f"output_scale must be smaller for {given} with tied embeddings, got {scale:g}: the softmax gives a position's "
-        f"own token id the probability {chance:.2g}, and {rule} {LARGEST_OWN_PROBABILITY:g}; {way_out}."
+        f"tied embeddings must give a position's own token id a probability of at most {LARGEST_OWN_PROBABILITY:g} for "
+        f"{given}, got {chance:.2g} at a logit scale of {scale:.2g}; {way_out}. A smaller output_scale or "
+        "embedding_scale, or untied embeddings, lowers it."
     )

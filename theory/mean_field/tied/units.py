@@ -21,7 +21,7 @@ def below_units(
     stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
     generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Propagate the gradient back through an MLP, including its component along the residual stream.
+    """Propagate the gradient back through an MLP, including the gradient's part along the branch's output.
 
     The MLP is φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 

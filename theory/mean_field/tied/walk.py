@@ -116,7 +116,9 @@ def _below_sublayer(
     tokens: KernelLayout[Array], gradient: Any, overlaps: Overlaps[Array], total: Any, below: Any,
     branches: Sequence[SublayerState[Array]], rule: BranchRule,
 ) -> tuple[Any, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
-    """Return the gradient below a sub-layer, with its removed part, its products with the branches, and squared norms.
+    """Propagate the gradient back through a sub-layer with all its branches.
+
+    The results include the gradient's removed part, its products with the branches, and squared norms.
 
     Args:
         tokens: layout of the tokens.
@@ -160,7 +162,7 @@ def _below_branch(
     tokens: KernelLayout[Array], gradient: Any, others: Array, overlaps: Overlaps[Array], below: Any,
     inside: SublayerState[Array], rule: BranchRule,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
-    """Return noise and coefficients at the input of one branch of a sub-layer, and its squared gradient norms.
+    """Propagate the gradient back through one branch, and return noise, coefficients and squared gradient norms.
 
     Args:
         tokens: layout of the tokens.
