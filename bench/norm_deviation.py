@@ -33,7 +33,7 @@ VARIED: dict[str, list[Any]] = {
 }  # fmt: skip
 GATED = {"normalization": "rms", "ffn": "gated", "activation": "silu", "ffn_ratio": 2.0}
 FITTED, NETWORKS, DRAWS = 24, 48, 40
-DEPTH_SCALED = range(200, 216)
+DEPTH_SCALED = range(216, 232)
 INTERVALS = {"68%": 1.0, "95%": 1.96}
 
 
@@ -50,7 +50,8 @@ def varied(number: int) -> tuple[Stack, TextLaw | None]:
 def depth_scaled(number: int) -> tuple[Stack, None]:
     """Return a random Pre-LN network with depth scaling and untied embeddings, whose tokens all differ.
 
-    Its form of the deviation was committed before any of these networks was sampled.
+    The form of their deviation was committed before any of them was sampled. On networks 200 to 215, the square of the
+    mean weight within a sequence had been too narrow: 58% and 89% of the runs were inside the two intervals.
     """
     return replace(varied(number)[0], placement="pre", depth_scaling="depth", embeddings="untied"), None
 

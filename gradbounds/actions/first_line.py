@@ -22,8 +22,8 @@ from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 ZIPF = "zipf:1"
 """The default text law of a model if no English law is known for its vocabulary."""
 
-# Relative deviations of a norm from theory, as sampled networks have them (docs/report.md): times sqrt(L/d); times
-# L/sqrt(d) for Post-LN without depth scaling, whose layers share what a layer adds; over the root of the tokens.
+# Relative deviations of a norm from theory, in sampled networks (docs/report.md). Units: sqrt(L/d); for Post-LN
+# without depth scaling L/sqrt(d), as if all its layers deviated with one sign; 1/sqrt(tokens).
 _OF_DEPTH, _OF_POST, _OF_TOKENS = 0.15, 0.17, 0.25
 # Of what sequences share, over sqrt(d): the gradient of frequent labels is one Gaussian vector of d coordinates, whose
 # length varies by 1/sqrt(2 d). With tied embeddings more was sampled, with plain units and with gated ones.
@@ -96,7 +96,8 @@ def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | 
 
     With `alike`, they are derived. The labels' rows of the output matrix are Gaussian vectors of d coordinates, and two
     of N S labels agree with probability 1/V. The squared norm weights pairs of positions by `alike`, so its relative
-    variance is 2 (1/d + 1/V) times the mean square of the weights. A layer's own vectors have d coordinates, and what
+    variance is 2 (1/d + 1/V) times the mean square of the weights. In a sequence, early positions have large weights,
+    and the mean square is at most the mean. A layer's own vectors have d coordinates, and what
     theory omits is of order 1/d.
     """
     stack, sequences = scale.stack, batch
@@ -106,7 +107,7 @@ def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | 
         of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
         return [of_depth, _OF_TOKENS * positions**-0.5]
     within, across = alike
-    square = 1.0 / positions + (1.0 - 1.0 / stack.tokens) / sequences * within**2 + (1.0 - 1.0 / sequences) * across**2
+    square = 1.0 / positions + (1.0 - 1.0 / stack.tokens) / sequences * within + (1.0 - 1.0 / sequences) * across**2
     return [
         (square * (1.0 / width + 1.0 / stack.vocab) / 2.0) ** 0.5, within * (2.0 * width * depth) ** -0.5, 1.0 / width
     ]  # fmt: skip
@@ -123,9 +124,10 @@ def _alike(stack: Stack) -> tuple[float, float] | None:
         return None
     few, apart, agree = replace(stack, tokens=min(stack.tokens, 16)), TextLaw.distinct(stack.vocab), 0.5
     laws = apart, replace(apart, same_word_labels=agree, other_word_labels=agree)
-    limits: dict[str, float] = {"max_time": math.inf, "memory": math.inf}
     try:
-        apart_scale, alike_scale = (noise_scale(few, text=law, patterns=2, coarse=True, **limits) for law in laws)
+        apart_scale, alike_scale = (
+            noise_scale(few, text=law, patterns=2, coarse=True, max_time=math.inf, memory=math.inf) for law in laws
+        )
     except ValueError:  # no rule for text, such as for experts
         return None
     whole = sum(float(np.nansum(single)) for single in apart_scale.single.values()) * (agree - 1.0 / stack.vocab)

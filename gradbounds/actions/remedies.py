@@ -59,8 +59,8 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
     The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
-    no line is printed. A change counts only if it at least halves the logarithm of the ratio. Without such a change, the
-    line says that there is none or that trying takes too long.
+    the line is empty. A change counts only if it at least halves the logarithm of the ratio. Without such a change,
+    the line says that there is none or that trying takes too long.
 
     Args:
         stack: the network.
