@@ -84,7 +84,6 @@ def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _of_source(name: str) -> list[Verdict]:
-    """Return the committed verdicts on the claims of a source."""
     return results.verdicts if (results := field_results().get(name)) else []
 
 
