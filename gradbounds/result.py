@@ -75,7 +75,7 @@ class Result:
         """Return a table of the result as a data frame, by its name; without a name, the main table.
 
         Raises:
-            ValueError: there is no such table.
+            ValueError: the result lacks this table.
         """
         return _named(self.tables, name, "table")
 
@@ -83,7 +83,7 @@ class Result:
         """Return the columns of a table by name, without pandas if the table does not need it yet.
 
         Raises:
-            ValueError: no table has this name.
+            ValueError: the result lacks this table.
         """
         return _named(self.tables.data if isinstance(self.tables, Frames) else self.tables, name, "table")
 

@@ -22,8 +22,8 @@ from theory.mean_field.token_laws import KINDS, LEAST_VOCAB, token_law
 ZIPF = "zipf:1"
 """The default text law of a model if no English law is known for its vocabulary."""
 
-# Relative deviations of a norm from theory, as sampled networks have them (docs/report.md): times sqrt(L/d); times
-# L/sqrt(d) for Post-LN without depth scaling, whose layers share what a layer adds; over the root of the tokens.
+# Relative deviations of a norm from theory, in sampled networks (docs/report.md). Units: sqrt(L/d); for Post-LN
+# without depth scaling L/sqrt(d), as if all its layers deviated with one sign; 1/sqrt(tokens).
 _OF_DEPTH, _OF_POST, _OF_TOKENS = 0.15, 0.17, 0.25
 # Of what sequences share, over sqrt(d): the gradient of frequent labels is one Gaussian vector of d coordinates, whose
 # length varies by 1/sqrt(2 d). With tied embeddings more was sampled, with plain units and with gated ones.

@@ -7,9 +7,11 @@ The tests need no statistics. They take one forward pass, and a backward pass th
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -322,7 +324,8 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
         # Of a convolution a row is all that is added up for one output.
         fan_in = matrix.numel() // bias.shape[0]
         _, numbers, counts = bias.detach().double().unique(return_inverse=True, return_counts=True)
-        lengths = matrix.detach().double().movedim(matrix.shape.index(len(bias)), 0).flatten(1).norm(dim=1)
+        axis = _output_axis(module.get_submodule(name.rpartition(".")[0]), matrix, len(bias))
+        lengths = matrix.detach().double().movedim(axis, 0).flatten(1).norm(dim=1)
         chosen = (counts > 1)[numbers] & ((lengths < _FAINT * lengths.max()) | (len(counts) == 1))
         for quantity, entries in (("bias_over_matrix", bias[~chosen]), ("bias_constant", bias[chosen])):
             size, usual = (float(values.detach().double().square().mean()) ** 0.5 for values in (entries, matrix))
@@ -330,6 +333,21 @@ def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
             if size > 0 and usual > 0 and fan_in > 1:
                 rows.append((name, quantity, size / usual / fan_in**0.5))
     return rows
+
+
+def _output_axis(part: nn.Module, matrix: Tensor, outputs: int) -> int:
+    """Return the axis of a weight that belongs to outputs; of a square matrix, the one whose product the module gives.
+
+    GPT-2's Conv1D multiplies by the matrix itself, `torch.nn.Linear` by its transpose.
+    """
+    if matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
+        # Somebody else's module may take other inputs.
+        with suppress(Exception), torch.no_grad():
+            x = torch.linspace(0.0, 1.0, outputs).to(matrix)
+            y = (part.forward(x[None]) - part.forward(0 * x[None]))[0]
+            return int((y - x @ matrix).norm() < (y - matrix @ x).norm())
+    inputs_first = isinstance(part, nn.modules.conv._ConvTransposeNd)
+    return 1 if inputs_first and matrix.shape[1] == outputs else matrix.shape.index(outputs)
 
 
 def _frozen(module: nn.Module, names: Sequence[str]) -> bool:

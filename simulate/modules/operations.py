@@ -178,7 +178,8 @@ def _visible(logits: Tensor) -> Tensor:
     far = visible & ~near
     least = logits.masked_fill(~near, torch.inf).amin(-1)
     gaps, spreads = least - logits.masked_fill(~far, -torch.inf).amax(-1), (top - least)[near.any(-1)]
-    return near if far.any() and gaps.min() > spreads.max() else visible
+    masked = far.any() and near.any() and gaps.min() > spreads.max()
+    return near if masked else visible
 
 
 def _weights_of(

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from checks.models.judge import judged_module
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
-from simulate.modules.exact_tests import exact_tests
+from simulate.modules.exact_tests import _biases, exact_tests
 from simulate.modules.factories import Made
 from simulate.modules.layers import layer_lists, tensor_of
 from simulate.modules.mixing import ROUNDING, dependences
@@ -261,6 +261,27 @@ def test_a_mask_of_a_hundred_hides_keys_and_large_logits_hide_none():
     logits, causal = torch.randn(2, 8, 8), torch.ones(8, 8).tril().bool()
     assert torch.equal(_visible(logits - 100.0 * ~causal), causal.expand(2, 8, 8))
     assert _visible(torch.linspace(-200.0, 0.0, 64).repeat(2, 1)).all()
+    assert _visible(torch.where(torch.eye(8)[3] > 0, torch.nan, logits))[..., :3].all()
+
+
+class _Conv1D(nn.Linear):
+    """GPT-2's, which multiplies by its weight from the right."""
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+@pytest.mark.parametrize(("kind", "axis"), [
+    (nn.Linear, 0), (_Conv1D, 1), (lambda n, m: nn.ConvTranspose1d(n, m, 3), 1), (lambda n, m: nn.Conv1d(n, m, 3), 0),
+])  # fmt: skip
+def test_gates_that_begin_at_one_number_are_found_along_the_outputs_of_a_square_weight(kind, axis):
+    """Half of the outputs have a faint weight and a bias of 9; they are no draw, and the rest is."""
+    part = kind(16, 16)
+    with torch.no_grad():
+        part.weight.movedim(axis, 0)[8:] *= 1e-3
+        part.bias[8:] = 9.0
+    ratios = {quantity: value for _, quantity, value in _biases(nn.Sequential(part))}
+    assert ratios["bias_over_matrix"] < 1 < ratios["bias_constant"]
 
 
 def test_other_losses_are_no_cross_entropy_of_labels():

@@ -57,6 +57,18 @@ def test_many_pairs_are_interpolated(monkeypatch):
     assert len(calls) < correlation.size / 2
 
 
+def test_variances_of_any_sizes_keep_their_digits():
+    """The smallest and the largest differ by 10^17; for a slope of tanh, the largest alone has no short series."""
+    variances, correlation = np.array([[1e-13, 1.0, 1e4]]), np.full((1, 3, 3), 0.3)
+    found = pair_values(lambda v, w, c: c / (v * w) ** 0.5, variances, correlation)
+    np.testing.assert_allclose(found, 0.3, rtol=1e-9)
+    np.testing.assert_allclose(values_at(np.reciprocal, variances), 1 / variances, rtol=1e-9)
+    function, nodes, cosines = FUNCTIONS["tanh, slope"], np.array([0.5, 1.0, 900.0]), np.array([-0.5, 0.5])
+    assert np.isnan(function.table(nodes, cosines)).any(-1).sum() == 5
+    expected = [[[function(v, w, c * (v * w) ** 0.5) for c in cosines] for v in nodes] for w in nodes]
+    np.testing.assert_allclose(interpolation._table(function, nodes, cosines), expected, rtol=1e-6)
+
+
 def test_values():
     variances = np.geomspace(0.5, 2.0, 60).reshape(2, 30)
     one_by_one = [[cross_entropy(float(v) ** 0.5, 100) for v in row] for row in variances]

@@ -126,10 +126,10 @@ class GaussianMoment:
         both = _moments(self.function, min(first, second), max(first, second), abs(covariance))
         return both[0] if covariance >= 0 else both[1]
 
-    def table(self, variances: NDArray[np.float64], correlations: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    def table(self, variances: NDArray[np.float64], correlations: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return E[f(u) f(v)] for all pairs of n variances and all c correlations, as an array (n, n, c).
 
-        The result is None if the Hermite series of f would need too many terms.
+        Pairs are NaN where the Hermite series of f would need too many terms.
 
         Args:
             variances: Var u and Var v, (n,).
@@ -139,8 +139,6 @@ class GaussianMoment:
             ValueError: as for one moment.
         """
         series = _hermite_series(self.function, tuple(np.sqrt(variances)))
-        if not len(series):
-            return None
         powers = np.vander(correlations, len(series), increasing=True)
         return np.asarray(np.moveaxis((series.T * powers[:, None]) @ series, 0, -1))
 
@@ -216,7 +214,8 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
     scales = math.sqrt(first), math.sqrt(second)
     correlation = round(min(1.0, covariance / (scales[0] * scales[1])), 14)
     series, other_series = (_hermite_series(function, (scale,))[:, 0] for scale in scales)
-    if count := min(len(series), len(other_series)):
+    if np.isfinite(series[0] + other_series[0]):
+        count = min(len(series), len(other_series))
         terms = series[:count] * other_series[:count] * np.vander([correlation], count, increasing=True)[0]
         even, odd = float(terms[::2].sum()), float(terms[1::2].sum())
         return even + odd, even - odd
@@ -231,7 +230,7 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
 
 @lru_cache(maxsize=512)
 def _hermite_series(function: Callable[[Any], Any], scales: tuple[float, ...]) -> NDArray[np.float64]:
-    """Return E f(scale z) h_k(z) for the normalized Hermite polynomials h_k, (k, scales); no k if too many are needed.
+    """Return E f(scale z) h_k(z) for the normalized Hermite polynomials h_k, (k, scales); NaN for too many k.
 
     By Mehler's formula, moments are sums of products of these and powers of the correlation.
 
@@ -249,9 +248,10 @@ def _hermite_series(function: Callable[[Any], Any], scales: tuple[float, ...]) -
         above, below = function(points), function(-points)
         series[::2], series[1::2] = rows[::2] @ (above + below), rows[1::2] @ (above - below)
         squares = np.square(series)
-        if (squares[-count // 8 :].sum(0) <= share * squares.sum(0)).all():
+        short = squares[-count // 8 :].sum(0) <= share * squares.sum(0)
+        if short.all():
             return series
-    return np.empty((0, len(scales)))
+    return np.where(short, series, np.nan)
 
 
 @lru_cache(maxsize=len(_HERMITE))

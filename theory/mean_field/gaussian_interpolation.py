@@ -28,10 +28,10 @@ _DIGITS = 9
 class Tabled(Protocol):
     """A function of two variances and a covariance that is computed faster for many arguments at once."""
 
-    def table(self, variances: Array, correlations: Array) -> Array | None:
+    def table(self, variances: Array, correlations: Array) -> Array:
         """Return the function's values at all pairs of n variances and all c correlations, as an array (n, n, c).
 
-        The result is None if computing the values one by one is faster.
+        Pairs are NaN where computing the values one by one is faster.
         """
 
 
@@ -70,25 +70,24 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     if largest - smallest < _ALIKE:
         return correlation_curve(function, float(f"{math.exp((smallest + largest) / 2):.7g}"))(correlation)
     first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    entries = np.stack([low, high, correlation * np.sqrt(low * high)], axis=-1).reshape(-1, 3)
     # To 10 digits: kernels of equal tokens differ by rounding.
-    digits = 10 ** (10 - np.ceil(np.log10(np.abs(entries).max())))
-    rounded = np.round(entries * digits)
+    low, high = (_rounded(end(first, second)) for end in (np.minimum, np.maximum))
+    turns = np.round(correlation, 10)
     count, angles = _nodes(variances), _angles(function)
     few = count * (count + 1) // 2 * (angles + 1)
-    # Of many, the covariances alone differ too often, which is seen much sooner than which rows do.
-    if len(np.unique(rounded[: 4 * few, 2])) <= few and len(np.unique(rounded[:, 2])) <= few:
-        distinct, where = np.unique(rounded, axis=0, return_inverse=True)
+    # Of many, the correlations alone differ too often, which is seen much sooner than which rows do.
+    if len(np.unique(turns.ravel()[: 4 * few])) <= few and len(np.unique(turns)) <= few:
+        rows = np.stack([low, high, turns], axis=-1).reshape(-1, 3)
+        distinct, where = np.unique(rows, axis=0, return_inverse=True)
         if len(distinct) <= few:
-            values = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
+            values = np.array([function(float(a), float(b), float(c) * math.sqrt(a * b)) for a, b, c in distinct])
             return np.asarray(values[where].reshape(correlation.shape))
     return _interpolated(function, variances, correlation, count, angles)
 
 
 def values_at(function: Callable[[float], float], variances: Array) -> Array:
     """Evaluate a function of one variance v at all entries of an array, interpolated in ln v if many are distinct."""
-    distinct, where = np.unique(np.round(variances, 12), return_inverse=True)
+    distinct, where = np.unique(_rounded(variances), return_inverse=True)
     count = _nodes(variances)
     if len(distinct) <= count:
         return np.array([function(float(v)) for v in distinct])[where].reshape(variances.shape)
@@ -116,16 +115,21 @@ def _coefficients(function: PairFunction, low: float, high: float, count: int, a
     """Return the coefficients of the angle and of both variances, (angles + 1, count, count), for ln v in a range."""
     points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
     # Of opposite signs exactly, whose pair functions are to be had together.
-    nodes, cosines = np.exp(low + (high - low) * (points + 1) / 2), (np.cos(around) - np.cos(around)[::-1]) / 2
-    table = function.table(nodes, cosines) if isinstance(function, Tabled) else None
-    if table is None:
-        table = np.empty((len(nodes), len(nodes), len(cosines)))
-        for i, v in enumerate(nodes):
-            for j, w in enumerate(nodes[: i + 1]):
-                at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
-                table[i, j] = table[j, i] = at
+    cosines = (np.cos(around) - np.cos(around)[::-1]) / 2
+    table = _table(function, np.exp(low + (high - low) * (points + 1) / 2), cosines)
     along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
     return np.asarray(np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True))
+
+
+def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:
+    """Return a pair function at all pairs of variances and all correlations, (nodes, nodes, cosines)."""
+    unknown = np.full((len(nodes), len(nodes), len(cosines)), np.nan)
+    table = function.table(nodes, cosines) if isinstance(function, Tabled) else unknown
+    for i, j in np.argwhere(np.tril(np.isnan(table).any(-1))):
+        v, w = nodes[i], nodes[j]
+        at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
+        table[i, j] = table[j, i] = at
+    return table
 
 
 def _angles(function: PairFunction) -> int:
@@ -137,6 +141,12 @@ def _nodes(variances: Array) -> int:
     low, high = _range(variances)
     half = (high - low) / 2
     return 2 if half < 1e-3 else 3 + math.ceil(7 * half)
+
+
+def _rounded(values: Array) -> Array:
+    """Return positive numbers of any sizes with 10 digits or a few more."""
+    mantissas, exponents = np.frexp(values)
+    return np.ldexp(np.round(mantissas, 11), exponents)
 
 
 def _range(*variances: Array) -> tuple[float, float]:
