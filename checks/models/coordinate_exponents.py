@@ -130,8 +130,7 @@ class Sizes:
 
         If the quantity was not measured, the result is 1 for a multiplier and NaN otherwise.
         """
-        missing = 1.0 if quantity.endswith("multiplier") else float("nan")
-        return self.first.get((quantity, place, size), missing)
+        return self.first.get((quantity, place, size), 1.0 if quantity.endswith("multiplier") else float("nan"))
 
 
 def probe_grid(stepped: Stepped, against: Against) -> Sizes:

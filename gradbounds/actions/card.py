@@ -398,8 +398,7 @@ def _run_lines(
     errors = [*["text"] * bool(first.texts), *["token-group"] * bool(low), "finite-width"]
     listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
     included = f"{listed} error{'s' * (len(errors) > 1)} included"
-    masked = any(note.field == "masked words" for note in first.result.values["notes"])
-    included += ", masking not" * masked
+    included += ", masking not" * any(note.field == "masked words" for note in first.result.values["notes"])
     batch = first.result.columns()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [

@@ -213,8 +213,7 @@ def quick_sampling(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[in
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
     """Measure on this machine how long the prediction of a batch's gradient takes, by timing the smallest batch."""
     cost, grouped = cost_of_batch(stack, law, patterns)
-    two = replace(stack, sequences=2)
-    return measured(two, cost, patterns=patterns, grouped=grouped, text=law)
+    return measured(replace(stack, sequences=2), cost, patterns=patterns, grouped=grouped, text=law)
 
 
 def scale_of_batch(

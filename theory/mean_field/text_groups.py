@@ -460,8 +460,7 @@ class TextLayout(GroupLayout):
         The mean is over pairs with equal and with different ids. The excess, of a token's square, may be negative.
         """
         (smooth, _), places = self.smooth_and_own(kernel), self._places
-        repeated = self.repeats * self.of_words(kernel)[0]
-        smooth = smooth + repeated[..., places[:, None], places]
+        smooth = smooth + (self.repeats * self.of_words(kernel)[0])[..., places[:, None], places]
         return smooth, np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth)
 
     def any_words(self, kernel: Array) -> Array:

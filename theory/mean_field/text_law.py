@@ -128,8 +128,7 @@ class TextLaw:
         """
         if words < 1:
             raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
-        law = np.full(words, 1.0 / words)
-        return cls(law, 0.0, 0.0, 1.0 / words, 1.0 / words, independent_labels=True)
+        return cls(np.full(words, 1.0 / words), 0.0, 0.0, 1.0 / words, 1.0 / words, independent_labels=True)
 
     @classmethod
     def of_kind(cls, kind: str, vocab: int) -> TextLaw:
