@@ -95,8 +95,8 @@ def main() -> None:
     rows_held_out = [row for number, row in rows.items() if number >= FITTED]
     shares = {name: round(float(np.mean([row[name] for row in rows_held_out])), 3) for name in INTERVALS}
     of_scaled = {name: round(float(np.mean([row[name] for row in scaled.values()])), 3) for name in INTERVALS}
-    found = {"held out": shares, "networks": rows, "depth scaled": of_scaled, "depth-scaled networks": scaled}
-    Path(sys.argv[1]).write_text(json.dumps({"draws": DRAWS} | found, indent=1) + "\n")
+    results = {"held out": shares, "networks": rows, "depth scaled": of_scaled, "depth-scaled networks": scaled}
+    Path(sys.argv[1]).write_text(json.dumps({"draws": DRAWS} | results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

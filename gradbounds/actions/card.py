@@ -324,7 +324,7 @@ def _more(stack: Stack, *, of_run: bool) -> str:
     placement = "placement=peri" if stack.placement == "post" else "placement=post"
     other = "embeddings=untied" if stack.embeddings == "tied" else placement
     text = f"Your text: --batch {BATCH} --text FILE. " * of_run
-    return f"{text}Other fields: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
+    return f"{text}Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
 def _one_sequence(stack: Stack, table: Columns) -> list[str]:
