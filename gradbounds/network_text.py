@@ -142,7 +142,6 @@ def _omitted(depth: int) -> str:
 
 
 def _legend(table: Columns) -> list[str]:
-    """Explain the columns of a table."""
     plain = {name.removeprefix("encoder_").removeprefix("grad_") for name in matrices(table)}
     of = [
         f"{', '.join(role for role in roles if role in plain)} {whose}"

@@ -103,7 +103,6 @@ def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def _verdict_lines(verdicts: "Sequence[Verdict]") -> list[str]:
-    """Return the verdicts as indented lines."""
     return [line if k == 0 else _INDENT + line for v in verdicts for k, line in enumerate(v.lines())]
 
 

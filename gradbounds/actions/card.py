@@ -276,7 +276,6 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
 
 
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
-    """Describe the network and the rule that initializes its weights."""
     units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
     if stack.experts:
         units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
@@ -381,7 +380,6 @@ def _carried(squares: Mapping[str, float], stack: Stack, table: Columns, norms: 
 def _run_lines(
     first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
-    """Return the lines of step 1 of a run."""
     by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
@@ -465,7 +463,6 @@ def _change_lines(
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the critical learning rates."""
     if "no_rule" in rates:
         return [f"Critical learning rate in step 1: {rates['no_rule']}"]
     known = "for 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "whose error is not measured here"

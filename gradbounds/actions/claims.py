@@ -81,7 +81,6 @@ def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _of_source(name: str) -> list[Verdict]:
-    """Return the committed verdicts on the claims of a source."""
     results = field_results().get(name)
     return [] if results is None else results.verdicts
 

@@ -136,7 +136,6 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
 
 
 def _table(table: pd.DataFrame) -> list[str]:
-    """Return the table with one line for each optimizer."""
     names = ("optimizer", "change of the loss", "change of logits", "largest relative update", "critical rate")
     rows = [
         (

@@ -140,7 +140,6 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
 
 
 def _way(question: Question) -> Way:
-    """Return the way to predict the question's network."""
     return way(question.network()[0], None, _budget(question))
 
 

@@ -173,7 +173,6 @@ def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _changes() -> Iterator[tuple[str, str]]:
-    """Yield every choice of a field except its default."""
     for name, each in FIELDS.items():
         for word in each.metadata.get("choices", ()):
             if word not in ("NAME", each.default) and name != "placement":
