@@ -392,7 +392,12 @@ def _steps_apart(
         k = layers.index(layer)
         near = _nearest(steps, k, kinds)
         added = np.exp(energies) - min(float(np.median(kept[near])), 1.0) * inputs
-        if factor < 0 or added[k] > _ENERGY * np.median(added[near]):
+        # Two layers of a kind of their own that give equal energies are as the kind is.
+        twins = (
+            len(kin := energies[(kinds == kinds[k]) & (np.array(layers) != layer)]) == 1
+            and abs(energies[k] - kin[0]) <= limit
+        )
+        if not twins and (factor < 0 or added[k] > _ENERGY * np.median(added[near])):
             yield layer, max((start for start in residual if start <= layer), default=layer), factor
 
 

@@ -179,7 +179,7 @@ def predict_batch(
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
     lost = set(layers["quantity"][np.isnan(layers["predicted"])])
     known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
-    shown = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
+    rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
         about=title(stack), tables=Frames({"batch": table, "layers": layers}),
         values={
@@ -195,7 +195,7 @@ def predict_batch(
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
             *[_QUICKER] * (asked.is_default and stack.ffn == "gated"), "", "Shares of the squared norm:",
-            *table_lines(["", ""], shown)[1:], "",
+            *table_lines(["", ""], rows)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
             *_error_of_words(stack, law), *over_layers(stack, known, "predicted"), "",

@@ -98,7 +98,7 @@ def predict_stack(
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
             "sentences": sentences, "exponents": slopes, "evened_by": evener,
-            "compared": [{"stack": others[changes], "prediction": Frames({"at": beside[changes]})["at"]} for changes in others],
+            "compared": [{"stack": others[key], "prediction": Frames({"": beside[key]})[""]} for key in others],
         },
         lines=[
             title(stack), *drawn_lines(notes), "", *sentences["stands_out"], *[evening] * bool(evening),

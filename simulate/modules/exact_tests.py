@@ -344,10 +344,9 @@ def _output_axis(part: nn.Module, matrix: Tensor, outputs: int) -> int:
         # Somebody else's module may take other inputs.
         with suppress(Exception), torch.no_grad():
             x = torch.linspace(0.0, 1.0, outputs).to(matrix)
-            y = (part.forward(x[None]) - part.forward(0 * x[None]))[0]
+            y = torch.sub(*part.forward(torch.stack([x, 0 * x])))
             return int((y - x @ matrix).norm() < (y - matrix @ x).norm())
-    inputs_first = isinstance(part, nn.modules.conv._ConvTransposeNd)
-    return 1 if inputs_first and matrix.shape[1] == outputs else matrix.shape.index(outputs)
+    return matrix.shape.index(outputs)
 
 
 def _frozen(module: nn.Module, names: Sequence[str]) -> bool:

@@ -74,11 +74,15 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
 
 
 def _are_stages(children: Sequence[nn.Module]) -> bool:
-    """Return whether modules are the stages of a pyramid: lists of layers with parameters of different shapes."""
+    """Return whether modules are the stages of a pyramid: lists of layers with parameters of different shapes.
+
+    The members of a list are compared by their places, since names such as "block2-0" hold the stage's number.
+    """
     shapes: dict[str, set[tuple[int, ...]]] = {}
     for child in children:
-        for name, parameter in child.named_parameters():
-            shapes.setdefault(name, set()).add(tuple(parameter.shape))
+        for place, part in enumerate(child.children() if isinstance(child, nn.ModuleList | nn.Sequential) else [child]):
+            for name, parameter in part.named_parameters():
+                shapes.setdefault(f"{place}.{name}", set()).add(tuple(parameter.shape))
     inner = (part for child in children for part in child.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
     lists = (list(part.children()) for part in inner)
     listed = any(layers and len({*map(type, layers)}) == 1 and list(layers[0].children()) for layers in lists)

@@ -137,7 +137,10 @@ class OperationWatcher(TorchFunctionMode):
                 axis = _contracted(str(args[0]), place)
             elif place:
                 axis = -2
-            if axis is not None:
+            # A learned matrix along another axis than the softmax's mixes heads: its other factor holds no values.
+            if axis is not None and not (
+                axis % operand.ndim != operand.ndim - 1 and any(isinstance(one, torch.nn.Parameter) for one in operands)
+            ):
                 _, logits, weights = known
                 with torch.no_grad():
                     self._attention(logits.movedim(axis, -1), weights.movedim(axis, -1))

@@ -164,6 +164,15 @@ def test_a_layer_with_another_shape_or_in_a_trend_is_not_apart(energies, coeffic
     assert [alarm.layer for alarm in found] == apart
 
 
+@pytest.mark.parametrize(("energies", "apart"), [([0.7, 2.6, 1.2, 2.9], []), ([0.7, 2.6, 200.0, 210.0], [3])])
+def test_two_layers_of_a_kind_with_equal_energies_are_not_apart(energies, apart):
+    """Layers take turns, and the first of a kind has no step before it."""
+    values = {"weight": [1] * 4, "gradient": [1] * 4, "coefficient_error": [0.01] * 4, "stream_coefficient": [1] * 4}
+    frame = frame_of(values | {"hidden_energy": energies})
+    frame.loc[(frame["quantity"] == "weight") & frame["layer"].isin([1, 3]), "parameter"] = "gate"
+    assert [alarm.layer for alarm in alarms(frame) if alarm.kind == "energy"][:1] == apart
+
+
 @pytest.mark.parametrize(("branches", "factors", "apart"), [
     ([0.06, 1, 1, 1, 1, 1], [0.5] * 6, []), ([0.06, 1, 1, 10, 1, 1], [0.5] * 6, [4]),
     ([1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 1, 1], [4]), ([1, 1, 1, 1, 1, 1], [0.5, 0.5, 0.5, 2, 0.5, 0.5], [4]),

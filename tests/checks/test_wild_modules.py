@@ -1,6 +1,7 @@
 """Modules built as other people build them: healthy ones raise no alarm, and a fault in one of them is named."""
 
 import importlib
+from collections import OrderedDict
 from functools import partial
 from types import SimpleNamespace
 
@@ -147,6 +148,10 @@ def test_stages_of_a_pyramid_are_no_layers():
 
     stages = nn.ModuleDict({"stages": nn.ModuleList(stage(width) for width in (8, 16, 32))})
     assert [part.name for part in layer_lists(stages, (), 0)] == [f"stages.{k}.blocks" for k in range(3)]
+    # As torchvision names them: with the stage's number in the layers' names.
+    named = [OrderedDict((f"block{w}-{k}", stage(w)) for k in range(3)) for w in (8, 16)]
+    whole = nn.Sequential(*map(nn.Sequential, named))
+    assert len(layer_lists(whole, (), 0)) == 2
 
 
 def test_garbage_and_weights_that_stay_copies():

@@ -77,8 +77,7 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     few = count * (count + 1) // 2 * (angles + 1)
     # Of many, the correlations alone differ too often, which is seen much sooner than which rows do.
     if len(np.unique(turns.ravel()[: 4 * few])) <= few and len(np.unique(turns)) <= few:
-        rows = np.stack([low, high, turns], axis=-1).reshape(-1, 3)
-        distinct, where = np.unique(rows, axis=0, return_inverse=True)
+        distinct, where = np.unique(np.stack([low, high, turns], -1).reshape(-1, 3), axis=0, return_inverse=True)
         if len(distinct) <= few:
             values = np.array([function(float(a), float(b), float(c) * math.sqrt(a * b)) for a, b, c in distinct])
             return np.asarray(values[where].reshape(correlation.shape))
