@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -337,7 +337,7 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
         lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
-    return [*lines, *_step_lines(stack, gradients, max(ratios.values()) if growth else None)]
+    return [*lines, *_step_lines(stack, gradients, ratios)]
 
 
 def growth_by_layer(table: Columns, norms: Columns | None = None) -> float | None:
@@ -397,10 +397,16 @@ def _by_ratio(ratios: dict[str, float]) -> str:
     return "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
 
 
-def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explodes: float | None = None) -> list[str]:
-    """Say whether layers differ in a first step of AdamW or Muon, and which matrices SGD moves most and least.
+def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
+    """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
-    `explodes` is the largest ratio first / last layer if gradients grow exponentially.
+    Signs of gradients make steps of equal size. Such a step changes the loss in proportion to the gradient's norm, if
+    the entries of a gradient have distributions of the same form in all layers.
+
+    Args:
+        stack: the network.
+        gradients: gradient norms by matrix and layer.
+        ratios: the ratio of norms, first layer / last layer, by matrix.
     """
     sgd, adam = relative_updates(stack, gradients)
     if not sgd:
@@ -410,23 +416,21 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explode
     roles = dict.fromkeys(name for name, _ in adam)
     by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
-    ends = {name: sizes[-1] for name, sizes in by_role.items()}
-    largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
-    smallest = role(min(ends, key=lambda name: ends[name]))
-    times = max(ends.values()) / min(ends.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    adamw = f", but initial entries do: layers move up to {over_layers:.2g} times apart"
-    if over_layers < 1 + _FLAT:
-        within = f" (AdamW moves {', '.join(largest)} {times:.2g}x as far as {smallest})" * (times > 1 + _FLAT)
-        adamw = f": every layer moves equally{', except experts without a token' * bool(stack.experts)}{within}"
-    adamw = f"the ratios do not matter{adamw}"
-    if explodes:
-        adamw = f"equal steps, but layer 1's changes the loss {explodes:.2g} times as much as layer {stack.depth}'s"
+    even = over_layers < 1 + _FLAT
+    moves = "move equally" if even else f"move up to {over_layers:.2g}x apart, relative to initial entries"
+    low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
+    range_text = high if low == high else f"{low} to {high}"
+    moved_by_adam = f"layers{', used experts' * bool(stack.experts)} {moves}"
+    adamw = f"{moved_by_adam}; layer 1 changes the loss about {range_text} as much as layer {stack.depth}"
     return [
         card_row("AdamW, Muon", adamw),
-        f"Only under SGD: {role(most[0])} of layer {most[1]} moves {moved} times as much as "
-        f"{role(least[0])} of layer {least[1]}, relative to its initial norm",
+        card_row(
+            "SGD",
+            f"moves {role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "
+            "relative to initial norms",
+        ),
     ]
 
 

@@ -83,8 +83,8 @@ _FEW = 4
 _RATE_VIEW, _LOG_VIEW = f"--batch {BATCH} --learning-rate R", f"--batch {BATCH} --logged FILE [FILE]"
 
 _SUBSTITUTE = (
-    "Another network (--ignore): only the loss at the head is that of the model, norms are off by an unknown factor; "
-    "of your own module: gradbounds probe FILE:NAME"
+    "NOT THE WHOLE MODEL (--ignore): of these numbers only the loss is the model's; its norms and learning rates are "
+    "unknown.\nYour own module: gradbounds probe FILE:NAME"
 )
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
@@ -156,6 +156,7 @@ def model_card(
         rates = None if first is None else _critical_rates(stack, first)
     longest = None if "tokens" in given else context(notes)
     lines = [
+        *[_SUBSTITUTE] * any(note.reason == "ignored on request" for note in notes),
         *_head(stack, notes, of.like or model_type(notes) or ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
@@ -372,9 +373,9 @@ def _carried(squares: Mapping[str, float], stack: Stack, table: Columns, norms: 
     layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     energy = profiles(table, "predicted").get("hidden_energy", np.ones(1))
     growth, most = energy[-1] / energy[0], layers.max()
-    layer = f"; layer {layers.argmax()}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
-    layer += f", as the stream's square grows {float(f'{growth:.2g}'):g}x" * bool(layer and growth > UNEVEN)
-    return card_row("carried by", f"{shares}{layer}{of}")
+    layer = f"; layer {layers.argmax()} {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    layer += f" (residual stream {float(f'{growth**0.5:.2g}'):g}x smaller)" * bool(layer and growth > UNEVEN)
+    return card_row("shares of norm^2", f"{shares}{layer}{of}".replace("table of inputs", "input embedding"))
 
 
 def _run_lines(
@@ -407,7 +408,7 @@ def _run_lines(
             "gradient norm",
             f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
         ),
-        _carried(squares, stack, table, first.result.columns("layers"), f"; --batch {BATCH}"),
+        _carried(squares, stack, table, first.result.columns("layers"), f"; all: --batch {BATCH}"),
     ]  # fmt: skip
 
 
@@ -456,8 +457,8 @@ def _change_lines(
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
     before, after, _ = change.losses
-    cost = f", loss {before:.1f} -> {after:.1f}" * (abs(after - before) >= _SAME_LOSS)
-    within = f"within {change.first_over_last:.3g}x{cost}"
+    rise = f" {after - before:+.1f} if no token repeats" if abs(after - before) >= _SAME_LOSS else " unchanged"
+    within = f"within {change.first_over_last:.3g}x, loss{rise}"
     return [card_row("to even it out", f"{change.words.partition(',')[0]}: {within}; --compare {flag}")]
 
 
@@ -494,7 +495,6 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     cheaper = result.values["cheaper"]
     reasons += [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
     reasons += [left_out] * bool(left_out)
-    lines += [_SUBSTITUTE] * any(note.reason == "ignored on request" for note in result.values["notes"])
     return [*lines, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]
 
 

@@ -139,7 +139,9 @@ def _table(table: pd.DataFrame) -> list[str]:
     names = ("optimizer", "change of the loss", "change of logits", "largest relative update", "critical rate")
     rows = [
         (
-            row.optimizer, f"{row.loss_change:+.3g} +- {row.loss_change_error:.1g}", f"{row.logit_change:.2g}",
+            row.optimizer,
+            "unknown" if row.region == _BEYOND else f"{row.loss_change:+.3g} +- {row.loss_change_error:.1g}",
+            f"{row.logit_change:.2g}",
             f"{row.relative_update:.2g} ({row.most_updated})", f"{row.critical_rate:.2g}",
         )
         for row in table.itertuples()
@@ -163,7 +165,10 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
         elif warmup_steps:
             at = math.ceil(share * warmup_steps)
-            lines.append(f"  The warm-up passes the critical rate at step {at} of {warmup_steps}.")
+            lines.append(
+                f"  The warm-up starts at {each.rate / each.step.critical_rate:.1%} of the critical rate. From step {at} of "
+                f"{warmup_steps} on, it is\n  above the critical rate of step 1; later critical rates are unknown."
+            )
         else:
             lines.append(f"  A linear warm-up to {rate:g} passes the critical rate after {share:.1%} of its steps.")
     return lines
