@@ -75,9 +75,8 @@ def first_step(
 def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:
     """Bound an error of the predicted first step in networks with few attention heads.
 
-    The bounded error is the contribution of W^Q and W^K when a network has fewer heads than the measured networks.
-
-    The coefficients of the implied error were measured on networks with more heads. With h heads, one head is 1/h of a
+    The bounded error is the contribution of W^Q and W^K when a network has fewer heads than the measured networks. The
+    coefficients of the implied error were measured on networks with more heads. With h heads, one head is 1/h of a
     branch's output, so a norm removes at most 1/h of the squared gradients of W^Q and W^K, and at most 1/h of their
     kernel. The gain is linear in the kernel, and the curvature is quadratic. The bound is 0 for a network with at least
     as many heads as the measured networks.

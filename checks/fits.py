@@ -23,10 +23,9 @@ MODEL_FALSE_ALARM = 0.01
 def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
     """Return a weighted sum of logarithms of means, Σ_l w_l ln(mean of column l), with its standard error.
 
-    All columns are measured on the same draws.
-
-    The error uses the delta method. The slope of a profile over layers is such a contrast. A regression would treat the
-    layers of one draw as independent points, and would misstate the error.
+    All columns are measured on the same draws. The error uses the delta method. The slope of a profile over layers is
+    such a contrast. A regression would treat the layers of one draw as independent points, and would misstate the
+    error.
 
     Args:
         values: (draws, columns), positive.
@@ -39,7 +38,7 @@ def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
 
 
 def slope_weights(x: ArrayLike) -> Array:
-    """Return the weights w with which Σ_l w_l y_l is the slope of the least-squares line of y against x, (points,)."""
+    """Return the weights w with which Σ_l w_l y_l is the slope of the least-squares line through the points."""
     x = np.asarray(x, dtype=float)
     centred = x - x.mean()
     return centred / np.sum(centred**2)
@@ -122,7 +121,7 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
 
 
 def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
-    """Return two arrays of weights of ln y: for the slope of a log-log fit, and for its last minus first local slope.
+    """Return the weights of ln y in the slope of a log-log fit, and in its last minus its first local slope.
 
     Each point counts in proportion to its number of draws.
 

@@ -105,7 +105,6 @@ def load_results(path: Path) -> Results:
 
 
 def _verdict(row: dict[str, Any]) -> Verdict:
-    """Return a `Verdict` from its row in a JSON file."""
     row = _tuples(row)
     none = {name: math.nan for name in ("predicted", "measured") if row[name] is None}
     row |= none | {"interval": tuple(math.nan if end is None else end for end in row["interval"])}

@@ -120,7 +120,7 @@ def log_variance(values: ArrayLike) -> Array:
 
 
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
-    """Return how far a mean may be from its expectation by chance, at a given probability of a false alarm.
+    """Return how far a mean may differ from its expectation by chance, at a given probability of a false alarm.
 
     With many draws it is 4 standard errors; with few draws it is larger, by Student's t at the same tail probability.
     """

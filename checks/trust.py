@@ -1,4 +1,4 @@
-"""The expected errors of predictions at finite width, which decide which numbers are compared with samples.
+"""The expected errors of predictions at finite width, which decide which predictions are tested with samples.
 
 The estimates use coefficients that were measured for families of networks, for predictions and for the four numbers of
 a first step.
@@ -149,7 +149,7 @@ def _of_prediction(stack: Stack, kind: BiasClass) -> Trust:
 
 
 def class_of(name: str) -> BiasClass:
-    """Return which kind of finite-width error a quantity has, by the quantity's name."""
+    """Return which of the kinds of finite-width error a quantity has, by its name."""
     if name.endswith(("_XQ", "_XK")):
         return "queries of a source"
     return "queries" if name.endswith(("_WQ", "_WK")) else "others"
@@ -322,7 +322,7 @@ def _stream_scale(stack: Stack) -> float:
 
 
 def unmeasured(stack: Stack) -> str:
-    """Return how a network differs from those on which its family's finite-width errors were measured, or "".
+    """Return how a network differs from the networks whose finite-width errors were measured; "" if it does not.
 
     A gated unit squares the energy of its input. Without norms, energies and their fluctuations feed on themselves: the
     coefficient depends on every gain, and grows exponentially with the depth.

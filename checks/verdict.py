@@ -1,4 +1,4 @@
-"""The verdict on one claim in one setting, and the words that a verdict can have."""
+"""The verdict on one claim in one setting, and the possible verdicts."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -56,7 +56,7 @@ def sentence(words: str, *values: float | int | str) -> Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The subject of a verdict: the tested quantity, the kind of number, and the sizes that all networks share.
+    """The subject of a verdict: the tested quantity, the kind of number, and the sizes that all its networks share.
 
     Attributes:
         quantity: the measured quantity, in words.

@@ -320,7 +320,7 @@ def numbers_of(page: str, version: str) -> str:
 
 def named_heads(body: str) -> str:
     """Give a formula that is a column's whole head its letters as a name, which readers of headers need."""
-    head = r'(<th class="head"><p>(?:<span[^>]*>)?<math)(.*?</p></th>)'
+    head = r'(<th class="head"><p>(?:<span[^>]*>)?<math)(.*?</math>)'
     return re.sub(head, lambda found: f'{found[1]} aria-label="{_letters(found[2])}"{found[2]}', body)
 
 

@@ -41,8 +41,7 @@ def concentration(table: pd.DataFrame) -> Figure:
         least = 0.3 / table["draws"].max()
         shown = table[table[["share", "predicted", "example"]].max(axis=1) >= least]
         for axis, placement in zip(axes, placements, strict=True):
-            here = table[table["placement"] == placement]
-            sizes = list(here.groupby(["width", "depth"]))
+            sizes = list(table[table["placement"] == placement].groupby(["width", "depth"]))
             for look, ((width, depth), rows) in zip(ordered(len(sizes)), sizes, strict=True):
                 seen = rows[rows["share"] > 0].iloc[::2]
                 errors = [seen["share"] - seen["low"], seen["high"] - seen["share"]]

@@ -83,7 +83,6 @@ def _stacks(panel: Mapping[str, Any], curve: Mapping[str, Any]) -> list[Stack]:
 
 
 def _numbers(panel: Mapping[str, Any], stack: Stack) -> NDArray[Any]:
-    """Predict the number that a panel plots, in every layer."""
     means = predict(stack)
     values = panel["factor"] * np.sum([means[name] for name in panel["quantities"]], axis=0) ** panel["power"]
     return np.asarray(values / values[-1] if panel["last"] else values)

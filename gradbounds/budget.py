@@ -55,7 +55,7 @@ _by_estimates: ContextVar[bool] = ContextVar("by_estimates", default=False)
 
 @contextmanager
 def by_estimates() -> Iterator[None]:
-    """Within a `with` block, compare only estimated times with the time limit; no times are measured."""
+    """Use estimated instead of measured times of predictions within a `with` block."""
     before = _by_estimates.set(True)
     try:
         yield
@@ -64,7 +64,10 @@ def by_estimates() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], Made]) -> Made:
-    """Return the value of a function, which is called at most once per key within a `with` block of `each_once`."""
+    """Return the stored value for a key, or call a function and store its value.
+
+    Values are stored only within a `with` block of `each_once`.
+    """
     by_key = _made.get()
     if by_key is None:
         return make()
@@ -170,7 +173,7 @@ _clocked = lru_cache(maxsize=32)(predicted_seconds)
 
 
 def by_clock(clock: Callable[[], float], estimate: float) -> float:
-    """Return a time measured on one thread, or its estimate within a `with` block of `by_estimates`."""
+    """Measure the time of a function on one thread, or return its estimate within a `with` block of `by_estimates`."""
     if _by_estimates.get():
         return estimate
     with one_numpy_thread():
@@ -281,9 +284,10 @@ def _refusal(way: Way, cost: Cost, budget: Budget, pace: float) -> str:
 
 
 def tokens_within(stack: Stack, budget: Budget) -> int | None:
-    """Return the longest shorter sequence, a power of two of tokens, whose prediction is within the limits.
+    """Return the largest number of tokens for which a prediction is within the limits of time and memory.
 
-    The result is None if no shorter sequence is within them, or if the stack needs its own number of tokens.
+    The number is a power of two below the network's own number of tokens. The result is None if no shorter sequence is
+    within the limits, or if the network needs its own number of tokens.
     """
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:

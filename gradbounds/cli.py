@@ -352,7 +352,6 @@ def _one_line(box: str, arguments: Sequence[str] = (), program: str = "gradbound
 
 
 def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
-    """Suggest the nearest known word for an unknown one."""
     text = " ".join(lines)
     if "Perhaps you meant:" in lines:
         flag = next((line.split()[0] for line in lines[lines.index("Perhaps you meant:") :] if line[:2] == "--"), "")

@@ -85,12 +85,15 @@ def field_value(name: str, word: str) -> Any:
 
 
 def said(name: str, value: Any) -> Any:
-    """Return a field's value as flags and files write it; "own" is the value that the LayerNorm placement defines."""
+    """Return the value of a field in the form that flags and files use.
+
+    "own" means the value that the LayerNorm placement itself sets.
+    """
     return OWN_WORD if name in OWN and (value is None or value != value) else value
 
 
 def with_words(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Return a table for printing, in which "own" replaces values that the LayerNorm placement itself defines."""
+    """Return a table for printing, in which "own" marks values that the LayerNorm placement itself sets."""
     return table.assign(**{name: [said(name, value) for value in table[name]] for name in OWN if name in table})
 
 

@@ -18,7 +18,7 @@ _ENDLESS = 2**20
 
 
 class Captured(io.StringIO):
-    """A text stream in memory that receives the colour codes of a terminal if the standard output is a terminal."""
+    """A text stream in memory that keeps colours: it claims to be a terminal if the standard output is one."""
 
     def __init__(self) -> None:
         super().__init__()

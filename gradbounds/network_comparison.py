@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from checks.stacks.gradients_by_layer import matrices
+from checks.stacks.gradients_by_layer import Columns, matrices
 from checks.statistics import agreement_text
 from gradbounds.network_text import (
     SEEN,
@@ -22,9 +22,7 @@ from theory import Stack
 from theory.stack.quantities import QUANTITIES
 
 
-def comparison_lines(
-    changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
-) -> list[str]:
+def comparison_lines(changes: Sequence[str], tokens: tuple[int, int], table: Columns, other: Columns) -> list[str]:
     """Compare the predicted gradient norms of a network and of a changed network in one table.
 
     The table lists the ratio first layer / last layer, and the last layer's norms.
@@ -35,7 +33,7 @@ def comparison_lines(
         table: `layer_table` of the network.
         other: `layer_table` of the network with the changes.
     """
-    value = "predicted" if table["predicted"].notna().any() else "mean"
+    value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens, compared with {tokens[0]}"
     table, other = with_cosines(table), with_cosines(other)
     heads = ["", "first / last layer", "changed", "last layer", "changed"]
@@ -51,13 +49,14 @@ def comparison_lines(
     ]  # fmt: skip
 
 
-def _whole(table: pd.DataFrame, value: str) -> tuple[float, float]:
+def _whole(table: Columns, value: str) -> tuple[float, float]:
     """Return the loss and the gradient norm of all matrices from one column of a `layer_table`."""
-    gradients = table.loc[table["quantity"].str.contains("grad_"), value]
-    return float(table.loc[table["quantity"] == "loss", value].mean()), float((gradients**2).sum() ** 0.5)
+    names, numbers = np.asarray(table["quantity"]), np.asarray(table[value], float)
+    gradients = numbers[["grad_" in name for name in names]]
+    return float(np.nanmean(numbers[names == "loss"])), float(np.nansum(gradients**2) ** 0.5)
 
 
-def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
+def comparison_words(name: str, table: Columns, other: Columns) -> str:
     """Compare the gradient norms of two networks in one sentence.
 
     Args:
@@ -84,7 +83,7 @@ def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str
     )
 
 
-def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
+def length_lines(tables: Mapping[int, Columns]) -> list[str]:
     """Print the gradient norms of one network at several sequence lengths.
 
     The lines give the ratio first layer / last layer, and the last layer's norms.
@@ -102,7 +101,7 @@ def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     return lines
 
 
-def sample_comparison_lines(stack: Stack, rows: pd.DataFrame) -> list[str]:
+def sample_comparison_lines(stack: Stack, rows: Any) -> list[str]:
     """Return a table, as text lines, of sampled and predicted quantities in the first and the last layer of a network.
 
     Gradients are root mean squares of norms. The verdict at the end of a line is on the mean square.

@@ -2,13 +2,14 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from checks.stacks.gradients_by_layer import matrices
+from checks.stacks.gradients_by_layer import Columns, matrices
 from checks.trust import Trust
 from gradbounds.plain_text import table_lines
 from theory import Stack
@@ -47,7 +48,7 @@ SEEN = 0.01
 
 
 def network_lines(
-    stack: Stack, table: pd.DataFrame, reason: str, *, every_layer: bool = True, evidence: str = ""
+    stack: Stack, table: Columns, reason: str, *, every_layer: bool = True, evidence: str = ""
 ) -> list[str]:
     """Return the lines that print a network's predicted and sampled gradient norms, layer by layer.
 
@@ -58,7 +59,7 @@ def network_lines(
         every_layer: whether every layer is printed, or those that double, and the last.
         evidence: measured agreement of theory for such networks, as text; "" for the rules of `checks.trust`.
     """
-    has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
+    has_theory, draws = not np.isnan(table["predicted"]).all(), int(np.max(table["draws"]))
     table = with_cosines(table)
     shown = None if every_layer else set(_doubled(stack.depth))
     lines = []
@@ -75,16 +76,16 @@ def network_lines(
         scaled = table
         if has_theory:
             # Of 0 nothing is a multiple, and of a cosine, which may be near 0, none says anything.
-            expected = table["predicted"].where(table["predicted"] != 0)
-            expected = expected.mask(table["quantity"].isin(["cosine", "encoder_cosine"]), 1.0)
-            scaled = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
+            expected = np.where(table["predicted"] == 0, np.nan, table["predicted"])
+            expected = np.where(np.isin(table["quantity"], ["cosine", "encoder_cosine"]), 1.0, expected)
+            scaled = {**table, "mean": table["mean"] / expected, "sem": table["sem"] / np.abs(expected)}
         what = "Samples / theory" if has_theory else "Samples, root mean squares"
         cosine = " (cosine: of the samples)" if has_theory and "cosine" in set(table["quantity"]) else ""
         lines += [f"{what}: {draws} networks, +- standard error{cosine}", *_block(scaled, "mean", "sem", shown), ""]
     return [*lines, *over_layers(stack, table, "predicted" if has_theory else "mean")]
 
 
-def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> list[str]:
+def gradient_lines(stack: Stack, table: Columns, *, every_layer: bool) -> list[str]:
     """Return a table of gradient norms by layer and matrix, for every layer or for layers 1, 2, 4, ... and the last.
 
     Args:
@@ -97,30 +98,26 @@ def gradient_lines(stack: Stack, table: pd.DataFrame, *, every_layer: bool) -> l
     return [*lines, *([_omitted(stack.depth)] if shown and len(shown) < stack.depth else [])]
 
 
-def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
+def with_cosines(table: Columns) -> dict[str, NDArray[Any]]:
     """Add the cosine similarity of two tokens to a table of a network's layers: mean inner product / mean square.
 
     The errors of both are combined as if independent, which they are not: the cosine's error is at most their sum. A
     table that has these rows is unchanged.
     """
-    names = table["quantity"].to_numpy()
-    if "cosine" in names:
-        return table
-    rows = []
-    for prefix in ("", "encoder_"):
-        product, square = (table[names == prefix + name] for name in ("token_correlation", "hidden_energy"))
-        if product.empty or square.empty:
-            continue
-        square = square.set_index("layer").reindex(product["layer"])
-        numbers: dict[str, NDArray[np.float64]] = {}
-        for value, error in (("predicted", "predicted_sem"), ("mean", "sem")):
-            (of, off), (over, off_over) = (
-                (each[value].to_numpy(), each[error].to_numpy()) for each in (product, square)
-            )
-            with np.errstate(divide="ignore", invalid="ignore"):
-                numbers |= {value: of / over, error: np.hypot(off, of / over * off_over) / over}  # of may be 0
-        rows.append(product.assign(quantity=prefix + "cosine", **numbers))
-    return pd.concat([table, *rows], ignore_index=True) if rows else table
+    columns = {name: np.asarray(table[name]) for name in table}
+    names, layers, parts = columns["quantity"], columns["layer"], [columns]
+    for prefix in ("", "encoder_") if "cosine" not in names else ():
+        product, square = (np.flatnonzero(names == prefix + name) for name in ("token_correlation", "hidden_energy"))
+        if product.size and square.size:
+            square = square[np.searchsorted(layers[square], layers[product])]  # known wherever the product is
+            part = {name: column[product] for name, column in columns.items()}
+            part["quantity"] = np.full(len(product), prefix + "cosine", dtype=object)
+            for value, error in (("predicted", "predicted_sem"), ("mean", "sem")):
+                of, off, over, off_over = (columns[name][at] for at in (product, square) for name in (value, error))
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    part |= {value: of / over, error: np.hypot(off, of / over * off_over) / over}  # of may be 0
+            parts.append(part)
+    return {name: np.concatenate([part[name] for part in parts]) for name in columns}
 
 
 def _sequences(stack: Stack) -> str:
@@ -144,8 +141,7 @@ def _omitted(depth: int) -> str:
     return f"  The table shows {len(_doubled(depth))} of {depth} layers; --all prints every layer."
 
 
-def _legend(table: pd.DataFrame) -> list[str]:
-    """Explain the columns of a table."""
+def _legend(table: Columns) -> list[str]:
     plain = {name.removeprefix("encoder_").removeprefix("grad_") for name in matrices(table)}
     of = [
         f"{', '.join(role for role in roles if role in plain)} {whose}"
@@ -159,16 +155,18 @@ def _legend(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
-    """State which random parts of the network the theory samples, and its largest standard error.
+def sampled_lines(stack: Stack, table: Columns) -> list[str]:
+    """State which random parts of the network are sampled for a prediction, and the largest standard error.
 
-    There are no lines if theory samples nothing.
+    There are no lines if nothing is sampled.
     """
-    errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
-    printed = table["quantity"].isin([*matrices(table), *STREAM])
-    if not (worst := errors[printed].max()) > 0:
+    names = np.asarray(table["quantity"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.nan_to_num(table["predicted_sem"] / np.abs(table["predicted"]), posinf=np.inf)
+    errors = np.where(np.isin(names, [*matrices(table), *STREAM]), errors, 0.0)
+    if not (worst := errors.max(initial=0.0)) > 0:
         return []
-    least_sure = table.loc[errors[printed].idxmax()]
+    least_sure, layers = int(errors.argmax()), np.asarray(table["layer"])
     sampled = {
         "logits": holds_words(stack),
         "attention weights": attends_randomly(stack),
@@ -177,7 +175,7 @@ def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
     what = " and ".join(name for name, asked in sampled.items() if asked)
     return [
         f"Theory averages over random {what} here, with standard errors of at most {100 * worst:.2g}% "
-        f"({matrix_name(str(least_sure['quantity']))}, layer {least_sure['layer']}). Smaller differences may be "
+        f"({matrix_name(str(names[least_sure]))}, layer {layers[least_sure]}). Smaller differences may be "
         f"chance; --patterns N reduces these errors.", "",
     ]  # fmt: skip
 
@@ -213,9 +211,7 @@ def title(stack: Stack, tokens: str = "") -> str:
     return f"{TITLES[stack.placement]}: {', '.join(fields)}"
 
 
-def _block(
-    table: pd.DataFrame, value: str, error: str, layers: set[int] | None = None, *, least: float = 0.0
-) -> list[str]:
+def _block(table: Columns, value: str, error: str, layers: set[int] | None = None, *, least: float = 0.0) -> list[str]:
     """Return a line for each layer with a column for each stream statistic and matrix; an encoder comes first.
 
     Args:
@@ -226,17 +222,16 @@ def _block(
         least: relative error above which errors are shown.
     """
     lines = []
-    present = table[table[value].notna()]
-    texts = [number_text(*both, least) for both in zip(present[value], present[error], strict=True)]
-    cells = dict(zip(zip(present["quantity"], present["layer"], strict=True), texts, strict=True))
+    rows = zip(*(table[name] for name in ("quantity", "layer", value, error)), strict=True)
+    cells = {(name, at): number_text(mean, sem, least) for name, at, mean, sem in rows if not math.isnan(mean)}
     for prefix in ("encoder_", ""):
         wanted = [prefix + name for name in STREAM]
         wanted += [name for name in matrices(table) if name.startswith("encoder_") == bool(prefix)]
         here = sorted({at for name, at in cells if name in wanted and at > 0 and (layers is None or at in layers)})
         columns = [name for name in wanted if any((name, at) in cells for at in here)]
         if columns:
-            rows = [[str(at), *(cells.get((name, at), "-") for name in columns)] for at in here]
-            lines += [*["encoder"] * bool(prefix), *table_lines(["layer", *map(matrix_name, columns)], rows)]
+            of_layers = [[str(at), *(cells.get((name, at), "-") for name in columns)] for at in here]
+            lines += [*["encoder"] * bool(prefix), *table_lines(["layer", *map(matrix_name, columns)], of_layers)]
     whole = {"grad_WH": "dL/dW_H", "grad_Wemb": "dL/dW_emb", "loss": "loss"}
     outside = [f"{head} {cells[name, 0]}" for name, head in whole.items() if (name, 0) in cells]
     return [*lines, "  " + ",  ".join(outside)]
@@ -258,7 +253,7 @@ def number_text(value: float, error: float, least: float = 0.0) -> str:
     return f"{value:.{decimals}f} +- {error:.{decimals}f}"
 
 
-def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
+def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
     """State for every matrix the gradient norm in the first layer divided by that in the last layer.
 
     Ratios within 5% of 1 are marked as equal. An encoder has its own line.
@@ -266,8 +261,11 @@ def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
     by_part: dict[str, list[str]] = {}
     for name in matrices(table):
         ends = ends_of_layers(table, name, value)
-        if ends is not None and table[table["quantity"] == name]["layer"].max() > 1:
-            whose, flat = ", encoder" if name.startswith("encoder_") else "", " (equal within 5%)" * _is_flat(ends[0])
+        if ends is not None and np.asarray(table["layer"])[np.asarray(table["quantity"]) == name].max() > 1:
+            whose, flat = (
+                ", encoder" if name.startswith("encoder_") else "",
+                " (equal within 5%)" * (abs(ends[0] - 1) < 0.1 and abs(math.log(ends[0])) < _FLAT),
+            )
             by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
         f"Gradient norm, first layer / last layer, at {_tokens(stack)}{whose}: {', '.join(texts)}."
@@ -275,7 +273,7 @@ def over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
     ]
 
 
-def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, float, float, float] | None:
+def ends_of_layers(table: Columns, name: str, value: str) -> tuple[float, float, float, float] | None:
     """Return a quantity's ratio first layer / last layer, and its value in the last layer, each with its error.
 
     The result is None if the last layer's value is 0 or missing.
@@ -285,13 +283,12 @@ def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, f
         name: name of the quantity.
         value: "predicted" or "mean".
     """
-    # By arrays: of tables as small as these pandas takes longer to ask than to compute.
-    layers, numbers = table["layer"].to_numpy(), table[value].to_numpy(float)
-    rows = np.flatnonzero((table["quantity"].to_numpy() == name) & (layers > 0) & ~np.isnan(numbers))
+    layers, numbers = np.asarray(table["layer"]), np.asarray(table[value], float)
+    rows = np.flatnonzero((np.asarray(table["quantity"]) == name) & (layers > 0) & ~np.isnan(numbers))
     rows = rows[np.argsort(layers[rows], kind="stable")]
     if not rows.size or not (last := float(numbers[rows[-1]])):
         return None
-    errors = np.nan_to_num(table["predicted_sem" if value == "predicted" else "sem"].to_numpy(float)[rows])
+    errors = np.nan_to_num(np.asarray(table["predicted_sem" if value == "predicted" else "sem"], float)[rows])
     ratio = float(numbers[rows[0]]) / last
     # Of one layer the ratio is 1.
     error = math.hypot(errors[0], ratio * errors[-1]) / abs(last) if rows.size > 1 else 0.0
@@ -303,7 +300,7 @@ def ratio_text(ratio: float, error: float) -> str:
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
-def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = None, of: str = "") -> list[str]:
+def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: str = "") -> list[str]:
     """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
 
     Args:
@@ -312,7 +309,7 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
         norms: Norms of gradients that replace those of the table.
         of: A name of the batch of these norms.
     """
-    value = "predicted" if table["predicted"].notna().any() else "mean"
+    value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
     stream = profiles(with_cosines(table), value)
     gradients = _whole_profiles(table if norms is None else norms, value)
     ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
@@ -343,7 +340,7 @@ def layer_lines(stack: Stack, table: pd.DataFrame, norms: pd.DataFrame | None = 
     return [*lines, *_step_lines(stack, gradients, max(ratios.values()) if growth else None)]
 
 
-def growth_by_layer(table: pd.DataFrame, norms: pd.DataFrame | None = None) -> float | None:
+def growth_by_layer(table: Columns, norms: Columns | None = None) -> float | None:
     """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
 
     The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
@@ -374,9 +371,9 @@ def role(name: str) -> str:
     return name.replace("grad_", "")
 
 
-def _whole_profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
+def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
     """Return the gradients of every matrix that is known in all of several layers, without an encoder's matrices."""
-    counts = table[table["layer"] > 0]["quantity"].value_counts()
+    counts = Counter(np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0])
     return {
         name: norms
         for name, norms in profiles(table, value).items()
@@ -417,6 +414,8 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explode
     largest = [role(name) for name, size in ends.items() if size > (1 - _FLAT) * max(ends.values())]
     smallest = role(min(ends, key=lambda name: ends[name]))
     times = max(ends.values()) / min(ends.values())
+    ratio = sgd[most] / sgd[least]
+    moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
     adamw = f", but initial entries do: layers move up to {over_layers:.2g} times apart"
     if over_layers < 1 + _FLAT:
         within = f" (AdamW moves {', '.join(largest)} {times:.2g}x as far as {smallest})" * (times > 1 + _FLAT)
@@ -426,14 +425,9 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], explode
         adamw = f"equal steps, but layer 1's changes the loss {explodes:.2g} times as much as layer {stack.depth}'s"
     return [
         card_row("AdamW, Muon", adamw),
-        f"Only under SGD: {role(most[0])} of layer {most[1]} moves {_times(sgd[most] / sgd[least])} times as much as "
+        f"Only under SGD: {role(most[0])} of layer {most[1]} moves {moved} times as much as "
         f"{role(least[0])} of layer {least[1]}, relative to its initial norm",
     ]
-
-
-def _times(ratio: float) -> str:
-    """Format a factor with three digits, without a power of ten below a million."""
-    return f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
 
 
 def relative_updates(
@@ -441,10 +435,9 @@ def relative_updates(
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
     """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
 
-    The two results are for SGD and for Adam with epsilon -> 0.
-
-    Adam changes every entry by 1. Muon's update has a norm that depends only on the matrix's shape. If all layers have
-    the same shapes, updates of both differ between layers only through |W|.
+    The two results are for SGD and for Adam with epsilon -> 0. Adam changes every entry by 1. Muon's update has a norm
+    that depends only on the matrix's shape. If all layers have the same shapes, updates of both differ between layers
+    only through |W|.
     """
     sgd, adam = {}, {}
     for name, norms in gradients.items():
@@ -456,7 +449,7 @@ def relative_updates(
     return sgd, adam
 
 
-def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, float]:
+def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float]:
     """Return the gradient norm in the first layer divided by that in the last layer, for matrices that all layers have.
 
     An encoder's matrices are left out.
@@ -473,12 +466,12 @@ def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, 
     }
 
 
-def profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
+def profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
     """Return every quantity of a table of layers as an array with one entry per layer, the first layer first."""
-    layers, numbers = table["layer"].to_numpy(), table[value].to_numpy(float)
+    layers, numbers = np.asarray(table["layer"]), np.asarray(table[value], float)
     rows = np.flatnonzero((layers > 0) & ~np.isnan(numbers))
     rows = rows[np.argsort(layers[rows], kind="stable")]
-    names = table["quantity"].to_numpy()[rows]
+    names = np.asarray(table["quantity"])[rows]
     return {str(name): numbers[rows[names == name]] for name in dict.fromkeys(names)}
 
 
@@ -534,7 +527,3 @@ def note_lines(notes: Sequence[Note]) -> list[str]:
         *([f"Defaults of the class, because the file does not set them: {defaults}."] if defaults else []),
         *([f"Fields of the configuration without effect at initialization: {neutral}."] if neutral else []),
     ]
-
-
-def _is_flat(ratio: float) -> bool:
-    return abs(math.log(ratio)) < _FLAT if ratio > 0 else False

@@ -130,7 +130,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Hide the progress displays of the single tasks within a `with` block, whose progress is displayed as a whole."""
+    """Hide the progress displays of single tasks within a `with` block."""
     before = _silent.set(True)
     try:
         yield

@@ -58,7 +58,7 @@ class Recipe:
         return list(dict.fromkeys(stack for grid in self.grid for stack in stacks(grid)))
 
     def changed(self, grid: Mapping[str, Any], **others: Any) -> "Recipe":
-        """Return a copy of this recipe with fields changed in all its networks, and with the other given settings.
+        """Return a copy of this recipe, with changed fields of its networks and other changed settings.
 
         Raises:
             ValueError: a value is of the wrong kind.

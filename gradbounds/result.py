@@ -1,5 +1,6 @@
 """Results of commands: printed on the terminal, as JSON, or written into a folder."""
 
+from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,19 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from checks.stacks.gradients_by_layer import Columns
     from checks.verdict import Verdict
 
 _INDENT = " " * 5
+
+
+class Frames(UserDict[str, Any]):
+    """Tables by name that become data frames when they are read; `data` has their columns, which need no pandas."""
+
+    def __getitem__(self, name: str) -> "pd.DataFrame":
+        import pandas as pd
+
+        return pd.DataFrame(self.data[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,9 +75,17 @@ class Result:
         """Return a table of the result as a data frame, by its name; without a name, the main table.
 
         Raises:
-            ValueError: there is no such table.
+            ValueError: the result lacks this table.
         """
         return _named(self.tables, name, "table")
+
+    def columns(self, name: str = "") -> "Columns":
+        """Return the columns of a table by name, without pandas if the table does not need it yet.
+
+        Raises:
+            ValueError: the result lacks this table.
+        """
+        return _named(self.tables.data if isinstance(self.tables, Frames) else self.tables, name, "table")
 
     def plot(self, name: str = "", **options: Any) -> "Figure":
         """Draw a figure of the result, by its name; without a name, the first figure.
@@ -84,7 +103,6 @@ def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def _verdict_lines(verdicts: "Sequence[Verdict]") -> list[str]:
-    """Return the verdicts as indented lines."""
     return [line if k == 0 else _INDENT + line for v in verdicts for k, line in enumerate(v.lines())]
 
 

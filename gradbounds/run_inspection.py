@@ -95,7 +95,6 @@ def _is_one(values: pd.Series) -> bool:
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Return whether a value is a field's default, or empty."""
     default = FIELDS[name].default if name in FIELDS else ""
     return bool(pd.isna(value)) if default is None else bool(value == default)
 

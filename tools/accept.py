@@ -83,8 +83,7 @@ def _of_run(folder: Path, name: str) -> tuple[str, str]:
             raise ValueError(f"run must be the default experiment of {DRAWS} draws and seed {SEED}, got {asked}.")
         return COMMITTED.name, results(judged, sampled, "gradbounds verify")
     about = [v for v in judged if v.relaxed] or judged
-    command = run.manifest["sessions"][0]["command"]
-    return name, results([v for v in about if v.cells], sampled, command)
+    return name, results([v for v in about if v.cells], sampled, run.manifest["sessions"][0]["command"])
 
 
 def _of_statements(folder: Path) -> list[str]:

@@ -111,12 +111,10 @@ def _links(text: str) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    """Return a row of a table."""
     return "| " + " | ".join(cells) + " |"
 
 
 def _interval(ends: tuple[float, float]) -> str:
-    """Return both ends of an interval."""
     return f"[{significant(ends[0], _DIGITS)}, {significant(ends[1], _DIGITS)}]"
 
 

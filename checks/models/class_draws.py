@@ -1,4 +1,4 @@
-"""Alarms that new random weights of the same model class raise as well, so that the module itself is not at fault."""
+"""Alarms that every newly initialized module of a model class raises, which are therefore no fault of one module."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The exponents with which module outputs and their changes by optimizer steps scale with width or depth."""
+"""The exponents in the width or depth of module outputs and of their changes by optimizer steps."""
 
 import re
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ class Exponent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sizes:
-    """The measurements for exponents in one variable.
+    """The measurements from which exponents in one variable, the width or the depth, are fitted.
 
     They cover all widths at the greatest depth, or all depths at the greatest width.
 
@@ -130,8 +130,7 @@ class Sizes:
 
         If the quantity was not measured, the result is 1 for a multiplier and NaN otherwise.
         """
-        missing = 1.0 if quantity.endswith("multiplier") else float("nan")
-        return self.first.get((quantity, place, size), missing)
+        return self.first.get((quantity, place, size), 1.0 if quantity.endswith("multiplier") else float("nan"))
 
 
 def probe_grid(stepped: Stepped, against: Against) -> Sizes:
@@ -321,7 +320,7 @@ def _asked(
 
 
 def wider_by(freedom: int) -> float:
-    """Return the length of a stricter confidence interval divided by that of the 95% interval, for Student's t."""
+    """Return the factor by which a stricter Student t interval is longer than the 95% interval."""
     return float(stdtrit(freedom, 0.5 + LEVEL / 2) / stdtrit(freedom, 0.975))
 
 

@@ -1,4 +1,4 @@
-"""The alarms and notes from tests of a module that need no statistics: leaks, norms, copied weights, attention."""
+"""The alarms and notes from exact tests of a module, such as leaked labels, wrong norms and copied weights."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -75,7 +75,7 @@ class Fact:
 
 
 def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alarm], list[str]]:
-    """Return the alarms and notes from a module's tests that need no statistics, one alarm for each cause.
+    """Return the alarms and notes from a module's exact tests, with one alarm for each cause.
 
     Args:
         tests: the results of `simulate.modules.exact_tests`.
@@ -95,7 +95,7 @@ def said(alarm: Alarm) -> str:
 
 
 def values(tests: ExactTests, quantity: str) -> dict[Place, float]:
-    """Return the results of one test of a module, by list of layers, layer and parameter name."""
+    """Return the results of one test of a module as a dictionary by list of layers, layer and parameter name."""
     return {(part, layer, name): value for part, layer, name, what, value in tests.rows if what == quantity}
 
 

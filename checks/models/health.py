@@ -231,7 +231,6 @@ def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding
 
 
 def _names(rows: pd.DataFrame, layers: list[int]) -> dict[int, set[str]]:
-    """Return the parameter names in the rows of each layer."""
     return {layer: set(rows.loc[rows["layer"] == layer, "parameter"]) for layer in layers}
 
 

@@ -80,12 +80,11 @@ def against_initialization(
 ) -> list[Alarm]:
     """Report where modules differ from the networks that they should be.
 
-    The matrices are compared first; activations and gradients only if all matrices agree.
-
-    A matrix differs if its standard deviation is off by at least 2% and by more than chance allows at the false-alarm
-    rate `WEIGHT_RATE`, for normal entries. A mean squared activation or squared gradient differs if it is off by four
-    standard errors and by a factor of four in one layer, or of two in all layers in the same direction. This needs
-    networks whose width is at least eight times the depth. The layer with the largest deviation is named.
+    The matrices are compared first; activations and gradients only if all matrices agree. A matrix differs if its
+    standard deviation is off by at least 2% and by more than chance allows at the false-alarm rate `WEIGHT_RATE`, for
+    normal entries. A mean squared activation or squared gradient differs if it is off by four standard errors and by a
+    factor of four in one layer, or of two in all layers in the same direction. This needs networks whose width is at
+    least eight times the depth. The layer with the largest deviation is named.
 
     Args:
         frame: the measured numbers, as in `simulate.Probed.frame`.

@@ -75,7 +75,7 @@ def start_exponents(parametrization: Parametrization, *, grows: bool) -> Range:
 
 
 def crowded(vectors: int, inputs: float) -> bool:
-    """Return whether the sign update of a matrix changes the output for one vector mostly because of other vectors.
+    """Return whether a sign update changes a matrix's output for one vector mostly through the batch's other vectors.
 
     Args:
         vectors: number of vectors that the matrix multiplies.
@@ -115,7 +115,7 @@ def own_change_exponents(
 
 
 def passed_change_exponents(parametrization: Parametrization) -> Range | None:
-    """Return the expected range of the exponent with which a changed input changes a module's output, or None."""
+    """Return the expected range of the exponent with which a changed input changes a module's output, if any."""
     return None if parametrization == "sp" else (-HALF, 0.0)
 
 

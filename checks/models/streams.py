@@ -30,7 +30,7 @@ _LESS = 1e-3
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return by which factor each layer's output contains its input, and the error of this factor.
+    """Return the coefficient of each layer's input in its output, and the error of this coefficient.
 
     Both are means over seeds, and NaN if unknown.
     """
@@ -166,7 +166,7 @@ def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
 
 
 def unreached(rows: pd.DataFrame, layers: list[int]) -> set[int]:
-    """Return the layers whose outputs get no gradient, unless this is true of all layers."""
+    """Return the layers whose outputs get no gradient; the result is empty if no layer's output gets one."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers)
     return {int(layer) for layer, value in arrives.items() if not value > 0} if (arrives > 0).any() else set()
 

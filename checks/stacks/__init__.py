@@ -1,1 +1,1 @@
-"""The judgement, from samples, of claims about the networks of the paper and networks without its assumptions."""
+"""The judges, which test claims about the paper's networks, and about networks without its assumptions, by samples."""

@@ -1,4 +1,4 @@
-"""A table that compares Definition 1 with samples.
+"""A table that compares Definition 1 with samples: how often a token's squared norm is far above its mean.
 
 It lists how often the squared norm of a token's activations exceeds (1 + ε) times its mean.
 """
@@ -18,9 +18,9 @@ _EPSILON = np.linspace(0.02, 0.5, 25)
 
 
 def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
-    """Compare sampled and predicted δ(ε) before the last LayerNorm, for networks with one token per sequence.
+    """Compare the sampled and predicted probability δ(ε) that a token's squared norm exceeds (1 + ε) times its mean.
 
-    δ(ε) is the probability that the token's squared norm exceeds (1 + ε) times its mean. Each draw is one token.
+    The squared norm is that before the last LayerNorm, in networks with one token per sequence. Each draw is one token.
 
     Args:
         cells: sampled networks, some with one token.

@@ -1,17 +1,18 @@
 """Tables of one network's gradients by layer and matrix, predicted and sampled, and of their scaling exponents."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from checks.statistics import Estimate, estimate
 from theory import QUANTITIES, Prediction, Stack
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simulate import Samples
 
 _SQUARE, _NORM = "grad_sq_", "grad_"
@@ -20,7 +21,11 @@ _NUMBERS = ("layer", "predicted", "predicted_sem", "mean", "sem", "draws")
 _ERRORS = {"predicted": "predicted_sem", "mean": "sem"}
 
 
-def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.DataFrame:
+# The columns of a table by name, as a data frame has them; pandas takes as long to load as theory to predict.
+Columns = Mapping[str, NDArray[Any]]
+
+
+def layer_table(prediction: Prediction | None, samples: "Samples | None") -> "pd.DataFrame":
     """Return a table with one row for every quantity and layer of a network, predicted and sampled.
 
     Gradient norms are root mean squares.
@@ -34,6 +39,13 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
         `theory.QUANTITIES`), layer (0 for a quantity of the whole network), predicted, predicted_sem (the error of
         theory if it uses random samples, else 0), mean, sem, draws. Missing numbers are NaN, with 0 draws.
     """
+    import pandas as pd
+
+    return pd.DataFrame(layer_columns(prediction, samples))
+
+
+def layer_columns(prediction: Prediction | None, samples: "Samples | None") -> dict[str, NDArray[Any]]:
+    """Return the columns of `layer_table`."""
     quantities, columns = list[str](), {name: list[NDArray[Any]]() for name in _NUMBERS}
     for name in dict.fromkeys([*(prediction or ()), *(samples or ())]):
         known, measured = _predicted(prediction, name), _measured(samples, name)
@@ -47,11 +59,10 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
                 each = np.nan if estimated is None else getattr(estimated, numbers)
                 columns[value].append(np.broadcast_to(each, count))
         columns["draws"].append(np.full(count, 0 if measured is None else measured.draws))
-    # By arrays: of tables as small as these pandas takes longer to leave rows out than theory to predict them.
     whole = {name: np.concatenate(parts or [np.empty(0)]) for name, parts in columns.items()}
     there = ~(np.isnan(whole["predicted"]) & np.isnan(whole["mean"]))
     kept = {name: values[there] for name, values in whole.items()}
-    return pd.DataFrame({"quantity": [quantities[k] for k in np.flatnonzero(there)], **kept})
+    return {"quantity": np.array(quantities, dtype=object)[there], **kept}
 
 
 def first_over_last(samples: "Samples") -> dict[str, Estimate]:
@@ -93,13 +104,13 @@ def _measured(samples: "Samples | None", name: str) -> Estimate | None:
     return None if samples is None or name not in samples else estimate(samples[name].astype(float))
 
 
-def matrices(table: pd.DataFrame) -> list[str]:
+def matrices(table: Columns) -> list[str]:
     """Return the names of all gradient norms in a table of layers, in the order of the table."""
-    per_layer = table["quantity"].to_numpy()[table["layer"].to_numpy() > 0]
+    per_layer = np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0]
     return [str(name) for name in dict.fromkeys(per_layer) if _NORM in str(name)]
 
 
-def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
+def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> "pd.DataFrame":
     """Predict the exponents of the first and last layer's gradient norms by doubling the width or the depth.
 
     The number of heads, the feed-forward ratio and V stay fixed. An encoder's depth is doubled with the depth.
@@ -112,6 +123,8 @@ def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.
         Columns quantity, field ("width" or "depth"), exponent and sem for the last layer, first and first_sem for the
         first layer (NaN if it has no gradient). Standard errors come from the attention samples of theory.
     """
+    import pandas as pd
+
     rows = []
     for field in ("width", "depth"):
         changed = ("depth", "encoder_depth") if field == "depth" else (field,)

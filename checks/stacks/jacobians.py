@@ -29,8 +29,7 @@ def norm_jacobians() -> tuple[Verdict, ...]:
     x *= d**0.5 / np.linalg.norm(x, axis=-1, keepdims=True)
     first, second = rng.normal(0, d**-0.5, (2, _DRAWS, d, d))
     total = x + np.maximum(x @ first, 0) @ second
-    centred = total - total.mean(-1, keepdims=True)
-    size = estimate(d / (centred**2).sum((1, 2))).root()
+    size = estimate(d / ((total - total.mean(-1, keepdims=True)) ** 2).sum((1, 2))).root()
     claimed = math.sqrt(CLAIMS["F3"].numbers["square"])
     word = agreement_word(size, claimed)
     return (

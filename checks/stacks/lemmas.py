@@ -76,7 +76,10 @@ def _one_number(cells: Sequence[Samples], claim: str, placement: str, quantity: 
 
 
 def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge Lemma 2 for Pre-LN: an interval for a token's squared norm, after l layers or, as printed, after l − 1."""
+    """Judge Lemma 2 for Pre-LN: the lower and upper limit of a token's expected squared norm after l layers.
+
+    As printed, x_l is the input of layer l, so that the limits would hold after l − 1 layers.
+    """
     pre = [s for s in cells if s.stack.placement == "pre"]
     if not pre:
         return []

@@ -64,7 +64,7 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
 
 
 def layer_spreads(norms: pd.DataFrame) -> pd.DataFrame:
-    """Return for each placement the largest gradient norm of a layer / the smallest one, at the greatest depth.
+    """Return for each placement the ratio of the largest to the smallest layer's gradient norm, at the greatest depth.
 
     Args:
         norms: table from `layer_norms` of networks that differ only in placement and depth.

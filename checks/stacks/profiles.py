@@ -25,7 +25,7 @@ from theory.paper.claims import CLAIMS
 
 
 def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim F1: the slope of ln‖∂L/∂W^{2,l}‖ over the layer number l in Post-LN, against ln(3/2)/2 per layer."""
+    """Judge claim F1 on Post-LN: the slope of ln‖∂L/∂W^{2,l}‖ over the layer number l, against ln(3/2)/2."""
     cell = _deepest(cells, "post")
     if cell is None:
         return []
@@ -38,7 +38,7 @@ def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
-    """Judge claim F2: the exponent of ‖∂L/∂W^{2,l}‖ in the layer number l in Pre-LN, over the upper two thirds."""
+    """Judge claim F2 on Pre-LN: the exponent of ‖∂L/∂W^{2,l}‖ in the layer number l, over the upper two thirds."""
     cell = _deepest(cells, "pre")
     if cell is None:
         return []

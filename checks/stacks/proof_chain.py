@@ -25,11 +25,10 @@ RECORDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
 def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
     """Judge the chain of inequalities s0 ≤ ... ≤ s6 of Theorem 1's proof in every sampled network.
 
-    Some steps hold always, and two may fail with a small probability.
-
-    The proof lets the two steps fail with probability 0.01 per position (E1), plus δ + ε/(0.9 + ε) with unknown δ and
-    ε. The claim therefore holds if the share is below 0.01, and fails only if most draws break a step. If ‖W_emb‖₂ is
-    not known for each draw, the last step may fail with probability `OUTPUT_FAILURE`.
+    Some steps hold always, and two may fail with a small probability. The proof lets the two steps fail with
+    probability 0.01 per position (E1), plus δ + ε/(0.9 + ε) with unknown δ and ε. The claim therefore holds if the
+    share is below 0.01, and fails only if most draws break a step. If ‖W_emb‖₂ is not known for each draw, the last
+    step may fail with probability `OUTPUT_FAILURE`.
 
     Args:
         cells: sampled networks; those that did not record the chain are left out.
@@ -77,7 +76,7 @@ def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> W
 
 
 def factor_exponents(cells: Sequence[Samples]) -> list[float]:
-    """Return the exponents in d of the six factors between neighbours in the chain s0 ≤ ... ≤ s6 of Theorem 1's proof.
+    """Return the exponents in d of the six ratios of neighbours in the chain s0 ≤ ... ≤ s6 of Theorem 1's proof.
 
     Args:
         cells: sampled networks of one placement with different widths that recorded the chain.

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LastLayer:
-    """The gradient norms of W^{2,L}, in the last layer, for several networks.
+    """The gradient norms of W^{2,L}, the second feed-forward matrix of the last layer, for several networks.
 
     Attributes:
         squares: squared norms of all draws, one array per network.
@@ -53,7 +53,7 @@ class LastLayer:
         return np.array([float(n.sem) for n in self.norm])
 
     def exponent(self, x: Array, values: Array) -> PowerLaw:
-        """Fit the exponent in x of a measured, predicted or bounding norm, with the weights of the measured norm."""
+        """Fit the exponent in x of a curve of norms; points are weighted as for the measured norms."""
         return power_law(x, values, self.errors / self.measured * values)
 
     def bootstrap(self, x: Array) -> tuple[float, float]:

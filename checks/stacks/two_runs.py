@@ -108,7 +108,7 @@ def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.D
 
 
 def only_in_one(first: Sequence[Samples], second: Sequence[Samples]) -> tuple[int, int]:
-    """Count the networks that only one of two runs contains, for each of the two runs."""
+    """Return how many networks only the first run contains, and how many only the second run contains."""
     names = _names(first, second)
     a, b = ({names[id(s)] for s in run} for run in (first, second))
     return len(a - b), len(b - a)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from checks.stacks.gradients_by_layer import Columns
 from gradbounds.actions.first_line import (
     COARSE,
     ZIPF,
@@ -28,7 +28,7 @@ from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
-from gradbounds.result import Result
+from gradbounds.result import Frames, Result
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.text import TEXTS
@@ -177,10 +177,11 @@ def predict_batch(
     table = _shares(scale.squares(batch, vectors))
     line = first_line(scale, batch, vectors, law, spread_of_texts(asked.text, stack.vocab))
     layers = _by_layer(scale.grad_sq(batch), scale.grad_sq_sem(batch))
-    lost = set(layers["quantity"][layers["predicted"].isna()])
-    shown = table.sort_values("share", ascending=False, kind="stable")
+    lost = set(layers["quantity"][np.isnan(layers["predicted"])])
+    known = {**layers, "predicted": np.where(np.isin(layers["quantity"], [*lost]), np.nan, layers["predicted"])}
+    rows = [(table["name"][k], f"{table['share'][k]:z.2%}") for k in np.argsort(-table["share"], kind="stable")]
     return Result(
-        about=title(stack), tables={"batch": table, "layers": layers},
+        about=title(stack), tables=Frames({"batch": table, "layers": layers}),
         values={
             "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": line.norm,
             "loss_deviation": None if line.is_bound else line.loss_deviation,
@@ -194,10 +195,10 @@ def predict_batch(
             *_text_lines(stack, asked, line), *(_NOT_TEXT if law is None else _of_law(law)),
             *_warnings(asked.text, law), *deviation_lines(line),
             *[_QUICKER] * (asked.is_default and stack.ffn == "gated"), "", "Shares of the squared norm:",
-            *table_lines(["", ""], zip(shown["name"], shown["share"].map("{:z.2%}".format), strict=True))[1:], "",
+            *table_lines(["", ""], rows)[1:], "",
             f"Gradient norms of the matrices, for the batch of {batch} sequences",
             *gradient_lines(stack, layers, every_layer=every_layer), *[_LOST] * bool(lost),
-            *_error_of_words(stack, law), *over_layers(stack, layers[~layers["quantity"].isin(lost)], "predicted"), "",
+            *_error_of_words(stack, law), *over_layers(stack, known, "predicted"), "",
             _format_noise_scale(scale.whole, law), *(_words_that_differ(stack, batch) if law is None else []),
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
@@ -213,12 +214,12 @@ def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None)
     return Result(about="the cost of predicting a batch's gradient", values=numbers, lines=lines)
 
 
-def _shares(squares: Mapping[str, float]) -> pd.DataFrame:
+def _shares(squares: Mapping[str, float]) -> Columns:
     """Return each kind of parameter's share of the squared gradient norm."""
     names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
-    table = pd.DataFrame({"parameter": list(squares), "name": names, "grad_sq": list(squares.values())})
-    whole = sum(squares.values())
-    return table.assign(share=[square / whole if whole else 0.0 for square in squares.values()])
+    whole, sizes = sum(squares.values()), np.array([*squares.values()], dtype=float)
+    roles, named = (np.array([*of], dtype=object) for of in (squares, names))
+    return {"parameter": roles, "name": named, "grad_sq": sizes, "share": sizes / whole if whole else 0.0 * sizes}
 
 
 def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
@@ -235,7 +236,7 @@ def _format_noise_scale(sequences: float, law: TextLaw | None) -> str:
     )
 
 
-def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.DataFrame:
+def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> Columns:
     """Return the gradient norm of every matrix by layer, with errors, as rows of a `layer_table`.
 
     Layer 0 is the whole network. If a squared norm is below its error, the norm is NaN.
@@ -248,7 +249,9 @@ def _by_layer(squares: Mapping[str, Array], errors: Mapping[str, Array]) -> pd.D
         halves = np.divide(errors[role], 2.0 * norms, out=np.zeros_like(norms), where=norms > 0)
         numbers = enumerate(zip(norms, halves, strict=True), 1) if norms.ndim else [(0, (norms, halves))]
         rows += [(f"{prefix}grad_{name}", layer, float(norm), float(half)) for layer, (norm, half) in numbers]
-    return pd.DataFrame(rows, columns=["quantity", "layer", "predicted", "predicted_sem"])
+    return dict(
+        zip(("quantity", "layer", "predicted", "predicted_sem"), map(np.array, zip(*rows, strict=True)), strict=True)
+    )
 
 
 def law_of(stack: Stack, text: str | None) -> TextLaw | None:

@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from checks.stacks.gradients_by_layer import matrices
+from checks.stacks.gradients_by_layer import Columns, matrices
 from checks.statistics import MARGIN
 from checks.trust import Trust
-from gradbounds.actions.batch import Asked, law_of, predict_batch, resolve_batch
+from gradbounds.actions.batch import DISTINCT, Asked, law_of, predict_batch, resolve_batch
 from gradbounds.actions.first_line import (
     COARSE,
     ZIPF,
@@ -24,7 +23,7 @@ from gradbounds.actions.first_line import (
     quick_sampling,
 )
 from gradbounds.actions.predict import predict_stack
-from gradbounds.actions.remedies import Remedy
+from gradbounds.actions.remedies import Remedy, loss_of
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description
 from gradbounds.network_text import (
@@ -46,7 +45,7 @@ from theory.configurations import Note, context, model_type
 from theory.configurations.encoder_decoders import SHARED_ENDS
 from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import gaps, holds_words
-from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_step
+from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
@@ -55,7 +54,7 @@ from theory.stack.optimizers import Optimizer
 BATCH = 64
 """Sequences of the first step."""
 
-_LINES, _COLUMNS = 18, 110
+_LINES, _COLUMNS, _INDENT = 18, 110, " " * len(card_row("", ""))  # of the next lines of a long row
 
 # The largest difference of losses that count as equal.
 _SAME_LOSS = 0.01
@@ -143,10 +142,12 @@ def model_card(
     """
     layers = layers or every_layer
     alone = of.is_model and not how["compare"] and how["draws"] is None
-    coarse = how["patterns"] is None and alone and not layers and _has_batch(of.read(given)[0])
+    # Without experts and words, the batch of step 1 replaces all sampled numbers of one sequence.
+    asked, coarse = of.read(given)[0], how["patterns"] is None and alone and not layers
+    coarse = coarse and not (asked.experts or holds_words(asked) or gaps(replace(asked, sequences=2), "grouped"))
     sampled = {"patterns": _FEW, "coarse": True} if coarse else {}
     result = predict_stack(given, of, every_layer=every_layer, tables=layers, **how | sampled)
-    stack, notes, table = result.values["stack"], result.values["notes"], result.to_frame()
+    stack, notes, table = result.values["stack"], result.values["notes"], result.columns()
     if result.values["no_rule"]:
         return result
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
@@ -163,32 +164,22 @@ def model_card(
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result),
     ]  # fmt: skip
-    lines = [part for line in lines for part in _wrapped(line)]
+    lines = [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line, _COLUMNS, subsequent_indent=_INDENT if line.startswith("  ") else "  ", break_on_hyphens=False,
+            drop_whitespace=True, replace_whitespace=False,
+        )
+    ]  # fmt: skip
     lines += [_more(stack, of_run=first is not None and first.result is not None)] * (len(lines) < _LINES)
-    values = {"step_1": first and _plain(first), "critical_rates": rates, "lines": lines}
+    plain = first and {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
+    values = {"step_1": plain, "critical_rates": rates, "lines": lines}
     below = [*result.below]
     if layers:
         below += [] if first is None or first.result is None else ["", *first.result.lines]
         below += [result.values["sentences"]["evened"]] if result.values["evened_by"] is None else []
     return replace(result, values={**result.values, "card": values}, lines=lines, below=below)
-
-
-def _has_batch(stack: Stack) -> bool:
-    """Return whether the batch of step 1 replaces all sampled numbers of one sequence on the card."""
-    return not (stack.experts or holds_words(stack) or gaps(replace(stack, sequences=2), "grouped"))
-
-
-def _wrapped(line: str) -> list[str]:
-    """Fold a long line; the next lines begin below its value."""
-    indent = " " * len(card_row("", "")) if line.startswith("  ") else "  "
-    return textwrap.wrap(
-        line, _COLUMNS, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
-    )  # fmt: skip
-
-
-def _plain(first: FirstStepOfRun) -> dict[str, Any]:
-    """Return the numbers of the first step by name."""
-    return {name: value for name, value in asdict(replace(first, result=None)).items() if name != "result"}
 
 
 def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: Mapping[str, Any]) -> Asked:
@@ -207,7 +198,7 @@ def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: 
 
 
 def _first_step_of_run(
-    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame,
+    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns,
     limits: Mapping[str, Any],
 ) -> FirstStepOfRun:  # fmt: skip
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
@@ -216,16 +207,11 @@ def _first_step_of_run(
     text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
     law = law_of(whole, text)
     assert law is not None, "the text has a law"
-    loss = float(table[table["quantity"] == "loss"]["predicted"].iloc[0])
+    loss = loss_of(table)[0]
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
-        rule = (
-            f"no rule if tokens repeat at one expert; if none repeats: --batch {BATCH} --text distinct"
-            if stack.experts
-            else "theory has no rule for repeated tokens in such a network"
-        )
-        return replace(known, why_not=f"unknown: {rule}")
+        return replace(known, why_not=f"unknown: {_without_repeats(whole)}")
     patterns, coarse = quick_sampling(whole, law, limits["patterns"])
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
     try:
@@ -237,6 +223,16 @@ def _first_step_of_run(
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
         return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
+
+
+def _without_repeats(stack: Stack) -> str:
+    """Explain why there is no norm for repeated tokens; for experts, name the affordable view without repeats."""
+    if not stack.experts:
+        return "theory has no rule for repeated tokens in such a network"
+    seconds = {n: cost_of_batch(replace(stack, tokens=n), None, None)[0].seconds for n in (1024, 256, 64, 16)}
+    tokens = next((n for n, takes in seconds.items() if takes < _MOST_SECONDS and n <= stack.tokens), 16)
+    soon = f"--tokens {tokens}: {duration(seconds[tokens])}"
+    return f"no rule if tokens repeat at one expert; if none repeats, --batch {BATCH} --text {DISTINCT} {soon}"
 
 
 def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:
@@ -261,12 +257,13 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     soon = [
         count
         for count in (POSITIONS, POSITIONS // 2, POSITIONS // 4, POSITIONS // 8)
-        if count <= stack.vocab and _seconds_of_rates(stack, count) < _RATE_SECONDS
+        if count <= stack.vocab
+        and 7e-7 * count * stack.vocab + 4e-6 * stack.depth * stack.heads * count**2 < _RATE_SECONDS
     ]
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = {name: batch_step(batch, name, BATCH, law, positions=soon[0], networks=1) for name in _OPTIMIZERS}
+        steps = batch_steps(batch, [*_OPTIMIZERS], BATCH, law, positions=soon[0], networks=1)
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = first.result.values["matrices_sq"] / steps["sgd"].gain
@@ -278,13 +275,7 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     }
 
 
-def _seconds_of_rates(stack: Stack, positions: int) -> float:
-    """Estimate the seconds on one core for both optimizers with this number of positions."""
-    return 7e-7 * positions * stack.vocab + 4e-6 * stack.depth * stack.heads * positions**2
-
-
 def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
-    """Describe the network and the rule that initializes its weights."""
     units = f"{'gated ' * (stack.ffn == 'gated')}{stack.activation} units"
     if stack.experts:
         units = f"{stack.experts_per_token} of {stack.experts} {units.replace('units', 'experts')}"
@@ -305,9 +296,7 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
     return lines + [f"The file lacks sizes; its class sets them: {lacking}"] * bool(lacking)
 
 
-def _drawn(
-    given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: pd.DataFrame
-) -> list[str]:
+def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Sequence[Note], table: Columns) -> list[str]:
     """Name the rule that initializes the weights, and the flags of other rules, with their loss where it is known."""
     drawn, names = next((str(note.reason) for note in notes if note.what == "drawn"), ""), []
     for name in other_codes(notes):
@@ -315,7 +304,7 @@ def _drawn(
             other = loss_of_head(replace(of, drawn_by=name).read(given)[0])
         except ValueError:  # a given field contradicts the rule
             continue
-        loss, by_head = float(table[table["quantity"] == "loss"]["predicted"].iloc[0]), loss_of_head(stack)
+        loss, by_head = loss_of(table)[0], loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     others = [f"; others: --drawn-by {', '.join(names)}"] * bool(names)
@@ -334,37 +323,35 @@ def _more(stack: Stack, *, of_run: bool) -> str:
     placement = "placement=peri" if stack.placement == "post" else "placement=post"
     other = "embeddings=untied" if stack.embeddings == "tied" else placement
     text = f"Your text: --batch {BATCH} --text FILE. " * of_run
-    return f"{text}Changes: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
+    return f"{text}Or: --compare {other} or --{other.replace('=', ' ')} (--help-fields)"
 
 
-def _one_sequence(stack: Stack, table: pd.DataFrame) -> list[str]:
+def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     """Return loss and gradient norm for sequences whose tokens all differ."""
-    loss = table[table["quantity"] == "loss"]["predicted"]
     of = "one sequence" if stack.sequences == 1 else f"{stack.sequences} sequences"
     shares = _shares(table)
     norm = math.sqrt(sum(shares.values()))
     return [
         f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
-        *[card_row("loss", f"{each:.4g}") for each in loss],
+        *([card_row("loss", f"{loss_of(table)[0]:.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *[_carried(shares, stack, table, table, "")] * (norm > 0),
     ]  # fmt: skip
 
 
-def _shares(table: pd.DataFrame) -> dict[str, float]:
+def _shares(table: Columns) -> dict[str, float]:
     """Return squared norms of every kind of matrix, summed over all layers."""
-    names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in set(table["quantity"]))]
+    quantities, norms = np.asarray(table["quantity"]), np.asarray(table["predicted"])
+    names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in quantities)]
     squares = {
-        matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(
-            (table[table["quantity"] == name]["predicted"] ** 2).sum()
-        )
+        matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(np.nansum(norms[quantities == name] ** 2))
         for name in names
     }
     return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
 
 
-def _carried(squares: Mapping[str, float], stack: Stack, table: pd.DataFrame, norms: pd.DataFrame, of: str) -> str:
+def _carried(squares: Mapping[str, float], stack: Stack, table: Columns, norms: Columns, of: str) -> str:
     """List the matrices with the largest shares of the squared norm, and the layer with a large share and its reason.
 
     Every norm divides the gradient by the stream's size, so a stream that grows makes the first layers' norms larger.
@@ -377,21 +364,22 @@ def _carried(squares: Mapping[str, float], stack: Stack, table: pd.DataFrame, no
         of: text at the end of the row.
     """
     whole = sum(squares.values())
-    largest = [item for item in sorted(squares.items(), key=lambda item: -item[1])[:3] if item[1] > _SMALL * whole]
+    descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
+    largest = [item for item in descending[:3] if item[1] > _SMALL * whole]
     shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in largest)
-    gradients = norms[norms["quantity"].str.startswith("grad_") & (norms["layer"] > 0)]
-    layers = (gradients["predicted"] ** 2).groupby(gradients["layer"]).sum() / whole
+    at, sizes = np.asarray(norms["layer"]), np.nan_to_num(norms["predicted"])
+    inside = (at > 0) & np.array([name.startswith("grad_") for name in norms["quantity"]])
+    layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
     energy = profiles(table, "predicted").get("hidden_energy", np.ones(1))
-    growth, most = energy[-1] / energy[0], layers.max() if len(layers) else 0.0
-    layer = f"; layer {layers.idxmax() if len(layers) else 0}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    growth, most = energy[-1] / energy[0], layers.max()
+    layer = f"; layer {layers.argmax()}: {most:.0%}" * bool(most > UNEVEN / stack.depth)
     layer += f", as the stream's square grows {float(f'{growth:.2g}'):g}x" * bool(layer and growth > UNEVEN)
     return card_row("carried by", f"{shares}{layer}{of}")
 
 
 def _run_lines(
-    first: FirstStepOfRun, stack: Stack, table: pd.DataFrame, longest: int | None, notes: Sequence[Note]
+    first: FirstStepOfRun, stack: Stack, table: Columns, longest: int | None, notes: Sequence[Note]
 ) -> list[str]:
-    """Return the lines of step 1 of a run."""
     by = "Zipf's law" if first.text == ZIPF else f"{first.text.capitalize()} text"
     fewer = longest is not None and first.tokens < longest
     of_context = f" (its context of {longest} has no prediction)" if fewer else ""
@@ -410,9 +398,8 @@ def _run_lines(
     errors = [*["text"] * bool(first.texts), *["token-group"] * bool(low), "finite-width"]
     listed = " and ".join(filter(None, [", ".join(errors[:-1]), errors[-1]]))
     included = f"{listed} error{'s' * (len(errors) > 1)} included"
-    masked = any(note.field == "masked words" for note in first.result.values["notes"])
-    included += ", masking not" * masked
-    batch = first.result.to_frame()
+    included += ", masking not" * any(note.field == "masked words" for note in first.result.values["notes"])
+    batch = first.result.columns()
     squares = {name.replace("dL/d", ""): square for name, square in zip(batch["name"], batch["grad_sq"], strict=True)}
     return [
         *lines, card_row("loss", loss),
@@ -420,7 +407,7 @@ def _run_lines(
             "gradient norm",
             f"{_normal(first.norm, first.norm_deviation, low)}), {included}",
         ),
-        _carried(squares, stack, table, first.result.to_frame("layers"), f"; --batch {BATCH}"),
+        _carried(squares, stack, table, first.result.columns("layers"), f"; --batch {BATCH}"),
     ]  # fmt: skip
 
 
@@ -434,26 +421,33 @@ def _normal(mean: float, deviation: float, low: float = 0.0) -> str:
     return f"normal: {lowest} to {highest} ({number_text(mean, deviation)}"
 
 
-def _layers(stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None) -> list[str]:
+def _layers(stack: Stack, table: Columns, first: FirstStepOfRun | None) -> list[str]:
     """Compare the layers, in the batch of step 1 if it is known."""
     if first is None or first.result is None:
         lines = layer_lines(stack, table)
     else:
-        norms = first.result.to_frame("layers")
-        # A norm between two layers that is lost in the error of sampling is neither the largest nor the smallest.
-        within = norms.groupby("quantity")["predicted"].transform(lambda each: each.interpolate(limit_area="inside"))
-        lines = layer_lines(stack, table, norms.assign(predicted=within), "in step 1")
+        lines = layer_lines(stack, table, _interpolated(first.result.columns("layers")), "in step 1")
     return [f"{lines[0]}; all: --layers", *lines[1:]] if lines else []
 
 
+def _interpolated(norms: Columns) -> Columns:
+    """Fill norms between two layers, which are lost in the error of sampling: they are no largest or smallest norm."""
+    names, within = np.asarray(norms["quantity"]), np.array(norms["predicted"])
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero(names == name)
+        if (known := rows[~np.isnan(within[rows])]).size:
+            within[rows] = np.interp(rows, known, within[known], left=np.nan, right=np.nan)
+    return {**norms, "predicted": within}
+
+
 def _change_lines(
-    stack: Stack, table: pd.DataFrame, first: FirstStepOfRun | None, change: Remedy | None, sentences: Mapping[str, Any]
+    stack: Stack, table: Columns, first: FirstStepOfRun | None, change: Remedy | None, sentences: Mapping[str, Any]
 ) -> list[str]:
     """Return one change that makes the layers even, with its effect, or state that there is none.
 
     Where step 1 is known and its layers are even, there is nothing to change.
     """
-    norms = table if first is None or first.result is None else first.result.to_frame("layers")
+    norms = table if first is None or first.result is None else first.result.columns("layers")
     if not any(max(ratio, 1.0 / ratio) >= UNEVEN for ratio in first_over_last(norms).values()):
         return []
     if change is None:
@@ -468,7 +462,6 @@ def _change_lines(
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the critical learning rates."""
     if "no_rule" in rates:
         return [f"Critical learning rate in step 1: {rates['no_rule']}"]
     known = "for 9 of 10 networks" if rates["kernel_scale"] >= LEAST_MEASURED else "whose error is not measured here"
@@ -477,14 +470,9 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
         *[
             card_row(name, f"below {low} the loss falls in step 1, above {high} it rises; predicted {rate}")
             for key, name in _OPTIMIZERS.items()
-            for rate, low, high in [map(_rate_text, rates[key].values())]
+            for rate, low, high in [[f"{each:.1e}" if each < 1e-3 else f"{each:.2g}" for each in rates[key].values()]]
         ],
     ]  # fmt: skip
-
-
-def _rate_text(rate: float) -> str:
-    """Write a learning rate with two digits: "6.6e-05", "0.0095"."""
-    return f"{rate:.1e}" if rate < 1e-3 else f"{rate:.2g}"
 
 
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:

@@ -21,7 +21,9 @@ _STEPS, _ROWS = 4, 4
 
 _LEGEND = (
     "Each claim has a name, its place in the source, its kind, its statement and the result of our tests. A test "
-    "compares one part of the claim with random networks of one kind, so tests of one claim can have different results."
+    "compares one part of the claim with random networks of one kind, so tests of one claim can have different "
+    "results. A bound holds loosely if it is more than twice the measured value. A premise fails if an assumption of "
+    "the claim is false in these networks, so that its conclusion is not tested."
 )
 _NUMBERS = "Numbers in brackets are 95% intervals. d: width; L: layers; n: tokens; V: vocabulary size."
 
@@ -30,11 +32,11 @@ def list_claims() -> Result:
     """List all claims, with the verdicts that are stored in the repository."""
     verdicts = _committed()
     load_entry_points()
-    width, lines = prose_width(), list[str]()
+    width = prose_width()
+    lines = [*textwrap.wrap(_LEGEND, width), ""]
     for claim in CLAIMS.values():
         words = _apart([v for v in verdicts if v.claim == claim.id])
-        lines += textwrap.wrap(f"{claim.id:4} {claim.source} ({claim.kind})", width, subsequent_indent=" " * 5)
-        lines += [*_indented(claim.statement, width), *_indented(f"Result: {words}.", width)]
+        lines += _entry(width, f"{claim.id:4} {claim.source} ({claim.kind})", claim.statement, f"Result: {words}.")
     rows = [_row(claim, [v for v in verdicts if v.claim == claim.id]) for claim in CLAIMS.values()]
     for name, claims in sources().items():
         on_source = _of_source(name)
@@ -42,16 +44,18 @@ def list_claims() -> Result:
         for claim in claims.values():
             about = [v for v in on_source if v.claim == claim.id]
             words = f"not judged, because {claim.unjudged}" if claim.unjudged else _by_setting(about)
-            lines += textwrap.wrap(f"{claim.id:4} {claim.statement}", width, subsequent_indent=" " * 5)
-            lines += _indented(f"Result: {words}.", width)
+            lines += _entry(width, f"{claim.id:4} {claim.statement}", f"Result: {words}.")
             rows.append(_row(claim, about))
-    hint = ["", "Explain one claim: gradbounds claims T1", "Judge your own claims: gradbounds verify --claims FILE"]
-    legend = [*textwrap.wrap(_LEGEND, width), ""]
-    return Result(about=f"{len(rows)} claims", values={"claims": rows}, lines=[*legend, *lines, *hint])
+    lines += ["", "Explain one claim: gradbounds claims T1", "Judge your own claims: gradbounds verify --claims FILE"]
+    return Result(about=f"{len(rows)} claims", values={"claims": rows}, lines=lines)
 
 
-def _indented(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=" " * 5, subsequent_indent=" " * 5)
+def _entry(width: int, *texts: str) -> list[str]:
+    return [
+        part
+        for k, text in enumerate(texts)
+        for part in textwrap.wrap(text, width, initial_indent=" " * 5 * (k > 0), subsequent_indent=" " * 5)
+    ]
 
 
 def draw_published(name: str, path: Path) -> Result:
@@ -74,14 +78,13 @@ def draw_published(name: str, path: Path) -> Result:
 
 def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return a claim's text and the number of its committed rows with each verdict."""
-    about = {name: getattr(claim, name) for name in ("id", "source", "kind", "statement")}
-    return about | {"verdicts": dict(Counter(v.verdict for v in verdicts))}
+    return {name: getattr(claim, name) for name in ("id", "source", "kind", "statement")} | {
+        "verdicts": dict(Counter(v.verdict for v in verdicts))
+    }
 
 
 def _of_source(name: str) -> list[Verdict]:
-    """Return the committed verdicts on the claims of a source."""
-    results = field_results().get(name)
-    return [] if results is None else results.verdicts
+    return results.verdicts if (results := field_results().get(name)) else []
 
 
 def _by_setting(verdicts: Sequence[Verdict]) -> str:
@@ -100,8 +103,10 @@ def _explained(name: str, claim: Claim) -> Result:
     rows = [v for v in _of_source(name) if v.claim == claim.id]
     fields = ", ".join(f"{key} = {value}" for key, value in claim.network.items())
     varied = [f"{claim.against} = {', '.join(map(str, claim.at)) or claim.layers or 'all'}"] if claim.against else []
-    several = {**claim.networks, **claim.variants}
-    others = [f"{key}: {', '.join(f'{name} = {value}' for name, value in of.items())}" for key, of in several.items()]
+    others = [
+        f"{key}: {', '.join(f'{name} = {value}' for name, value in of.items())}"
+        for key, of in {**claim.networks, **claim.variants}.items()
+    ]
     failed = any(v.verdict == "fails" for v in rows)
     sections = {
         "Statement": [claim.statement],
@@ -166,7 +171,6 @@ def explain(name: str, *, everything: bool = False) -> Result:
     # By its id, or by its place in the paper where that has one claim: "Theorem 1".
     named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
     claim = named[0] if len(named) == 1 else _claim(name)
-    underived = "nothing, because the statement is an observation" if claim.kind == "observation" else "nothing here"
     with working(f"deriving {claim.id}"):
         derived = _derived(claim.id, everything=everything)
     rows = [v for v in _committed() if v.claim == claim.id]
@@ -178,7 +182,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
         **({"Formula, in LaTeX": [claim.latex]} if everything else {}),
         "Setting": [claim.setting],
         "Assumes": claim.assumptions or ["nothing except the setting"],
-        "Derived": derived or [underived],
+        "Derived": derived or ["nothing" + ", because the statement is an observation" * (claim.kind == "observation")],
         "Is it tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
         f"Measured: {_apart(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id), _NUMBERS],

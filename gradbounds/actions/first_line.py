@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -78,10 +79,7 @@ def first_line(
     norm, error = scale.norm(batch, vectors)
     bound = scale.loss_moments is None
     deviation = largest_loss_deviation(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
-    is_post = scale.stack.placement == "post" and scale.stack.depth_scaling == "none"
-    depth, width = scale.stack.depth, scale.stack.width
-    of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
-    shares = [of_depth, _OF_TOKENS * _tokens(scale, batch) ** -0.5]
+    shares = _of_networks(scale, batch, alike=None if law is not None else _alike(scale.stack))
     shares += [error / norm if norm else 0.0]
     of_shared = [_of_width(scale.stack) * scale.stack.width**-0.5]
     if law is not None:
@@ -93,8 +91,55 @@ def first_line(
     return FirstLine(scale.loss, deviation, norm, norm * float(np.linalg.norm(shares)), shared, bound)
 
 
+def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | None) -> list[float]:
+    """Return relative standard deviations of the norm over random networks and labels, without a text's repeats.
+
+    With `alike`, they are derived. The labels' rows of the output matrix are Gaussian vectors of d coordinates, and two
+    of N S labels agree with probability 1/V. The squared norm weights pairs of positions by `alike`, so its relative
+    variance is 2 (1/d + 1/V) times the mean square of the weights. In a sequence, early positions have large weights,
+    and the mean square is at most the mean. A layer's own vectors have d coordinates, and what
+    theory omits is of order 1/d.
+    """
+    stack, sequences = scale.stack, batch
+    depth, width, positions = stack.depth, stack.width, batch * stack.tokens
+    if alike is None:
+        is_post = stack.placement == "post" and stack.depth_scaling == "none"
+        of_depth = _OF_POST * depth / width**0.5 if is_post else _OF_DEPTH * (depth / width) ** 0.5
+        return [of_depth, _OF_TOKENS * positions**-0.5]
+    within, across = alike
+    square = 1.0 / positions + (1.0 - 1.0 / stack.tokens) / sequences * within + (1.0 - 1.0 / sequences) * across**2
+    return [
+        (square * (1.0 / width + 1.0 / stack.vocab) / 2.0) ** 0.5, within * (2.0 * width * depth) ** -0.5, 1.0 / width
+    ]  # fmt: skip
+
+
+@cache
+def _alike(stack: Stack) -> tuple[float, float] | None:
+    """Return the share of the gradients that two positions of one sequence, and of two, have in common if labels agree.
+
+    It is the response to the probability that labels agree, for at most 16 tokens that all differ. None where the
+    constants of sampled networks apply: without Pre-LN and depth scaling, with tied embeddings, or without a rule.
+    """
+    if stack.placement != "pre" or stack.depth_scaling == "none" or stack.embeddings == "tied":
+        return None
+    few, apart, agree = replace(stack, tokens=min(stack.tokens, 16)), TextLaw.distinct(stack.vocab), 0.5
+    laws = apart, replace(apart, same_word_labels=agree, other_word_labels=agree)
+    try:
+        apart_scale, alike_scale = (
+            noise_scale(few, text=law, patterns=2, coarse=True, max_time=math.inf, memory=math.inf) for law in laws
+        )
+    except ValueError:  # no rule for text, such as for experts
+        return None
+    whole = sum(float(np.nansum(single)) for single in apart_scale.single.values()) * (agree - 1.0 / stack.vocab)
+    single, product = (
+        sum(float(np.nansum(after[role] - before[role])) for role in before if role != "Wemb") / whole
+        for before, after in ((apart_scale.single, alike_scale.single), (apart_scale.product, alike_scale.product))
+    )
+    return single / (few.tokens - 1), product / few.tokens
+
+
 def spread_of_texts(text: str | None, vocab: int) -> float:
-    """Return the standard deviation over texts of one kind of ln kappa, with kappa the probability of equal tokens.
+    """Return the standard deviation of ln kappa over texts of one kind; two tokens are equal with probability kappa.
 
     `text` names the kind. The result is 0 if it is None or describes one known text.
     """
@@ -160,7 +205,7 @@ def cost_of_batch(
 
 
 def quick_sampling(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[int, bool]:
-    """Return the number of attention samples of a quick prediction of a batch, and whether its groups are coarse."""
+    """Return the number of attention samples for a quick prediction, and whether tokens form coarse groups."""
     ways = [(patterns or count, coarse) for count, coarse in _WAYS]
     return next((way for way in ways if cost_of_batch(stack, law, way[0], coarse=way[1])[0].seconds < _QUICK), ways[-1])
 
@@ -168,8 +213,7 @@ def quick_sampling(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[in
 def measured_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> Cost:
     """Measure on this machine how long the prediction of a batch's gradient takes, by timing the smallest batch."""
     cost, grouped = cost_of_batch(stack, law, patterns)
-    two = replace(stack, sequences=2)
-    return measured(two, cost, patterns=patterns, grouped=grouped, text=law)
+    return measured(replace(stack, sequences=2), cost, patterns=patterns, grouped=grouped, text=law)
 
 
 def scale_of_batch(
@@ -213,10 +257,6 @@ def format_cost(cost: Cost, grouped: bool) -> str:
     return f"theory for two sequences with {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
 
 
-def _tokens(scale: NoiseScale, batch: int) -> int:
-    return batch * scale.stack.tokens
-
-
 def _shared(scale: NoiseScale, batch: int) -> float:
     """Return the share of a batch's squared matrix gradients that is common to two sequences."""
     shared = sum(float(np.sum(part)) for part in scale.product.values())
@@ -242,7 +282,7 @@ def _deviation_of_repeats(law: TextLaw, sequences: int, tokens: int) -> float:
 
 
 def largest_loss_deviation(stack: Stack, batch: int, law: TextLaw | None) -> float:
-    """Return an upper bound on the standard deviation of the loss: its value if a label has one logit everywhere."""
+    """Return an upper bound on the standard deviation of the loss, for labels whose logit is equal at all positions."""
     positions = batch * stack.tokens
     agree = 1.0 / stack.vocab if law is None else law.other_word_labels
     return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

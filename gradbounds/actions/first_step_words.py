@@ -1,4 +1,4 @@
-"""The printed table of first optimizer steps, its scaling exponents, and comparisons with measured steps."""
+"""The printed table of predicted first optimizer steps, and how each number scales with width and depth."""
 
 from collections.abc import Sequence
 

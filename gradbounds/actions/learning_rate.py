@@ -19,7 +19,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from theory import Stack
 from theory.coverage import require
-from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_step, seconds_of
+from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, BatchStep, batch_steps, seconds_of
 from theory.mean_field.text_law import TextLaw
 from theory.stack.optimizers import Optimizer
 
@@ -100,8 +100,8 @@ def predict_rate(
     compared = of_text is not None and "sgd" not in optimizers  # the factor of the batch needs SGD's step
     solved_again = 2 * ("muon" in optimizers)  # its noise with the rank of a text, whole and alone
     seconds = (len(optimizers) + compared + solved_again) * seconds_of(stack)
-    with shown(f"predicting step 1 of {len(optimizers)} optimizers", seconds):
-        by_name = {name: batch_step(stack, name, batch, law) for name in optimizers}
+    with shown(f"predicting the first step of {len(optimizers)} optimizers", seconds):
+        by_name = batch_steps(stack, optimizers, batch, law)
     scale = None if of_text is None else kernel_scale(stack, of_text, batch, by_name)
     steps = [RateOfStep(name, first, step.rescaled(scale or 1.0)) for name, step in by_name.items()]
     table = pd.DataFrame([step.row() for step in steps])
@@ -131,12 +131,11 @@ def kernel_scale(stack: Stack, law: TextLaw, batch: int, steps: Mapping[Optimize
         squares = scale_of_batch(stack, law, 2, Budget.of(None, None), 1.0, coarse=True).grad_sq(batch)
     except ValueError:  # no rule for a batch of this text, or it takes long
         return None
-    sgd = steps["sgd"] if "sgd" in steps else batch_step(stack, "sgd", batch, law)
+    sgd = steps["sgd"] if "sgd" in steps else batch_steps(stack, ["sgd"], batch, law)["sgd"]
     return sum(float(np.nansum(square)) for square in squares.values()) / sgd.gain
 
 
 def _table(table: pd.DataFrame) -> list[str]:
-    """Return the table with one line for each optimizer."""
     names = ("optimizer", "change of the loss", "change of logits", "largest relative update", "critical rate")
     rows = [
         (

@@ -135,7 +135,6 @@ def first_record(path: str | Path) -> LogLine:
 
 
 def _line(step: float | None, numbers: Mapping[str, float]) -> LogLine:
-    """Return the numbers of one step as they are logged."""
     of_loss, of_norm = losses(numbers)[:1], norms(numbers)[:1]
     loss, norm = (next((numbers[name] for name in names), None) for names in (of_loss, of_norm))
     nats = math.log(2.0) * (loss or 0.0)

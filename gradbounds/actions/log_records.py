@@ -84,8 +84,7 @@ def _beginning(path: Path) -> str:
     if "\0" in text or not text.strip():
         what = "is not UTF-8 text" if text.strip() else "is empty"
         raise ValueError(f"logged must be a log of text, and {str(path)!r} {what}.")
-    is_cut = len(text) == _MOST and "\n" in text
-    return text[: text.rindex("\n")] if is_cut else text
+    return text[: text.rindex("\n")] if len(text) == _MOST and "\n" in text else text
 
 
 def _of_events(path: Path) -> Iterator[tuple[float | None, str, float]]:

@@ -174,7 +174,7 @@ class _Theory:
         others = list(_other_weights(given, self.of, self.stack))
         together = sum(self.seconds(other) for _, other, _ in others)
         seconds = (self._pace or 1.0) * min(together, self.budget.seconds)
-        with shown(f"predicting step 1 of {len(others)} other networks", seconds):
+        with shown(f"predicting the first step of {len(others)} other networks", seconds):
             for words, other, notes in others:
                 try:
                     yield Cause(words, self.line(other, notes, self.law))

@@ -98,8 +98,7 @@ class Reading:
         Raises:
             ValueError: the norms together exceed the threshold.
         """
-        norms = layers.drop_duplicates(["layer", "role"])["logged"]
-        times = float((norms**2).sum()) ** 0.5 / self.most
+        times = float((layers.drop_duplicates(["layer", "role"])["logged"] ** 2).sum()) ** 0.5 / self.most
         if times > 1.0 + _NEAR:
             raise ValueError(
                 _not_clipped(self.of, f"the norms of the matrices together are {times:.4g} times the threshold")

@@ -41,7 +41,7 @@ _SHOWN = 8
 
 
 def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
-    """Return the layer (from 0) and the matrices that a parameter's name means; None if they are in no layer.
+    """Return the layer (from 0) and the matrices that a parameter contains, from its name; None if it is in no layer.
 
     A logger's prefix up to a slash and the suffixes `.grad` and `/norm` are ignored. The first number is the layer, and
     the last word is the role.

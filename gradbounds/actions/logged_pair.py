@@ -147,7 +147,6 @@ def _with_norm(line: LogLine, table: pd.DataFrame, column: str) -> LogLine:
 
 
 def _causes(first: LogLine, second: LogLine, batch: int, tokens: int, far: pd.DataFrame) -> list[PairCause]:
-    """Return every cause that is tested."""
     causes = [*_of_counts(batch, tokens)]
     if first.norm is None or second.norm is None:
         return causes

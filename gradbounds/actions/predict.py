@@ -9,9 +9,7 @@ from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from checks.stacks.gradients_by_layer import exponents, first_over_last, layer_table
+from checks.stacks.gradients_by_layer import Columns, exponents, first_over_last, layer_columns
 from checks.trust import Trust
 from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
@@ -25,13 +23,14 @@ from gradbounds.network_text import (
     network_lines,
     note_lines,
     number_text,
+    profiles,
     sampled_lines,
     title,
     trust_lines,
     with_cosines,
 )
 from gradbounds.progress import LONG, shown
-from gradbounds.result import Result
+from gradbounds.result import Frames, Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
@@ -82,8 +81,8 @@ def predict_stack(
         draws = _DRAWS
         _check_sampling(stack, draws, budget, reason * is_refused)
     samples = None if draws is None else _sampled(stack, draws, seed)
-    table = layer_table(prediction, samples)
-    beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
+    table = layer_columns(prediction, samples)
+    beside = {changes: layer_columns(predicted(each), None) for changes, each in ways.items()}
     evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = "" if chosen is None else chosen.said
     shown_too = tables or prediction is None or draws is not None
@@ -94,12 +93,12 @@ def predict_stack(
     }  # fmt: skip
     return Result(
         about=title(stack),
-        tables={"prediction": table},
+        tables=Frames({"prediction": table}),
         values={
             "stack": stack, "no_rule": reason or None, "not_judged": Trust.of(stack).why or None, "notes": notes,
             "drawn_by": drawn_by(notes), "cheaper": cheaper or None, "compared_with_code": evidence or None,
             "sentences": sentences, "exponents": slopes, "evened_by": evener,
-            "compared": [{"stack": others[changes], "prediction": beside[changes]} for changes in others],
+            "compared": [{"stack": others[key], "prediction": Frames({"": beside[key]})[""]} for key in others],
         },
         lines=[
             title(stack), *drawn_lines(notes), "", *sentences["stands_out"], *[evening] * bool(evening),
@@ -117,14 +116,12 @@ def predict_stack(
     )  # fmt: skip
 
 
-def _further(
-    chosen: Way | None, prediction: Prediction | None, budget: Budget
-) -> tuple[pd.DataFrame | None, Remedy | None, str]:
+def _further(chosen: Way | None, prediction: Prediction | None, budget: Budget) -> tuple[Any, Remedy | None, str]:
     """Return the exponents, and the change that evens out the layers as an object and as text."""
     if chosen is None or prediction is None:
         return None, None, ""
     slopes = _exponents(chosen, prediction, budget)
-    return slopes, *remedy(chosen.stack, layer_table(prediction, None), budget, chosen)
+    return slopes, *remedy(chosen.stack, layer_columns(prediction, None), budget, chosen)
 
 
 def _way_or_reason(stack: Stack, patterns: int | None, budget: Budget, *, coarse: bool) -> tuple[Way | None, str, bool]:
@@ -201,8 +198,7 @@ def predicted(chosen: Way) -> Prediction:
 
 
 def _table_lines(
-    stack: Stack, table: pd.DataFrame, reason: str, every_layer: bool, evidence: str, samples: "Samples | None",
-    slopes: pd.DataFrame | None,
+    stack: Stack, table: Columns, reason: str, every_layer: bool, evidence: str, samples: "Samples | None", slopes: Any,
 ) -> list[str]:  # fmt: skip
     """Return the printed tables of layers, with the exponents and Theorem 1."""
     return [
@@ -211,7 +207,7 @@ def _table_lines(
     ]  # fmt: skip
 
 
-def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:
+def _exponents(chosen: Way, here: Prediction, budget: Budget) -> Any:
     """Return the exponents at a network's sizes, if predictions at twice the width and the depth take only seconds."""
     stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
     if (here.errors and (holds_words(stack) or patterns < _ENOUGH)) or has_rows(stack):
@@ -274,7 +270,7 @@ def _sampled_ends(samples: "Samples | None") -> list[str]:
     ]
 
 
-def _exponent_lines(slopes: pd.DataFrame | None, *, explodes: bool) -> list[str]:
+def _exponent_lines(slopes: Any, *, explodes: bool) -> list[str]:
     """State the exponents in width and depth; none in depth for a first layer whose gradients grow exponentially."""
     if slopes is None:
         return []
@@ -294,22 +290,23 @@ def _exponent_lines(slopes: pd.DataFrame | None, *, explodes: bool) -> list[str]
     return lines
 
 
-def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
+def _bound_line(stack: Stack, table: Columns) -> list[str]:
     """State Theorem 1's bound for this network, if the network is in the paper's setting."""
     if not stack.in_paper:
         return []
     from theory.paper.theorem1 import bound_value  # late, since it loads sympy
 
     bound = float(bound_value(stack).value)
-    last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
+    last = profiles(table, "predicted")["grad_W2"][-1]
     times = f", {bound / last:.3g} times the prediction" if last > 0 else ""
     return [f"Theorem 1's bound on the norm of the last dL/dW2: {bound:.4g}{times}."]
 
 
-def _profile_figure(stack: Stack, table: pd.DataFrame) -> "Figure":
+def _profile_figure(stack: Stack, columns: Columns) -> "Figure":
     """Draw the gradient norms over the layers; the figure takes squared norms and draws their square roots."""
     from figures.layer_profile import layer_profile  # late: it loads matplotlib
 
+    table = Frames({"": columns})[""]
     shown = table[table["quantity"].str.startswith("grad_") & (table["layer"] > 0)].copy()
     shown["quantity"] = shown["quantity"].str.replace("grad_", "grad_sq_", regex=False)
     shown["sem"] = 2 * shown["mean"] * shown["sem"]

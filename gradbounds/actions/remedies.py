@@ -1,16 +1,15 @@
-"""The search for the one changed field that makes a network's gradients most equal over the layers, by theory."""
+"""The search for the one change of a field that makes a network's predicted gradients most equal over the layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from checks.remedy import drawn_smaller, remedy_line
-from checks.stacks.gradients_by_layer import layer_table
+from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
-from gradbounds.network_text import UNEVEN, first_over_last
+from gradbounds.network_text import UNEVEN, first_over_last, profiles
 from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack
@@ -56,13 +55,12 @@ class Remedy:
         )
 
 
-def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
+def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None) -> tuple[Remedy | None, str]:
     """Return the first change of a field that makes the layers' gradients about equal, or else the best change.
 
-    The second result is the line of text that describes the change.
-
-    If the layers differ by less than a factor of 1.5, there is no line. A change counts only if it at least halves the
-    logarithm of the ratio. Without such a change, the line says that there is none or that trying takes too long.
+    The second result is the line of text that describes the change. If the layers differ by less than a factor of 1.5,
+    the line is empty. A change counts only if it at least halves the logarithm of the ratio. Without such a change,
+    the line says that there is none or that trying takes too long.
 
     Args:
         stack: the network.
@@ -82,10 +80,9 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
-            changed = layer_table(chosen.predicted(), None)
-            before, after = (each[each["quantity"] == "loss"].iloc[0] for each in (table, changed))
-            losses = float(before["predicted"]), float(after["predicted"]), float(np.nan_to_num(after["predicted_sem"]))
-            change = Remedy(words, values, _furthest(changed), losses)
+            changed = layer_columns(chosen.predicted(), None)
+            (before, _), (after, error) = (loss_of(each) for each in (table, changed))
+            change = Remedy(words, values, _furthest(changed), (before, after, error))
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
             if change.first_over_last < _EVEN:
@@ -94,7 +91,7 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget, own: Way | None = 
 
 
 def _within(
-    stack: Stack, table: pd.DataFrame, limit: Budget, *, coarse: bool
+    stack: Stack, table: Columns, limit: Budget, *, coarse: bool
 ) -> tuple[list[tuple[str, dict[str, Any], Way]], list[Stack]]:
     """Return the changes that together are predicted within the time, and the networks of the other changes."""
     left, changes, too_long = limit.seconds, [], []
@@ -124,19 +121,25 @@ def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
     return f"- No change that evens out the layers' gradients was found: {'; '.join(parts)}." if parts else ""
 
 
-def _furthest(table: pd.DataFrame) -> float:
+def _furthest(table: Columns) -> float:
     """Return the ratio first / last layer of the matrix whose ratio is furthest from 1, as a factor above 1."""
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
 
 
-def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
+def loss_of(table: Columns) -> tuple[float, float]:
+    """Return the predicted loss and its standard error."""
+    (row,) = np.flatnonzero(np.asarray(table["quantity"]) == "loss")
+    return float(np.asarray(table["predicted"])[row]), float(np.nan_to_num(np.asarray(table["predicted_sem"])[row]))
+
+
+def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes of one field: those that alter the network least come first, and likely before unlikely ones."""
     ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
-    energies = table[(table["quantity"] == "hidden_energy") & (table["layer"] > 0)].sort_values("layer")["predicted"]
-    larger = _round_up(3.0 * float(energies.iloc[-1]) ** 0.5)
+    energies = profiles(table, "predicted")["hidden_energy"]
+    larger = _round_up(3.0 * float(energies[-1]) ** 0.5)
     layers = COMPOSITIONS[stack.placement]
     # What grows with its branches grows less from where it is large, if these are given norms.
-    grows = layers.input_norm and energies.iloc[-1] > UNEVEN * energies.iloc[0] and larger > stack.embedding_scale
+    grows = layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale
     if grows:
         words = f"embeddings of standard deviation {larger:g}"
         if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too

@@ -23,6 +23,7 @@ from simulate.curvature.first_step import sampled_steps
 from simulate.runs.cost import block_work
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
+from simulate.runs.manifests import MANIFEST
 from simulate.runs.provenance import manifest, session
 from simulate.runs.sweep import sample_into
 from theory import Claim
@@ -140,8 +141,10 @@ def _sampled(wanted: Mapping[tuple[Network, int], int], out: Path, workers: int)
     if plain:
         every = [Cell(network.stack) for network, _ in plain]
         cells = {cell.name: cell for cell in every}
-        # The request is the same for all claims, so that an edited file continues the folder.
-        run = Run.create(out, manifest(CLAIMS_RUN, [], draws=2, seed=0) | {"cells": len(cells)})
+        asked = manifest(CLAIMS_RUN, [*cells.values()], draws=2, seed=0)
+        if (out / MANIFEST).exists() and (before := Run.open(out).request).get("command") == CLAIMS_RUN:
+            asked["request"] = before  # an edited file continues the folder
+        run = Run.create(out, asked)
         for seed in sorted({seed for _, seed in plain}):
             draws = {Cell(n.stack).name: count for (n, at), count in plain.items() if at == seed}
             with progress() as on_block:

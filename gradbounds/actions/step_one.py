@@ -74,7 +74,6 @@ class StepOne:
         self._show(f"run:    {numbers}: {self._verdict(run)}")
 
     def _verdict(self, run: LogLine) -> str:
-        """Return whether the run's numbers are the predicted ones."""
         numbers = [number for number in (run.loss, run.norm) if number is not None]
         if not all(math.isfinite(number) and number > 0 for number in numbers):
             return "not positive and finite"

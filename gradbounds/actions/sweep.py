@@ -75,6 +75,5 @@ def _beyond(count: float, there: float) -> str:
 
 
 def _nearest_folder(out: Path | None) -> Path:
-    """Return the nearest existing folder on the path."""
     path = Path.cwd() if out is None else out.resolve()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())

@@ -188,7 +188,6 @@ def relax(
 
 
 def _words(entries: Sequence[Any]) -> list[str]:
-    """Return values as command-line words."""
     return [str(entry) for entry in entries]
 
 

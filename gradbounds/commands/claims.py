@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims(WithJson):
-    """List statements of papers with the verdicts that were committed, or explain one of them.
+    """List statements of papers with the stored verdicts, or explain one statement.
 
     An explanation lists the assumptions, the derivation, the cases where the statement is tight, and the measurements.
     """

@@ -189,8 +189,7 @@ class Sweep(ModelFlags):
         """
         grid = given(self.grid)
         groups = [[field_name(name) for name in group.split(",")] for group in self.zip]
-        zipped = any({"width", "depth"} <= {*group} for group in groups)
-        grid = self.description.grid(grid, zipped=zipped)
+        grid = self.description.grid(grid, zipped=any({"width", "depth"} <= {*group} for group in groups))
         if groups:
             # What follows a model's width does so beside what moves with it.
             of_width: list[str] = next(iter(grid.get("zip", [])), [])

@@ -77,9 +77,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     if kind == "compare":
         return _comparison(asked, is_wanted)
     question = Question.read(asked)
-    if kind in SIZES:
-        return _sizes(question, kind, is_wanted)
-    return ANSWERS[kind](question)
+    return _sizes(question, kind, is_wanted) if kind in SIZES else ANSWERS[kind](question)
 
 
 @by_estimates()
@@ -123,7 +121,7 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
         question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, further=further,
         **_limits(question.seconds or SECONDS),
     )  # fmt: skip
-    shown = with_cosines(result.to_frame())
+    shown = pd.DataFrame(with_cosines(result.columns()))
     _keep(stack, shown)
     sentences = dict(result.values["sentences"])
     of_further = {"evened": sentences.pop("evened"), "lines": [*result.lines, *result.below]}
@@ -142,7 +140,6 @@ def _prediction(question: Question, *, further: bool = False) -> dict[str, Any]:
 
 
 def _way(question: Question) -> Way:
-    """Return the way to predict the question's network."""
     return way(question.network()[0], None, _budget(question))
 
 

@@ -1,4 +1,4 @@
-"""Answers that a separate process computes; the process is ended if nobody waits for it or its time is over."""
+"""Answers from a separate process, which is killed if nobody waits for the answer or its time is over."""
 
 import multiprocessing
 import time

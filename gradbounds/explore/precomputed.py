@@ -1,8 +1,7 @@
 """The precomputed answers of a page without a server.
 
-They cover published models, networks near the paper's, and single changed fields.
-
-Numbers of tables have five digits, which is within 0.1%; what has no answer has the message that says why.
+They cover published models, networks near the paper's, and single changed fields. Numbers of tables have five digits,
+which is within 0.1%; what has no answer has the message that says why.
 """
 
 import io
@@ -174,7 +173,6 @@ def _of_network(fields: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _changes() -> Iterator[tuple[str, str]]:
-    """Yield every choice of a field except its default."""
     for name, each in FIELDS.items():
         for word in each.metadata.get("choices", ()):
             if word not in ("NAME", each.default) and name != "placement":

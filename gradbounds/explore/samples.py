@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checks.stacks.gradients_by_layer import layer_table
+from checks.stacks.gradients_by_layer import layer_columns
 from gradbounds.explore.questions import Question
 from gradbounds.grid import said
 from gradbounds.network_text import title, with_cosines
@@ -56,10 +56,11 @@ def drawn(question: Question) -> Iterator[dict[str, Any]]:
 
 def summary(samples: "Samples") -> list[dict[str, Any]]:
     """Return the mean and the standard error of every quantity in every layer; norms are root mean squares."""
-    table = with_cosines(layer_table(None, samples))
+    table = with_cosines(layer_columns(None, samples))
+    rows = {name: table["quantity"] == name for name in dict.fromkeys(table["quantity"])}
     return [
-        {"quantity": str(name), **{column: rows[column].tolist() for column in ("layer", "mean", "sem")}}
-        for name, rows in table.groupby("quantity", sort=False)
+        {"quantity": str(name), **{column: table[column][at].tolist() for column in ("layer", "mean", "sem")}}
+        for name, at in rows.items()
     ]
 
 

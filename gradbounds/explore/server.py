@@ -157,7 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
             yield {"error": short(str(error))}
 
     def _is_gone(self) -> bool:
-        """Return whether the client has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         try:
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)

@@ -1,4 +1,4 @@
-"""A model with loss and data for second derivatives, and a sampled network in this form.
+"""A model, its loss and its data, whose second derivatives are computed; a random network in this form.
 
 Losses are sums over labels divided by the number of all labels, so they do not depend on how data are split.
 """

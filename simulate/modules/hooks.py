@@ -42,8 +42,7 @@ class ModuleRecorder:
 
     def _hook(self, part: str, number: int) -> Callable[..., None]:
         def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            x = tensor_of([*args, *kwargs.values()])
-            self._record(part, number, x, tensor_of(output))
+            self._record(part, number, tensor_of([*args, *kwargs.values()]), tensor_of(output))
 
         return record
 

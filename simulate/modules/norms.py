@@ -30,8 +30,7 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if ".parametrizations." in f".{name}.":
             continue
         kind = type(part).__name__.lower()
-        of_torch = type(part).__module__.startswith("torch.")
-        by_name = "norm" in name.rpartition(".")[2].lower() and not of_torch
+        by_name = "norm" in name.rpartition(".")[2].lower() and not type(part).__module__.startswith("torch.")
         if (says_norm(part) or by_name) and "identity" not in kind and not list(part.children()):
             yield name, part
 

@@ -159,8 +159,7 @@ def batch_and_loss(module: nn.Module, batch: Any, loss: Callable[[Any], Tensor] 
 
     A loss of None becomes the function that reads the output's own loss.
     """
-    device = next(module.parameters()).device
-    return moved(batch, device), _own_loss if loss is None else loss
+    return moved(batch, next(module.parameters()).device), _own_loss if loss is None else loss
 
 
 def is_module(subject: object) -> bool:

@@ -47,8 +47,7 @@ class Move:
 def moves_of(now: Mapping[str, Tensor], firsts: Mapping[str, Tensor]) -> dict[str, Move]:
     """Return the change of every tensor that differs from its value before the first step, by name."""
     moved = [name for name, first in firsts.items() if not torch.equal(now[name], first)]
-    nothing = Move(Tensor(), Size(Tensor(), 0))
-    moves = dict.fromkeys(moved, nothing)
+    moves = dict.fromkeys(moved, Move(Tensor(), Size(Tensor(), 0)))
     alike: dict[tuple[torch.dtype, torch.device], list[str]] = {}
     for name in moved:
         if (first := firsts[name]).ndim == 1:

@@ -38,8 +38,7 @@ class Words:
         # A word that has been put in goes to a place that is cut off: gradients of duplicates would count twice.
         vocab = logits.shape[2]
         where = self.ids.masked_fill(self.first != place, vocab)[:, None].expand(-1, output.shape[1], -1)
-        padded = torch.nn.functional.pad(logits, (0, 1))
-        return padded.scatter(2, where, output @ self.rows.mT)[:, :, :vocab]
+        return torch.nn.functional.pad(logits, (0, 1)).scatter(2, where, output @ self.rows.mT)[:, :, :vocab]
 
     def gradient_sq(
         self, stack: Stack, input_gradient: Float[Tensor, "draws rows width"], row_gradient: Tensor

@@ -117,8 +117,7 @@ def apply_weight(
     The matrix is initialized as in the stack.
     """
     d_in, d_out = weight_shapes(stack)[role]
-    std = d_in**-0.5 * gain(stack, role) ** 0.5
-    return engine.apply(role, rows, d_out, std, law=law(stack))
+    return engine.apply(role, rows, d_out, d_in**-0.5 * gain(stack, role) ** 0.5, law=law(stack))
 
 
 def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> Stream:

@@ -117,8 +117,7 @@ def check_no_study(folder: Path) -> None:
 def _study(folder: Path) -> str:
     try:
         if (folder / MANIFEST).exists():
-            word = str(read_manifest(folder).get("request", {}).get("command"))
-            return _STUDIED.get(word, "")
+            return _STUDIED.get(str(read_manifest(folder).get("request", {}).get("command")), "")
         command = read_document(folder / "verdicts.json", "verdicts", "JSON", finite=False)["command"].split()
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""

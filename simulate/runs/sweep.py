@@ -163,8 +163,7 @@ def sample_into(
     cells = distinct(cells)
     with run.hold(), _logged(run.folder / LOG):
         run.keep_windows(cells)
-        landed = run.landed(cells)
-        to_do = _Account(cells, draws, seed, landed)
+        to_do = _Account(cells, draws, seed, run.landed(cells))
         log.info("%d of %d blocks to sample, seed %d", to_do.blocks, to_do.blocks + to_do.landed, seed)
         landing = _Landing(run, execution.land_every)
         try:

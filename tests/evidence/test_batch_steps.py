@@ -21,7 +21,7 @@ from simulate.curvature.first_step import along, direction, gradients, measure_s
 from simulate.curvature.problems import Problem, StackModule, TokenLoss
 from tests.helpers.evidence_file import kept_case, record, rounded
 from theory import Stack
-from theory.first_step.batch_step import ERRORS, batch_step
+from theory.first_step.batch_step import ERRORS, batch_steps
 from theory.first_step.rules import NEWTON_SCHULZ
 from theory.mean_field.text_law import TextLaw
 
@@ -112,7 +112,7 @@ def beside(width: int, depth: int, embeddings: str, sequences: int, optimizer: A
     """Theory, and the means over networks."""
     network = stack(width, depth, embeddings)
     law = TextLaw.of_counts(np.bincount(words(), minlength=VOCAB))
-    step = batch_step(network, optimizer, sequences, law)
+    step = batch_steps(network, [optimizer], sequences, law)[optimizer]
     step = step.rescaled((scale := kernel_scale(network, law, sequences, {optimizer: step})) or 1.0)
     rates = [move / step.logit_move for move in LOGIT_MOVES]
     rows = []

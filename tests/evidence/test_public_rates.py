@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.evidence_file import kept_case, record, rounded
 from theory.configurations import stack_from_config
-from theory.first_step.batch_step import ERRORS, batch_step
+from theory.first_step.batch_step import ERRORS, batch_steps
 from theory.mean_field.text_law import TextLaw
 
 pytestmark = pytest.mark.evidence
@@ -25,7 +25,7 @@ def step_of(network: dict[str, Any], optimizer: str, batch: int) -> dict[str, fl
         network["config"], tokens=network["tokens"], embeddings=network["embeddings"], drawn_by=network["drawn_by"]
     )
     stack = replace(stack, **network.get("fields", {}))
-    step = batch_step(stack, optimizer, batch, TextLaw.of_kind(network["text"], stack.vocab))
+    step = batch_steps(stack, [optimizer], batch, TextLaw.of_kind(network["text"], stack.vocab))[optimizer]
     largest = max(float(values.max()) for values in step.relative_updates.values())
     return {"critical rate": step.critical_rate, "rate of a tenth": 0.1 / largest}
 

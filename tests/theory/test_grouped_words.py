@@ -88,5 +88,5 @@ def test_long_sequences_are_grouped_unasked_and_others_refused():
         predict(replace(GPT, tokens=31), grouped=True)
     with pytest.raises(NoRuleError, match="untied embeddings or no dropout"):
         predict(replace(POST, dropout=0.1), grouped=True)
-    with pytest.raises(ValueError, match="probability 1, and groups reach 0.25; .* grouped=False"):
+    with pytest.raises(ValueError, match="at most 0.25 for groups of tokens, got 1 .*grouped=False"):
         predict(replace(POST, output_scale=1.0), grouped=True)

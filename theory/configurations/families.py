@@ -143,8 +143,7 @@ def _opt(r: Reading, fields: Fields, tokens: int) -> None:
         ValueError: the embeddings are narrower than the residual stream.
     """
     _narrow(r, fields, "word_embed_proj_dim")
-    before = r.switch("do_layer_norm_before")
-    fields["placement"] = "pre" if before else "post"
+    fields["placement"] = "pre" if r.switch("do_layer_norm_before") else "post"
     r.refused("the residual stream would then end without a norm", "_remove_final_layer_norm")
 
 
@@ -189,8 +188,7 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     if r.take("position_embedding_type", default="absolute") != "absolute":
         r.say("position_embedding_type", "relative", "here, position embeddings are added to the inputs")
     if r.knows("type_vocab_size"):
-        typed = r.number("type_vocab_size") > 0
-        fields["positions"] = "learned_segment" if typed else "learned"
+        fields["positions"] = "learned_segment" if r.number("type_vocab_size") > 0 else "learned"
     if r.knows("is_decoder"):
         fields["mask"] = "causal" if r.switch("is_decoder", default=False) else "none"
     if r.knows("embedding_size"):

@@ -15,8 +15,9 @@ TEXT=FILE` measures with networks on a text; the error of Muon's curvature is so
 Source: this project.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Self
 
 import numpy as np
@@ -25,7 +26,7 @@ from scipy.special import softmax
 from theory.coverage import holds_words
 from theory.first_step.outputs import Outputs, step_statistics
 from theory.first_step.prediction import moves_of_outputs
-from theory.first_step.rules import Rules, spread_muon_rule
+from theory.first_step.rules import spread_muon_rule
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.kernels import Array
@@ -126,15 +127,15 @@ class BatchStep:
         )  # fmt: skip
 
 
-def batch_step(
-    stack: Stack, optimizer: Optimizer, sequences: int, law: TextLaw, *, seed: int = 0, positions: int = POSITIONS,
-    networks: int | None = None,
-) -> BatchStep:  # fmt: skip
-    """Predict one optimizer step of all matrices for the gradient of a batch of text.
+def batch_steps(
+    stack: Stack, optimizers: Sequence[Optimizer], sequences: int, law: TextLaw, *, seed: int = 0,
+    positions: int = POSITIONS, networks: int | None = None,
+) -> dict[Optimizer, BatchStep]:  # fmt: skip
+    """Predict one step of all matrices by each optimizer, for the gradient of a batch of text.
 
     Args:
         stack: the network, with the tokens of one sequence.
-        optimizer: name of the optimizer, as in `first_step`.
+        optimizers: names of optimizers, as in `first_step`.
         sequences: number of sequences in the batch.
         law: law of the text, with the frequency of every token id as a label.
         seed: random seed of logits, labels and attention samples.
@@ -142,7 +143,7 @@ def batch_step(
         networks: number of sampled networks, None for 2 to 8.
 
     Raises:
-        ValueError: the optimizer is not known.
+        ValueError: an optimizer is not known.
         NoRuleError: `first_step` has no rule for the network with at most 64 tokens.
 
     Assumes d → ∞ at fixed L and V/d.
@@ -150,33 +151,35 @@ def batch_step(
     of_batch = sequences * stack.tokens
     count = min(positions, 2 * of_batch)
     few = replace(stack, tokens=count, sequences=1)
-    chosen = check(few, optimizer, None)
+    chosen = {name: check(few, name, None) for name in optimizers}
     solution, generator = TwoPassSolution.of(few, seed, _SAMPLES), np.random.default_rng(seed)
     seen = np.arange(count) % 2 == 0
     networks = networks or int(np.clip(_NUMBERS // (few.rows * few.vocab), _LEAST, _MOST))
     frequencies = _frequencies(law, few, generator)
     p, r = _outputs(solution, generator, frequencies, seen, of_batch, networks)
-    every = Outputs(p, r, np.ones(count, dtype=bool))
-    w, speeds, (squares, sizes) = moves_of_outputs(solution, optimizer, chosen, every)
-    has_seen, has_not = (
-        step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=optimizer == "normalized")
-        for mask in (seen, ~seen)
-    )
+    every, steps = Outputs(p, r, np.ones(count, dtype=bool)), dict[Optimizer, BatchStep]()
     labelled = min(1.0, int(seen.sum()) / of_batch)
-    curvature, change = (
-        float(labelled * has_seen[name].mean() + (1.0 - labelled) * has_not[name].mean())
-        for name in ("curvature", "change")
-    )
-    updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
-    gains, of_few = [float((r * w).sum((-2, -1)).mean()), 0.0], None
-    if optimizer == "muon":
-        ordered, of_few = np.sort(frequencies)[::-1], gains[0]
-        ranks = lru_cache(lambda shape: noise_rank(ordered, of_batch, shape, seed))
-        for k, alone in enumerate((False, True)):
-            rules: Rules = {optimizer: spread_muon_rule(ranks, alone=alone)}
-            w = moves_of_outputs(solution, optimizer, chosen, every, rules)[0]
-            gains[k] = float((r * w).sum((-2, -1)).mean())
-    return BatchStep(optimizer, gains[0], curvature, change, updates, gains[1], of_few)
+    for name in optimizers:
+        w, speeds, (squares, sizes) = moves_of_outputs(solution, name, chosen[name], every)
+        has_seen, has_not = (
+            step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=name == "normalized")
+            for mask in (seen, ~seen)
+        )
+        curvature, change = (
+            float(labelled * has_seen[key].mean() + (1.0 - labelled) * has_not[key].mean())
+            for key in ("curvature", "change")
+        )
+        updates = {role: np.sqrt(square / sizes[role]) for role, square in squares.items()}
+        gains, of_few = [float((r * w).sum((-2, -1)).mean()), 0.0], None
+        if name == "muon":
+            ordered, of_few = np.sort(frequencies)[::-1], gains[0]
+            ranks = lru_cache(partial(noise_rank, ordered, of_batch, seed=seed))
+            for k, alone in enumerate((False, True)):
+                rule = spread_muon_rule(ranks, alone=alone)
+                w = moves_of_outputs(solution, name, chosen[name], every, {name: rule})[0]
+                gains[k] = float((r * w).sum((-2, -1)).mean())
+        steps[name] = BatchStep(name, gains[0], curvature, change, updates, gains[1], of_few)
+    return steps
 
 
 def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed: int = 0) -> float:
@@ -213,7 +216,7 @@ def noise_rank(frequencies: Array, positions: int, shape: tuple[int, int], seed:
 
 
 def seconds_of(stack: Stack) -> float:
-    """Return the estimated computing time of `batch_step` on one core, in seconds.
+    """Return the estimated computing time of one optimizer's step on one core, in seconds.
 
     It is the sum of the two leading terms.
     """
@@ -252,8 +255,7 @@ def _outputs(
     """
     stack = solution.stack
     n, vocab, tied, carriers = stack.rows, stack.vocab, holds_words(stack), int(seen.sum())
-    output = solution.forward.output[0] if tied else solution.output
-    values, vectors = np.linalg.eigh(output)
+    values, vectors = np.linalg.eigh(solution.forward.output[0] if tied else solution.output)
     root = stack.output_scale * vectors * np.sqrt(np.maximum(values, 0.0))
     logits = root @ generator.standard_normal((count, n, vocab))
     if tied:

@@ -65,8 +65,7 @@ def measured_pace(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], patt
     def run(least: Stack) -> None:
         first_step(least, optimizer, patterns=2)
 
-    fields = ("depth", "tokens", "vocab")
-    return measured_seconds(stacks[k], whole, estimate, run, fields) / whole
+    return measured_seconds(stacks[k], whole, estimate, run, ("depth", "tokens", "vocab")) / whole
 
 
 def _layer(stack: Stack, optimizer: Optimizer, kernels: int, samples: int) -> tuple[float, float]:

@@ -108,8 +108,7 @@ def sampled_outputs(
 def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
     """Return the number of networks for which logits and labels are sampled, for each attention sample."""
     each = stack.rows * stack.vocab
-    fewest = int(np.clip(_HELD // each, _LEAST, _FEWEST))
-    count = int(np.clip(CHUNK // each, fewest, _MOST))
+    count = int(np.clip(CHUNK // each, int(np.clip(_HELD // each, _LEAST, _FEWEST)), _MOST))
     if not linear:
         count = min(count, int(np.clip(_KERNELS // stack.rows**2, _FEWEST_KERNELS, _MOST_KERNELS)))
     return max(_LEAST, count // patterns)
@@ -199,8 +198,7 @@ def step_statistics(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool
         normalized: whether the step is divided by |g|.
     """
     gain, counted = (drawn.r * w).sum((-2, -1)), w[:, drawn.counted]
-    average = (drawn.p * counted).sum(-1)
-    seen = ((drawn.p * counted**2).sum(-1) - average**2).mean(-1)
+    seen = ((drawn.p * counted**2).sum(-1) - (drawn.p * counted).sum(-1) ** 2).mean(-1)
     spread = ((1.0 - (drawn.p**2).sum(-1)) * speeds).mean(-1)
     change = (counted**2).mean((-2, -1)) + speeds.mean()
     # u = g/|g|, with |g|² = g·g of what is stepped.

@@ -467,8 +467,7 @@ class TwoPassSolution:
     @property
     def _places_with_parameters(self) -> list[tuple[Embeddings | OutputTransform | AnyBranch, ...]]:
         """The places with parameters, from below: embeddings, branches, and the output transform."""
-        last = [] if self.transform is None else [(self.transform,)]
-        return [(self.embeddings,), *self.branches, *last]
+        return [(self.embeddings,), *self.branches, *([] if self.transform is None else [(self.transform,)])]
 
 
 def roots(scales: Number) -> Array:

@@ -396,8 +396,7 @@ class OutputTransform(Branch):
 
     def up(self, moved: TokenMotion, gradients: Gradients, steps: Steps) -> TokenMotion:
         """Return the change of the output transform's output when its input and its matrix take an optimizer step."""
-        of_units = self.units.up(moved, gradients["total"].gram / self.scales, steps)
-        return of_units.scaled(1.0 / self.scales)
+        return self.units.up(moved, gradients["total"].gram / self.scales, steps).scaled(1.0 / self.scales)
 
     def steps(self, rule: Rule, gradients: Gradients, matrices: Collection[str]) -> Steps:
         """Return the change of the output transform's pre-activations in one step, as a sum of gradients.

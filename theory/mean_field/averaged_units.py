@@ -36,8 +36,7 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
     """
     energies = np.linalg.diagonal(kernel)
     both = energies[..., :, None] * energies[..., None, :]
-    left = np.maximum(both - np.square(kernel), 0.0)
-    return np.asarray(ratio[:, None, None] / stack.width * left**2 / both)
+    return np.asarray(ratio[:, None, None] / stack.width * np.maximum(both - np.square(kernel), 0.0) ** 2 / both)
 
 
 def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:

@@ -164,8 +164,7 @@ class PreEnergy:
 
         It is δ(ε) of Definition 1, P[‖x‖² > (1 + ε) E‖x‖²].
         """
-        variance = float(pre_energy_variance(self.stack)[-1]) * self.stack.width
-        shape = self.mean**2 / variance
+        shape = self.mean**2 / (float(pre_energy_variance(self.stack)[-1]) * self.stack.width)
         return np.asarray(
             stats.gamma.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean, shape, scale=self.mean / shape)
         )

@@ -178,8 +178,7 @@ def _softmax_concentration(scale: float, vocab: int) -> float:
     """
     z, weights = normal_rule(scale / _STEP)
     step = _step(scale, vocab)
-    log_t = _log_t_grid(scale, vocab, step)
-    s = np.minimum(log_t[:, None] + scale * z, 700.0)
+    s = np.minimum(_log_t_grid(scale, vocab, step)[:, None] + scale * z, 700.0)
     twice = np.exp(2.0 * s - np.exp(s)) @ weights
     return float(vocab * np.trapezoid(twice * _power(_miss(s) @ weights, vocab - 1), dx=step))
 
@@ -264,8 +263,7 @@ def _log_t_grid(scale: float, vocab: int, step: float) -> Array:
     """Return the grid in ln t, from 1/t beyond any likely sum of exponentials to 1/t below any likely term."""
     _check_scale(scale)
     low = -np.log(vocab) - scale * (np.sqrt(2.0 * np.log(vocab)) + _TAIL) - 25.0
-    high = max(1.0, scale) * _TAIL + 4.0
-    return np.arange(low, high + step, step)
+    return np.arange(low, max(1.0, scale) * _TAIL + 4.0 + step, step)
 
 
 def normal_rule(density: float) -> tuple[Array, Array]:

@@ -20,6 +20,8 @@ _DEGREE = 32
 _ALIKE = 2e-7
 # Entries whose polynomials are evaluated at once.
 _AT_ONCE = 20_000
+# Decimals of a range of ln v: several kernels of a layer have one range but for rounding, and share coefficients.
+_DIGITS = 9
 
 
 @runtime_checkable
@@ -74,7 +76,7 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     count, angles = _nodes(variances), _angles(function)
     few = count * (count + 1) // 2 * (angles + 1)
     # Of many, the correlations alone differ too often, which is seen much sooner than which rows do.
-    if len(np.unique(turns)) <= few:
+    if len(np.unique(turns.ravel()[: 4 * few])) <= few and len(np.unique(turns)) <= few:
         distinct, where = np.unique(np.stack([low, high, turns], -1).reshape(-1, 3), axis=0, return_inverse=True)
         if len(distinct) <= few:
             values = np.array([function(float(a), float(b), float(c) * math.sqrt(a * b)) for a, b, c in distinct])
@@ -95,12 +97,8 @@ def values_at(function: Callable[[float], float], variances: Array) -> Array:
 
 def _interpolated(function: PairFunction, variances: Array, correlation: Array, count: int, angles: int) -> Array:
     """Interpolate a function of two variances and a covariance for all i and j, from values at Chebyshev points."""
-    low, high = _range(variances)
-    points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
-    # Of opposite signs exactly, whose pair functions are to be had together.
-    table = _table(function, np.exp(low + (high - low) * (points + 1) / 2), (np.cos(around) - np.cos(around)[::-1]) / 2)
-    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
-    coefficients = np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True)[:, None]
+    low, high = (round(end, _DIGITS) for end in _range(variances))
+    coefficients = _coefficients(function, low, high, count, angles)[:, None]
     n = variances.shape[-1]
     powers = chebvander(2 * (np.log(variances.reshape(-1, n)) - low) / (high - low) - 1, count - 1)
     turns = 2 / np.pi * np.arccos(correlation.reshape(-1, n, n)) - 1
@@ -109,6 +107,17 @@ def _interpolated(function: PairFunction, variances: Array, correlation: Array, 
         part = slice(start, start + together)
         values[part] = chebval(turns[part], powers[part] @ coefficients @ powers[part].mT, tensor=False)
     return values.reshape(correlation.shape)
+
+
+@lru_cache(maxsize=256)
+def _coefficients(function: PairFunction, low: float, high: float, count: int, angles: int) -> Array:
+    """Return the coefficients of the angle and of both variances, (angles + 1, count, count), for ln v in a range."""
+    points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
+    # Of opposite signs exactly, whose pair functions are to be had together.
+    cosines = (np.cos(around) - np.cos(around)[::-1]) / 2
+    table = _table(function, np.exp(low + (high - low) * (points + 1) / 2), cosines)
+    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
+    return np.asarray(np.einsum("ai,bj,ck,ijk->cab", along, along, turned, table, optimize=True))
 
 
 def _table(function: PairFunction, nodes: Array, cosines: Array) -> Array:

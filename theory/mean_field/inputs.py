@@ -241,9 +241,7 @@ def _frequencies(stack: Stack) -> Array:
 
 def label_coincidence(stack: Stack) -> float:
     """Return the probability Σ_k p_k² that two independent labels agree, for label probabilities p_k."""
-    if stack.labels == "uniform":
-        return 1.0 / stack.vocab
-    return float((label_law(stack) ** 2).sum())
+    return 1.0 / stack.vocab if stack.labels == "uniform" else float((label_law(stack) ** 2).sum())
 
 
 def label_groups(stack: Stack) -> NDArray[np.integer]:

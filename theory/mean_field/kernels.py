@@ -304,9 +304,7 @@ class MatrixLayout:
         return kernel
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
-        if factor == 1.0:
-            return kernel
-        return kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
+        return kernel if factor == 1.0 else kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
 
     def attend(self, kernel: Array) -> Array:
         if self.attention is None:
@@ -317,9 +315,7 @@ class MatrixLayout:
         return attended
 
     def attend_back(self, kernel: Array) -> Array:
-        if self.attention is None:
-            return self.attend(kernel)
-        return self.attention.T @ kernel @ self.attention
+        return self.attend(kernel) if self.attention is None else self.attention.T @ kernel @ self.attention
 
     def total(self, kernel: Array) -> Array:
         return self.of_sequences(kernel) if self.apart else kernel.sum((-2, -1))
@@ -333,8 +329,7 @@ class MatrixLayout:
         rows = kernel.shape[-1] // self.sequences
         blocks = kernel.reshape(*kernel.shape[:-2], self.sequences, rows, self.sequences, rows).sum((-3, -1))
         within = np.trace(blocks, axis1=-2, axis2=-1)
-        others = (blocks * (1.0 - np.eye(self.sequences))).sum((-2, -1))
-        return np.stack([within, others])
+        return np.stack([within, (blocks * (1.0 - np.eye(self.sequences))).sum((-2, -1))])
 
     def diagonal(self, kernel: Array) -> Array:
         return np.trace(kernel, axis1=-2, axis2=-1) / self.count

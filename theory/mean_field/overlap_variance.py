@@ -1,4 +1,4 @@
-"""The variance of the product of two different tokens, for networks with about as many tokens as coordinates.
+"""The variance of the inner product of two tokens' vectors, for networks with about as many tokens as the width.
 
 Given the network, independent tokens x_j are independent vectors with a covariance Σ. The deviation of x_j·x_l/d from
 its mean has the variance tr Σ²/d² = ρ δ²/d, with δ = tr Σ/d and ρ = d tr Σ²/(tr Σ)² of at least 1. For one pair that

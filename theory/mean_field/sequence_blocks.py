@@ -70,8 +70,7 @@ def after(matrix: Array, blocks: Array) -> Array:
 
     The blocks of A have the shape (..., S, r, r).
     """
-    product = _by_columns(matrix, blocks.shape[-3]) @ blocks
-    return _beside(product)
+    return _beside(_by_columns(matrix, blocks.shape[-3]) @ blocks)
 
 
 def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = False) -> Array:

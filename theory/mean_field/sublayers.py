@@ -1,4 +1,4 @@
-"""The effect of one sub-layer on the products of two tokens, and on the products of two tokens' gradients.
+"""The effect of one sub-layer on inner products of two tokens' vectors, and of their gradients.
 
 Every rule returns its output kernel and its pullback. The pullback maps the gradient kernel at the output to the one
 at the input, and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of its weights, with Q the kernel of their inputs.

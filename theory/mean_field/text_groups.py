@@ -455,13 +455,12 @@ class TextLayout(GroupLayout):
         return of_word - common[..., generic[:, None], generic], np.maximum(alone, 0.0)
 
     def mixed(self, kernel: Array) -> tuple[Array, Array]:
-        """Split a kernel matrix into mean products over equal and different ids and the excess of each token's square.
+        """Split a matrix of inner products into its mean over pairs of tokens and each token's excess over it.
 
-        The excess may be negative.
+        The mean is over pairs with equal and with different ids. The excess, of a token's square, may be negative.
         """
         (smooth, _), places = self.smooth_and_own(kernel), self._places
-        repeated = self.repeats * self.of_words(kernel)[0]
-        smooth = smooth + repeated[..., places[:, None], places]
+        smooth = smooth + (self.repeats * self.of_words(kernel)[0])[..., places[:, None], places]
         return smooth, np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth)
 
     def any_words(self, kernel: Array) -> Array:

@@ -128,8 +128,7 @@ class TextLaw:
         """
         if words < 1:
             raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
-        law = np.full(words, 1.0 / words)
-        return cls(law, 0.0, 0.0, 1.0 / words, 1.0 / words, independent_labels=True)
+        return cls(np.full(words, 1.0 / words), 0.0, 0.0, 1.0 / words, 1.0 / words, independent_labels=True)
 
     @classmethod
     def of_kind(cls, kind: str, vocab: int) -> TextLaw:
@@ -278,9 +277,7 @@ class TextLaw:
                 f"text must be {', '.join(KINDS)}, zipf:A with a number A, counts:FILE of numbers, law:FILE of JSON, "
                 f"or a file, got {given!r}."
             ) from None
-        if counts is not None:
-            return cls.of_counts(counts)
-        return cls._of_ids(_ids_of(given), tokens)
+        return cls.of_counts(counts) if counts is not None else cls._of_ids(_ids_of(given), tokens)
 
     def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Sample windows of independent token ids, (count, tokens + 1), for the argument `windows` of `predict`."""

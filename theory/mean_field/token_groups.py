@@ -305,9 +305,7 @@ class GroupLayout(MatrixLayout):
         return np.broadcast_to(1.0 / seen.sum(-1, keepdims=True), (self.sequences, *seen.shape))
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
-        if factor == 1.0:
-            return kernel
-        return kernel * (1.0 + (factor - 1.0) * np.eye(len(self.sizes)))
+        return kernel if factor == 1.0 else kernel * (1.0 + (factor - 1.0) * np.eye(len(self.sizes)))
 
     def total(self, kernel: Array) -> Array:
         return MatrixLayout.total(self, kernel * self.pairs)

@@ -39,8 +39,7 @@ def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
     x = sp.Symbol("x", real=True)
     s = sp.Symbol("s", positive=True)
     density = sp.exp(-(x**2) / (2 * s**2)) / (sp.sqrt(2 * sp.pi) * s)
-    second_moment = sp.integrate(x**2 * density, (x, 0, sp.oo))
-    return sp.simplify(width * second_moment.subs(s, deviation))
+    return sp.simplify(width * sp.integrate(x**2 * density, (x, 0, sp.oo)).subs(s, deviation))
 
 
 def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], variance: sp.Expr) -> sp.Expr:

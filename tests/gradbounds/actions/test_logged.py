@@ -134,7 +134,7 @@ def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys
     judged(tmp_path, healthy.loss, healthy.norm)
     judged(tmp_path, healthy.loss, healthy.norm**2)
     said = [line.partition(", about ")[0] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["predicting step 1 of 2 other networks"]
+    assert said == ["predicting the first step of 2 other networks"]
 
 
 def test_a_text_that_nobody_gave_is_the_first_cause(tmp_path):

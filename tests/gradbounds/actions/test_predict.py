@@ -198,7 +198,7 @@ def test_two_tokens_have_a_cosine(capsys):
     said = printed(capsys)
     assert [row_of(said, layer)[2] for layer in (1, 2)] == [f"{cosine:.4g}" for cosine in cosines]
     samples = sample(STACK, draws=8, seed=0)
-    shown = with_cosines(layer_table(found, samples))
+    shown = pd.DataFrame(with_cosines(layer_table(found, samples)))
     row = shown[(shown["quantity"] == "cosine") & (shown["layer"] == 2)].iloc[0]
     product, energy = (samples[name][:, 1].astype(float) for name in ("token_correlation", "hidden_energy"))
     assert row["mean"] == pytest.approx(product.mean() / energy.mean())

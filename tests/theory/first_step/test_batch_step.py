@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from theory import Stack
-from theory.first_step.batch_step import BatchStep, batch_step, noise_rank
+from theory.first_step.batch_step import BatchStep, batch_steps, noise_rank
 from theory.mean_field.text_law import TextLaw
 
 STACK = Stack(
@@ -16,10 +16,10 @@ LAW = TextLaw.zipf(1.0, 256)
 
 def test_a_small_batch_has_at_most_twice_its_positions():
     """Half of the positions carry labels, so that a batch of 2 tokens is represented by 4 of the 64 positions."""
-    step, four, eight = (batch_step(STACK, "sgd", 1, LAW, positions=count) for count in (64, 4, 8))
+    step, four, eight = (batch_steps(STACK, ["sgd"], 1, LAW, positions=count)["sgd"] for count in (64, 4, 8))
     assert (step.gain, step.curvature) == (four.gain, four.curvature) == (eight.gain, eight.curvature)
-    more = batch_step(STACK, "sgd", 2, LAW, positions=8)
-    assert more.gain != batch_step(STACK, "sgd", 2, LAW, positions=4).gain
+    more = batch_steps(STACK, ["sgd"], 2, LAW, positions=8)["sgd"]
+    assert more.gain != batch_steps(STACK, ["sgd"], 2, LAW, positions=4)["sgd"].gain
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -76,8 +76,7 @@ class GroupedPatterns:
         Args:
             chosen: indices of the rows, (S r,), with equally many of each sequence in its order.
         """
-        sequences = self.mean.shape[3]
-        of_one = chosen[: len(chosen) // sequences]
+        of_one = chosen[: len(chosen) // self.mean.shape[3]]
         return replace(
             self, mean=self.mean[..., of_one, :], changed=self.changed[..., of_one, :], own=self.own[..., of_one, :],
             own_changed=self.own_changed[..., of_one, :], queries=self.queries[..., chosen, :],

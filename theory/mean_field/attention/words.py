@@ -105,7 +105,6 @@ def rows_of_words(tokens: TextLayout, kernel: Array, coincidences: Array) -> Arr
     of_place = of_place[..., tokens.generic]
     words = tokens.repeats[0, -1] * np.square(of_word)
     whole_square = words + np.square(of_place) / np.maximum(tokens.seen_all[:, 0], 1.0)
-    share = np.divide(words, whole_square, out=np.ones_like(words), where=whole_square > 0)
-    root = np.sqrt(share)
+    root = np.sqrt(np.divide(words, whole_square, out=np.ones_like(words), where=whole_square > 0))
     excess = (coincidences - 1.0) * root[..., :, None] * root[..., None, :]
     return np.asarray(np.where(tokens.one_sequence, 1.0, 1.0 + excess))

@@ -199,8 +199,7 @@ def _loss_variance(stack: Stack, tokens: TextLayout, kernel: Array, word_sizes: 
     """Return the variance of the loss: that of untied embeddings plus the scatter of labels equal to the own id."""
     logits, chances = stack.output_scale * stack.width**0.5 * word_sizes, np.diagonal(tokens.labels.own)
     by_text = np.eye(len(chances)) * (logits**2 * chances * (1.0 - chances))[..., None]
-    of_weights = np.asarray(loss_variance(stack, tokens, kernel, same_label))
-    return of_weights + tokens.total(by_text) / stack.rows**2
+    return np.asarray(loss_variance(stack, tokens, kernel, same_label)) + tokens.total(by_text) / stack.rows**2
 
 
 def _products(first: Array, other: Array) -> Array:
