@@ -139,7 +139,7 @@ class OperationWatcher(TorchFunctionMode):
                 axis = -2
             # A learned matrix along another axis than the softmax's mixes heads: its other factor holds no values.
             if axis is not None and not (
-                axis % operand.ndim != operand.ndim - 1 and any(isinstance(one, torch.nn.Parameter) for one in operands)
+                axis % operand.ndim != operand.ndim - 1 and any(isinstance(x, torch.nn.Parameter) for x in operands)
             ):
                 _, logits, weights = known
                 with torch.no_grad():
