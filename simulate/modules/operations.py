@@ -139,7 +139,8 @@ class OperationWatcher(TorchFunctionMode):
                 axis = -2
             # A learned matrix along another axis than the softmax's mixes heads: its other factor holds no values.
             if axis is not None and not (
-                axis % operand.ndim != operand.ndim - 1 and any(isinstance(x, torch.nn.Parameter) for x in operands)
+                axis % operand.ndim != operand.ndim - 1
+                and any(isinstance(factor, torch.nn.Parameter) for factor in operands)
             ):
                 _, logits, weights = known
                 with torch.no_grad():
