@@ -418,17 +418,16 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    even = over_layers < 1 + _FLAT
-    moves = "move equally" if even else f"move up to {over_layers:.2g}x apart, relative to initial entries"
+    steps = f"equal steps in all layers{' and used experts' * bool(stack.experts)}"
+    steps = steps if over_layers < 1 + _FLAT else f"steps up to {over_layers:.2g}x apart, relative to initial entries"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
     range_text = high if low == high else f"{low} to {high}"
-    moved_by_adam = f"layers{', used experts' * bool(stack.experts)} {moves}"
-    adamw = f"{moved_by_adam}; layer 1 changes the loss about {range_text} as much as layer {stack.depth}"
+    adamw = f"{steps}; layer 1's changes the loss {range_text} as much as layer {stack.depth}'s"
     return [
         card_row("AdamW, Muon", adamw),
         card_row(
-            "SGD",
-            f"moves {role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "
+            "SGD moves",
+            f"{role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "
             "relative to initial norms",
         ),
     ]

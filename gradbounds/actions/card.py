@@ -457,8 +457,8 @@ def _change_lines(
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
     before, after, _ = change.losses
-    rise = f" {after - before:+.1f} if no token repeats" if abs(after - before) >= _SAME_LOSS else " unchanged"
-    within = f"within {change.first_over_last:.3g}x, loss{rise}"
+    loss = f"loss about {after - before:+.1f}" if abs(after - before) >= _SAME_LOSS else "same loss"
+    within = f"to {change.first_over_last:.3g}x, {loss}"
     return [card_row("to even it out", f"{change.words.partition(',')[0]}: {within}; --compare {flag}")]
 
 

@@ -165,9 +165,10 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
         elif warmup_steps:
             at = math.ceil(share * warmup_steps)
+            begin = each.rate / each.step.critical_rate
             lines.append(
-                f"  The warm-up starts at {each.rate / each.step.critical_rate:.1%} of the critical rate. From step {at} of "
-                f"{warmup_steps} on, it is\n  above the critical rate of step 1; later critical rates are unknown."
+                f"  The warm-up starts at {begin:.1%} of the critical rate. From step {at} of {warmup_steps} on, it\n"
+                "  is above the critical rate of step 1; later critical rates are unknown."
             )
         else:
             lines.append(f"  A linear warm-up to {rate:g} passes the critical rate after {share:.1%} of its steps.")

@@ -25,6 +25,9 @@ def found(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+_NAMES = {"input embedding": "table of inputs"}
+
+
 def value_of(card, label):
     return next(line.removeprefix(label).strip() for line in map(str.strip, card) if line.startswith(label))
 
@@ -56,8 +59,8 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert printed == number_text(mean, deviation)
         assert [float(low), float(high)] == pytest.approx([mean - 2 * deviation, mean + 2 * deviation], rel=0.02)
     shares = {row["name"].replace("dL/d", ""): f"{row['share']:.0%}" for row in batch["batch"]}
-    carried = re.findall(r"(?:^|, )([\w ]+) (\d+%)", value_of(card, "carried by"))
-    assert len(carried) >= 3 and all(shares[name.strip()] == share for name, share in carried)
+    carried = re.findall(r"(?:^|, )([\w ]+) (\d+%)", value_of(card, "shares of norm^2"))
+    assert len(carried) >= 3 and all(shares[_NAMES.get(name, name)] == share for name, share in carried)
 
     depth, roles = whole["stack"]["depth"], ("WQ", "WK", "WV", "WO", "W1", "W2", *["WG"] * ("hidden_size" in config))
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
@@ -71,13 +74,13 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     sizes = {name: entries[name] ** 0.5 * (narrow if name in ("WO", "W2") else 0.02) for name in roles}
     steps = {(name, k): norm / sizes[name] for name in roles for k, norm in enumerate(norms[name], 1)}
     most, least = max(steps, key=steps.get), min(steps, key=steps.get)
-    under = re.search(r"SGD: (\w+) of layer (\d+) moves ([\d.,]+) times as much as (\w+) of layer", "\n".join(card))
+    under = re.search(r"SGD moves +(\w+) of layer (\d+) ([\d.,]+) times as far as (\w+) of layer", "\n".join(card))
     assert (under[1], int(under[2])) == most and under[4] == least[0]
     assert float(under[3].replace(",", "")) == pytest.approx(steps[most] / steps[least], rel=6e-3)
 
     rates = whole["card"]["critical_rates"]
     view = found(capsys, *model[:2], "--batch", "64", "--learning-rate", "1e-4")["learning_rate"]
-    for row, title in zip(view, ("SGD", "AdamW "), strict=True):
+    for row, title in zip(view, ("SGD    ", "AdamW "), strict=True):
         rate, low, high = rates[row["optimizer"]].values()
         printed = re.match(r"below (\S+) .* above (\S+) it rises; predicted (\S+)", value_of(card, title)).groups()
         assert [*map(float, printed)] == pytest.approx([low, high, rate], rel=0.06)
