@@ -135,7 +135,8 @@ def judged_quickly(
     }
     return [
         "", f"Theory, a quick estimate for {stack.tokens} tokens, weights drawn by {name}: {line_text(healthy.line)}.",
-        *(f"  {file}: {verdict}" for file, verdict in verdicts.items()), each,
+        *(f"  {file}: {verdict}" for file, verdict in verdicts.items()),
+        f"{each}{f' Add --drawn-by {name} for these weights.' * (name != of.drawn_by)}",
     ]  # fmt: skip
 
 
