@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:

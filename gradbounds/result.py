@@ -26,7 +26,8 @@ class Frames(UserDict[str, Any]):
     def __getitem__(self, name: str) -> "pd.DataFrame":
         import pandas as pd
 
-        return pd.DataFrame(self.data[name])
+        frames = self.__dict__.setdefault("frames", {})
+        return frames[name] if name in frames else frames.setdefault(name, pd.DataFrame(self.data[name]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -37,6 +37,8 @@ _LONE = 12.0
 _NORMED, _EVEN = 1.1, 1.05
 # A layer that multiplies the energy this many times more than its neighbours do, or less.
 _ENERGY = 3.0
+# A smaller share of the input's energy is that of layers behind norms, whose output hardly follows the input's scale.
+_KEPT = 0.05
 _NAMED = 3
 # How often the norm of few entries is beyond its limit by chance, how near constants are, and how many are not few.
 _BY_CHANCE, _ALIKE, _MANY = 1e-6, 1e-6, 1e6
@@ -378,9 +380,10 @@ def _steps_apart(
     the faults of the layers after it; the layers before it are compared with one another. Branches after norms add
     equal amounts, so their factor is large where the stream is small: a larger factor counts if the added amount is
     larger too. A factor on the stream keeps only a share of the input's energy, and this share follows the input's
-    scale. The added amount is then the excess over the nearest layers' share. An output of another shape than its
-    input (not `same`), as where a pyramid widens, is another stream. Each item is the layer, the layer to blame, and
-    the logarithm of the ratio of factors.
+    scale. The added amount is then the excess over the nearest layers' share. A larger factor counts as well if the
+    share itself is larger than the nearest layers'. An output of another shape than its input (not `same`), as where a
+    pyramid widens, is another stream. Each item is the layer, the layer to blame, and the logarithm of the ratio of
+    factors.
     """
     steps, inputs = np.concatenate([[np.nan], np.diff(energies)]), np.concatenate([[np.nan], np.exp(energies[:-1])])
     kept = np.where(np.isnan(responses), 1.0, np.clip(responses, 0.0, 1.0) * np.exp(steps))
@@ -391,13 +394,15 @@ def _steps_apart(
     for layer, factor in (*earlier, *later):
         k = layers.index(layer)
         near = _nearest(steps, k, kinds)
-        added = np.exp(energies) - min(float(np.median(kept[near])), 1.0) * inputs
+        share = float(np.median(kept[near]))
+        added = np.exp(energies) - min(share, 1.0) * inputs
         # Two layers of a kind of their own that give equal energies are as the kind is.
         twins = (
             len(kin := energies[(kinds == kinds[k]) & (np.array(layers) != layer)]) == 1
             and abs(energies[k] - kin[0]) <= limit
         )
-        if not twins and (factor < 0 or added[k] > _ENERGY * np.median(added[near])):
+        larger = added[k] > _ENERGY * np.median(added[near]) or kept[k] > _ENERGY * max(share, _KEPT)
+        if not twins and (factor < 0 or larger):
             yield layer, max((start for start in residual if start <= layer), default=layer), factor
 
 

@@ -8,6 +8,7 @@ The tests need no statistics. They take one forward pass, and a backward pass th
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -344,7 +345,7 @@ def _output_axis(part: nn.Module, matrix: Tensor, outputs: int) -> int:
         # Somebody else's module may take other inputs.
         with suppress(Exception), torch.no_grad():
             x = torch.linspace(0.0, 1.0, outputs).to(matrix)
-            y = torch.sub(*part.forward(torch.stack([x, 0 * x])))
+            y = torch.sub(*deepcopy(part).forward(torch.stack([x, 0 * x])))
             return int((y - x @ matrix).norm() < (y - matrix @ x).norm())
     return matrix.shape.index(outputs)
 

@@ -176,6 +176,7 @@ def test_two_layers_of_a_kind_with_equal_energies_are_not_apart(energies, apart)
 @pytest.mark.parametrize(("branches", "factors", "apart"), [
     ([0.06, 1, 1, 1, 1, 1], [0.5] * 6, []), ([0.06, 1, 1, 10, 1, 1], [0.5] * 6, [4]),
     ([1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 1, 1], [4]), ([1, 1, 1, 1, 1, 1], [0.5, 0.5, 0.5, 2, 0.5, 0.5], [4]),
+    ([1, 1, 1, 1, 1.5, 1.5], [0.25, 0.25, 0.25, 1.6, 0.25, 0.25], [4]),
 ])  # fmt: skip
 def test_factors_on_the_stream_leave_the_branches_comparable(branches, factors, apart):
     """With factors of 1/2, equal branches multiply a small stream more; a larger branch or factor is apart."""

@@ -30,7 +30,7 @@ def printed(arguments, capsys):
     capsys.readouterr()
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["command"]) == (1, arguments[0])
+    assert (found["schema"], found["command"]) == (2, arguments[0])
     return found
 
 
@@ -60,7 +60,7 @@ def test_numbers_become_what_json_has():
                "none": np.float32("inf"), "some": (np.int64(3), None)}  # fmt: skip
     found = json.loads(json_text(content))
     assert found.pop("stack")["placement"] == "post"
-    assert found == {"schema": 1, "command": "any", "table": [{"x": 1.5}, {"x": None}], "none": None, "some": [3, None]}
+    assert found == {"schema": 2, "command": "any", "table": [{"x": 1.5}, {"x": None}], "none": None, "some": [3, None]}
 
 
 def test_an_error_prints_no_object(capsys):

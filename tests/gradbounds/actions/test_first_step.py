@@ -44,7 +44,7 @@ def test_the_command(png_alone, tmp_path, capsys):
 def test_json_and_no_rule(capsys):
     assert main([*LINE, "--optimizer", "sgd", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert (content["schema"], len(content["first_step"])) == (1, 1)
+    assert (content["schema"], len(content["first_step"])) == (2, 1)
     assert content["first_step"][0]["sampled_rate"] is None
     assert main([*LINE, "--optimizer", "sgd", "--dropout", "0.1"]) == 0
     assert "Theory has no rule: stack must have no dropout" in capsys.readouterr().out

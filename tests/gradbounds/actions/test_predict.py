@@ -55,7 +55,7 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
     assert row["mean"] == pytest.approx(np.sqrt(values.mean()))
     assert row["sem"] == pytest.approx(values.std(ddof=1) / np.sqrt(8) / (2 * row["mean"]))
     assert row["predicted"] == pytest.approx(np.sqrt(predict(STACK)["grad_sq_W1"][1]))
-    assert (found["schema"], found["stack"]["width"], found["no_rule"]) == (1, 64, None)
+    assert (found["schema"], found["stack"]["width"], found["no_rule"]) == (2, 64, None)
     written = pd.read_csv(tmp_path / "out" / "prediction.csv")
     assert written["quantity"].tolist() == table["quantity"].tolist()
     assert (tmp_path / "out" / "gradient_over_layers.png").stat().st_size > 0
