@@ -4,15 +4,17 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from gradbounds.actions.log_names import bare, unwrapped
 from gradbounds.network_text import matrix_name
-from simulate.modules.probe import Probed
 from theory.mean_field.kernels import Array
+
+if TYPE_CHECKING:
+    from simulate.modules.probe import Probed  # loads torch
 
 _ROLES = {
     "q_proj k_proj v_proj o_proj": "WQ WK WV WO", "wq wk wv wo": "WQ WK WV WO", "query key value": "WQ WK WV",
@@ -98,7 +100,7 @@ def compare_with_theory(
     return _with_ratios(rows), [*vanishing, *unmatched]
 
 
-def compare_with_module(parameters: Mapping[str, float], measured: Probed) -> tuple[pd.DataFrame, list[str]]:
+def compare_with_module(parameters: Mapping[str, float], measured: "Probed") -> tuple[pd.DataFrame, list[str]]:
     """Compare logged gradient norms with a module's own on one batch; also list names that match no matrix.
 
     Args:

@@ -68,7 +68,7 @@
     }
     table("table", () => layersTable(xs, points));
     $("law").textContent = networks[0].content.paper ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
-      `${number(networks[0].content.paper.bound)}, ${ofBound(networks[0].content)} times the theory’s` + (networks[0].content.paper.appendix_f ? "; dotted is what appendix F of the paper says of W2." : ".")
+      `${number(networks[0].content.paper.bound)}, ${ofBound(networks[0].content)} times the theory’s` + (networks[0].content.paper.appendix_f && !streams_ ? "; dotted is what appendix F of the paper says of W2." : ".")
       : "";
   }
   function ofBound({ paper, series }) {
