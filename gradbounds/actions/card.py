@@ -375,7 +375,7 @@ def _carried(squares: Mapping[str, float], stack: Stack, table: Columns, norms: 
     growth, most = energy[-1] / energy[0], layers.max()
     layer = f"; layer {layers.argmax()} {most:.0%}" * bool(most > UNEVEN / stack.depth)
     layer += f" (residual stream {float(f'{growth**0.5:.2g}'):g}x smaller)" * bool(layer and growth > UNEVEN)
-    return card_row("shares of norm^2", f"{shares}{layer}{of}".replace("table of inputs", "input embedding"))
+    return card_row("share of norm^2", f"{shares}{layer}{of}".replace("table of inputs", "input embedding"))
 
 
 def _run_lines(

@@ -59,7 +59,7 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert printed == number_text(mean, deviation)
         assert [float(low), float(high)] == pytest.approx([mean - 2 * deviation, mean + 2 * deviation], rel=0.02)
     shares = {row["name"].replace("dL/d", ""): f"{row['share']:.0%}" for row in batch["batch"]}
-    carried = re.findall(r"(?:^|, )([\w ]+) (\d+%)", value_of(card, "shares of norm^2"))
+    carried = re.findall(r"(?:^|, )([\w ]+) (\d+%)", value_of(card, "share of norm^2"))
     assert len(carried) >= 3 and all(shares[_NAMES.get(name, name)] == share for name, share in carried)
 
     depth, roles = whole["stack"]["depth"], ("WQ", "WK", "WV", "WO", "W1", "W2", *["WG"] * ("hidden_size" in config))
