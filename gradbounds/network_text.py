@@ -400,8 +400,9 @@ def _by_ratio(ratios: dict[str, float]) -> str:
 def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
     """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
 
-    Signs of gradients make steps of equal size. Such a step changes the loss in proportion to the gradient's norm, if
-    the entries of a gradient have distributions of the same form in all layers.
+    Adam's step moves every entry by the learning rate, and changes the loss in proportion to the sum of the gradient's
+    absolute entries. In small GPT-2, Llama and OPT models of transformers, its ratio first / last layer is 1.0 to 1.4
+    times the ratio of norms. For Muon, the ratio of nuclear norms counts, which is up to 2.8 times as large there.
 
     Args:
         stack: the network.
@@ -418,11 +419,11 @@ def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios:
     over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
     ratio = sgd[most] / sgd[least]
     moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    steps = f"equal steps in all layers{' and used experts' * bool(stack.experts)}"
+    steps = f"equal steps{' of layers and used experts' * bool(stack.experts)}"
     steps = steps if over_layers < 1 + _FLAT else f"steps up to {over_layers:.2g}x apart, relative to initial entries"
     low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
     range_text = high if low == high else f"{low} to {high}"
-    adamw = f"{steps}; layer 1's changes the loss {range_text} as much as layer {stack.depth}'s"
+    adamw = f"{steps}; AdamW's in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
     return [
         card_row("AdamW, Muon", adamw),
         card_row(

@@ -40,6 +40,8 @@ _GATED_POWER = 2
 # estimate, or the last.
 _WAYS, _QUICK = ((16, False), (4, False), (16, True), (4, True), (2, True)), 2.5
 
+# The largest number of tokens in the predictions from which a deviation is derived.
+_FEW = 16
 COARSE = 0.09
 """The most by which coarse groups of tokens lower the norm with gated units.
 
@@ -113,6 +115,10 @@ def _of_networks(scale: NoiseScale, batch: int, *, alike: tuple[float, float] | 
     ]  # fmt: skip
 
 
+def _is_derived(stack: Stack) -> bool:
+    return stack.placement == "pre" and stack.depth_scaling != "none" and stack.embeddings != "tied"
+
+
 @cache
 def _alike(stack: Stack) -> tuple[float, float] | None:
     """Return the share of the gradients that two positions of one sequence, and of two, have in common if labels agree.
@@ -120,9 +126,9 @@ def _alike(stack: Stack) -> tuple[float, float] | None:
     It is the response to the probability that labels agree, for at most 16 tokens that all differ. None where the
     constants of sampled networks apply: without Pre-LN and depth scaling, with tied embeddings, or without a rule.
     """
-    if stack.placement != "pre" or stack.depth_scaling == "none" or stack.embeddings == "tied":
+    if not _is_derived(stack):
         return None
-    few, apart, agree = replace(stack, tokens=min(stack.tokens, 16)), TextLaw.distinct(stack.vocab), 0.5
+    few, apart, agree = replace(stack, tokens=min(stack.tokens, _FEW)), TextLaw.distinct(stack.vocab), 0.5
     laws = apart, replace(apart, same_word_labels=agree, other_word_labels=agree)
     try:
         apart_scale, alike_scale = (
@@ -201,7 +207,12 @@ def cost_of_batch(
     """Estimate the cost of predicting a batch's gradient; also return whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
-    return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse), grouped
+    cost = prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None, coarse=coarse)
+    if law is None and _is_derived(stack):
+        few = replace(two, tokens=min(stack.tokens, _FEW))
+        derived = prediction_cost(few, patterns=2, grouped=True, text=True, coarse=True)
+        cost = replace(cost, seconds=cost.seconds + 2 * derived.seconds)
+    return cost, grouped
 
 
 def quick_sampling(stack: Stack, law: TextLaw, patterns: int | None) -> tuple[int, bool]:

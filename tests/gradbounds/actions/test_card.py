@@ -66,6 +66,8 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
     norms = {name: by_layer(batch["layers"], f"grad_{name}") for name in roles}
     printed = ratios_of(value_of(card, "by matrix"))
     assert printed == pytest.approx({name: each[0] / each[-1] for name, each in norms.items()}, rel=0.051)
+    ends = [float(number) for number in re.findall(r"([\d.]+)x", value_of(card, "AdamW, Muon"))][-2:]
+    assert ends == pytest.approx([min(printed.values()), max(printed.values())])
     energy = by_layer(table, "hidden_energy")
     stream = f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {depth}"
     assert value_of(card, "residual stream").startswith(stream)
