@@ -90,6 +90,15 @@ def test_every_number_of_the_card_is_one_of_the_tables(config, capsys, tmp_path)
         assert rate == pytest.approx(row["critical_rate"], rel=0.2)
 
 
+def test_no_change_of_the_loss_beyond_its_approximation(capsys):
+    rate = ["predict", "--width", "64", "--vocab", "128", "--batch", "4", "--learning-rate", "1000"]
+    assert main(rate) == 0
+    assert re.search(r"\n +adam +unknown ", capsys.readouterr().out)
+    assert main([*rate, "--warmup-steps", "1000000000"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\n +adam +-\d", said) and "% of the critical rate. From step" in said
+
+
 def test_relative_updates_are_those_of_the_first_step():
     """By another path: the theory of the step itself, with layers that are drawn unlike each other."""
     stack = Stack(
