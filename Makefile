@@ -70,13 +70,14 @@ lint: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradbounds needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
 	@echo "Installing into .venv: one to four minutes, with torch the largest download"
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@# Bytecode of what is imported is written at its first import; all of torch and sympy would take 30 seconds more.
+	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[dev]'
 	@# backpack asks for torchvision without importing it; one of another build than torch's breaks transformers.
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
 .venv/docs-installed: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 .venv-evidence/installed: pyproject.toml constraints.txt
