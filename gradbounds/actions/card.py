@@ -26,17 +26,8 @@ from gradbounds.actions.predict import predict_stack
 from gradbounds.actions.remedies import Remedy, loss_of
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description
-from gradbounds.network_text import (
-    UNEVEN,
-    card_row,
-    first_over_last,
-    layer_lines,
-    loss_of_head,
-    matrix_name,
-    number_text,
-    other_codes,
-    profiles,
-)
+from gradbounds.layer_summary import UNEVEN, card_row, first_over_last, layer_lines, profiles
+from gradbounds.network_text import loss_of_head, matrix_name, number_text, other_codes
 from gradbounds.progress import quietly
 from gradbounds.result import Result
 from gradbounds.units import duration

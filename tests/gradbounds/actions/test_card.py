@@ -9,7 +9,8 @@ import pytest
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_table
 from gradbounds.cli import main
-from gradbounds.network_text import number_text, profiles, relative_updates
+from gradbounds.layer_summary import profiles, relative_updates
+from gradbounds.network_text import number_text
 from theory import Stack, predict
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
