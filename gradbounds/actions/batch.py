@@ -19,6 +19,7 @@ from gradbounds.actions.first_line import (
     first_line,
     format_cost,
     measured_batch,
+    quick_sampling,
     scale_of_batch,
     spread_of_texts,
     text_lines,
@@ -188,6 +189,7 @@ def predict_batch(
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
+            "coarse": coarse,
         },
         lines=[
             title(stack), *drawn_lines(notes), "",
@@ -203,6 +205,19 @@ def predict_batch(
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
     )  # fmt: skip
+
+
+def quick_batch(asked: Asked, batch: int, of: Description, **limits: Any) -> Result:
+    """Predict a batch in a few seconds; a text has few attention samples or coarse groups where more would take long.
+
+    Raises:
+        ValueError: as `predict_batch`.
+    """
+    stack, _ = of.read(asked.given)
+    law, patterns, coarse = law_of(stack, asked.text), limits["patterns"], False
+    if law is not None:
+        patterns, coarse = quick_sampling(stack, law, patterns)
+    return predict_batch(asked, batch, of, **limits | {"patterns": patterns}, coarse=coarse)
 
 
 def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None) -> Result:

@@ -8,10 +8,13 @@ import pytest
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_table
+from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
 from gradbounds.layer_summary import profiles, relative_updates
 from gradbounds.network_text import number_text
 from theory import Stack, predict
+from theory.configurations import stack_from_config
+from theory.mean_field.tied.own_token import own_token
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
 GATED = {
@@ -149,3 +152,26 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     assert any("English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
     assert any(line.startswith("Step 1 of a run: 64 sequences of 64 tokens, English text; log") for line in lines)
+
+
+def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
+    """The numbers before are the card's, the numbers after those of the changed network's own batch."""
+    path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1", "embedding_scale=1e6")
+    path.write_text(json.dumps(PLAIN | {"n_positions": 64, "tie_word_embeddings": True, "initializer_range": 0.05}))
+    model = ("--config", str(path), "--patterns", "4")
+    found_here, card = found(capsys, *model, *change), found(capsys, *model)["card"]
+    after, too_sure = found_here["compared"]
+    batch = found(capsys, *model, "--embedding-scale", "0.1", "--batch", "64")
+    assert [found_here["numbers"][name] for name in ("loss", "gradient norm")] == pytest.approx(
+        [card["step_1"]["loss"], card["step_1"]["norm"]]
+    )
+    assert found_here["numbers"]["critical rate, SGD"] == pytest.approx(card["critical_rates"]["sgd"]["rate"])
+    assert after["numbers"]["gradient norm"] == pytest.approx(batch["gradient_norm"])
+    ends = by_layer(batch["layers"], "grad_W2")
+    assert after["numbers"]["W2, layer 1 / layer 2"] == pytest.approx(ends[0] / ends[-1])
+    assert main(["predict", *model, *change, "--batch", "64"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Step 1 of gpt2, for 64 sequences of 64 tokens, Zipf's law, before and after the change\n")
+    assert re.search(r"\n  gradient norm +[\d.]+ +unknown\n", said) or too_sure["unknown"] is None
+    stack = stack_from_config(path, tokens=64, embedding_scale=1e6)[0]
+    assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)
