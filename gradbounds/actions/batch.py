@@ -24,6 +24,7 @@ from gradbounds.actions.first_line import (
     spread_of_texts,
     text_lines,
 )
+from gradbounds.actions.norm_shares import reason_of_largest
 from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
@@ -190,6 +191,7 @@ def predict_batch(
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
             "coarse": coarse,
+            "reason_of_largest": reason_of_largest(scale, batch),
         },
         lines=[
             title(stack), *drawn_lines(notes), "",

@@ -29,7 +29,7 @@ def compare_steps(
     given: Mapping[str, Any], of: Description, compare: Sequence[str], batch: int | None, text: str | None,
     *, plan: bool = False, **limits: Any,
 ) -> Result | None:  # fmt: skip
-    """Predict step 1 of a network and of changed networks for one batch; None if there is no rule for its text.
+    """Predict step 1 of a network and of changed networks for one batch; None if its text lacks a rule.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -42,21 +42,21 @@ def compare_steps(
     each = {(): asked} | {
         key: replace(asked, given={**asked.given, **changed_values(key)}) for key in variants(compare)
     }
-    stacks = [of.read(one.given)[0] for one in each.values()]
-    seconds = sum(_seconds(one, law_of(one, asked.text), limits["patterns"]) for one in stacks)
+    stacks = [of.read(variant.given)[0] for variant in each.values()]
+    seconds = sum(_seconds(stack, law_of(stack, asked.text), limits["patterns"]) for stack in stacks)
     at = f"{sequences} sequence{'s' * (sequences > 1)} of {whole.tokens} tokens, {_text_name(asked.text)}"
     if plan:
         takes = f"Comparing {len(each)} networks takes about {duration(seconds)}, for {at}."
         return Result(about="the cost of a comparison", values={"seconds": seconds}, lines=[takes])
     with shown(f"comparing {len(each)} networks", seconds), by_estimates(), quietly():
-        (before, why), *others = (_step(one, sequences, of, limits) for one in each.values())
+        (before, why), *others = (_step(variant, sequences, of, limits) for variant in each.values())
     lines = [f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after the change"]
     for changes, (after, reason) in zip([*each][1:], others, strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
         lines += ["", *table_lines(["", "before", " ".join(changes), "after / before"], rows)]
         lines += [f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word]
-    compared = [{"stack": one, "numbers": numbers, "unknown": reason or None}
-                for one, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
+    compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
+                for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
     values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}
     return Result(
         about=f"step 1 of {len(each)} networks, for {at}", values=values | {"compared": compared}, lines=lines

@@ -311,8 +311,11 @@ class _Verdict:
         """Return the causes, and whether each explains the log, as a table."""
         return pd.DataFrame(
             [
-                (one.words, one.line.loss, one.line.norm, one.distance(printed), one.explains(printed), one.tried)
-                for one in self.causes
+                (
+                    cause.words, cause.line.loss, cause.line.norm, cause.distance(printed), cause.explains(printed),
+                    cause.tried,
+                )
+                for cause in self.causes
             ],
             columns=["cause", "loss", "gradient_norm", "distance", "explains", "tried"],
         )  # fmt: skip

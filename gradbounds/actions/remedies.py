@@ -14,7 +14,7 @@ from gradbounds.layer_summary import UNEVEN, first_over_last, profiles
 from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack
-from theory.mean_field.tied.own_token import own_token
+from theory.mean_field.prediction import own_token
 from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY
 from theory.stack.placements import COMPOSITIONS
 
@@ -55,8 +55,10 @@ class Remedy:
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
+        other = f" Not advised: {self.not_advised}, with which a tied network predicts its own input token."
         return (
             f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
+            f"{other * bool(self.not_advised)}"
         )
 
 

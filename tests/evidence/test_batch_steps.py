@@ -46,6 +46,8 @@ def listed(widths: tuple[int, ...], depths: tuple[int, ...], sequences: tuple[in
 CASES = listed((256, 512), (2, 6), (1, 16, 64))
 # Twenty others, fixed after the gap of few tied tokens was narrowed for a batch's scale, and before any was drawn.
 OTHERS = listed((192, 320), (3, 8), (4, 32, 128))
+# One sequence each, fixed after its own positions replaced every second one of twice as many, and before any was drawn.
+ALONE = [(*case[:3], 1, case[4]) for case in OTHERS[:8]]
 # Networks that were chosen before Muon's gain from `noise_rank` was measured on them.
 #
 # The change of the loss is to be within the stated error in 5 of 6.
@@ -148,7 +150,7 @@ def test_batch_steps(kept_folder):
     """
     cases = {
         " ".join(map(str, case)): kept_case(kept_folder, f"{case} {first}", partial(beside, *case, first))
-        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS, 1000))
+        for chosen, first in ((CASES + OF_MUON, 0), (OTHERS + ALONE, 1000))
         for case in chosen
     }
     record("batch-steps", {"tokens": TOKENS, "vocab": VOCAB, "networks": rounded(cases)}, short=True)

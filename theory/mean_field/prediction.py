@@ -39,9 +39,10 @@ from theory.mean_field.inputs import (
     word_inputs,
 )
 from theory.mean_field.kernels import KernelLayout, MatrixLayout
-from theory.mean_field.recursion import recursion
+from theory.mean_field.recursion import forward_pass, recursion
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.tied.text_gradient import loss_and_own_token
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack, check_stack
 from theory.stack.quantities import NamedArrays
@@ -234,6 +235,27 @@ def predict_sequences(
     if inputs.source is not None:
         inputs = replace(inputs, source=replace(inputs.source, tokens=_split_by_sequence(inputs.source.tokens)))
     return _averaged(two, inputs, _split_by_sequence(tokens), (patterns, None, max_time))
+
+
+def own_token(stack: Stack, law: TextLaw | None = None) -> tuple[float, float]:
+    """Return the expected loss of a network with tied embeddings and the mean probability of a position's own token.
+
+    The logit of a position's own token has the mean σ_e √d h, with h the part of its own embedding that the normalized
+    residual stream keeps. The other logits are Gaussian with mean 0.
+
+    Args:
+        stack: the network.
+        law: law of the text; without it, all tokens differ.
+
+    Raises:
+        NoRuleError: the network lacks a rule.
+    """
+    # A gradient needs more tokens than a loss.
+    require(replace(stack, tokens=max(stack.tokens, math.ceil(2.0 * stack.width**0.5))), "grouped")
+    inputs, tokens = _laid_out(stack, None, law or TextLaw.distinct(stack.vocab), grouped=True, coarse=True)
+    inputs = inputs.repeated(max(2, tokens.entries_together))
+    forward = forward_pass(stack, tokens, inputs, np.random.default_rng(0))
+    return loss_and_own_token(stack, cast(TextLayout, tokens), forward)
 
 
 def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
