@@ -48,8 +48,8 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
         load = stream["expert_load_max"]
         lines.append(
             card_row(
-                "experts", f"the fullest takes {load[0]:.0%} of {tokens_text(stack)} in layer 1, {load[-1]:.0%} in "
-                f"the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
+                "experts", f"the fullest takes {load[0]:.0%} of {tokens_text(stack)} (--tokens N) in layer 1, "
+                f"{load[-1]:.0%} in the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
