@@ -32,8 +32,8 @@ MATRICES = {
 }
 """The part of the layer to which each matrix belongs."""
 
+# The logarithm of a ratio first / last layer up to which layers count as equal.
 FLAT = 0.05
-"""The logarithm of a ratio first / last layer up to which layers count as equal."""
 
 # Longest value of a field that a title has whole.
 _LONG = 40

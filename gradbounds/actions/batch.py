@@ -24,9 +24,9 @@ from gradbounds.actions.first_line import (
     spread_of_texts,
     text_lines,
 )
-from gradbounds.actions.norm_shares import reason_of_largest
 from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
+from gradbounds.layer_summary import reason_of_largest
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from checks.stacks.gradients_by_layer import Columns
-from checks.statistics import MARGIN
 from checks.trust import CERTAIN, Trust
 from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
@@ -22,12 +21,18 @@ from gradbounds.actions.first_line import (
     largest_loss_deviation,
     norms_of_texts,
 )
-from gradbounds.actions.norm_shares import reason_of_largest, share_row, squared_norms
 from gradbounds.actions.predict import predict_stack
 from gradbounds.actions.remedies import Remedy, furthest, loss_of
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description
-from gradbounds.layer_summary import UNEVEN, card_row, layer_lines
+from gradbounds.layer_summary import (
+    UNEVEN,
+    card_row,
+    layer_lines,
+    reason_of_largest,
+    share_row,
+    squared_norms,
+)
 from gradbounds.network_text import loss_of_head, number_text, other_codes
 from gradbounds.progress import quietly
 from gradbounds.result import Result
@@ -77,11 +82,9 @@ _SUBSTITUTE = (
     "unknown.\nYour own module: gradbounds probe FILE:NAME"
 )
 _EVENED = "if you use SGD"
+# Evidence for ranges (docs/report.md, first lines of public logs), and for matrices, within 4.5% (batches of text).
 _PUBLIC = "for public GPTs and Llamas (35 of 37 losses, 6 of 7 norms)"
-"""The evidence for ranges of losses and norms (docs/report.md, first lines of public logs)."""
-
 _SAMPLED = "in GPT-2s and Llamas of width 256 to 1024"
-"""The networks whose gradient norms by kind of matrix were within 4.5% of theory (docs/report.md, batches of text)."""
 
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
@@ -457,17 +460,16 @@ def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
 def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[str]:
     """State the error to expect and its evidence, and the parts that were not tested or are omitted."""
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
-    width = f"finite width ({stack.width})"
     if first is not None and first.result is not None:
         finer = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
         expected = f"Expect loss and norm in these ranges, as {_PUBLIC}"
         expected += f"; kinds of matrices within 5%{finer}, as {_SAMPLED}" * (stack.placement == "pre")
-    elif trust.why.startswith("not wide enough") and trust.error <= CERTAIN:
-        expected = f"Expect errors of up to {trust.error:.0%} by {width}, extrapolated from sampled networks"
-    elif trust.why:
-        expected = f"Error by {width} unknown: {_reason_of_width(trust.why)}"
+    elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
+        kind = "extrapolated from" if trust.why else "as in"
+        expected = f"Expect errors of up to {trust.error:.1%} by finite width ({stack.width}), {kind} sampled networks"
     else:
-        expected = f"Expect errors of up to {trust.error:.1%} by {width}, as in sampled networks of this kind"
+        reason = re.sub("stacks of the family '.*?'", "networks of this kind", trust.why.partition(": ")[2])
+        expected = f"Error by finite width ({stack.width}) unknown: {reason}"
     if match := _EVIDENCE.match(evidence):
         of, sizes, _, off, count = match.groups()
         at_width = f", {sizes}," * ("finite width" in expected)
@@ -481,12 +483,3 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     reasons = [f"all tokens and samples, for time and memory ({cheaper})"] * bool(cheaper)
     reasons += [left_out] * bool(left_out)
     return [expected, *[f"Not tested: {'; '.join(reasons)}"] * bool(reasons)]
-
-
-def _reason_of_width(why: str) -> str:
-    """Shorten the reason of `Trust` for a line: "8192 tokens need width >= 131072 for an error of 3%"."""
-    kind, _, reason = why.partition(": ")
-    reason = re.sub("stacks of the family '.*?'", "networks of this kind", reason)
-    return (
-        f"{reason.replace(' d >=', ' width >=')} for an error of {MARGIN:.0%}" if kind == "not wide enough" else reason
-    )
