@@ -143,7 +143,7 @@ class GaussianMoment:
         """
         series = _hermite_series(self.function, tuple(np.sqrt(variances)))
         products = series[:, :, None] * series[:, None]
-        powers = _powers(correlations.tobytes(), len(series))
+        powers = np.vander(correlations, len(series), increasing=True)
         return np.asarray(np.moveaxis(np.tensordot(powers, products, 1), 0, -1))
 
 
@@ -293,12 +293,6 @@ def _integrated_series(function: Callable[[Any], Any], scales: tuple[float, ...]
         if short.all():
             return series
     return np.where(short, series, np.nan)
-
-
-@lru_cache(maxsize=16)
-def _powers(numbers: bytes, count: int) -> NDArray[np.float64]:
-    """Return the powers 0, 1, ... of numbers, given as the bytes of an array, (numbers, count)."""
-    return np.vander(np.frombuffer(numbers), count, increasing=True)
 
 
 @lru_cache(maxsize=len(_HERMITE))
