@@ -49,7 +49,7 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]
         ratio: ρ of `overlap_variance`, (batch,) or (1,).
         of_words: variance of the products over texts, divided by q_i q_j, (batch, r, r); 0 if no token id repeats.
     """
-    rule = cast(Branch[Array], feed_forward(stack))
+    rule = cast(Branch[Array], feed_forward(stack, often=True))
 
     def branch(tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         energies = np.linalg.diagonal(kernel)
