@@ -1,9 +1,8 @@
-"""The printed text about one network: predicted and sampled gradient norms by layer, and how the layers differ."""
+"""The printed text about one network: predicted and sampled gradient norms by layer, its title and its notes."""
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.configurations.training_codes import TRAINING_CODES
 from theory.coverage import attends_randomly, has_experts, holds_words
 from theory.stack import TITLES
-from theory.stack.weights import copies, gain, weight_shapes
 
 STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
 """The columns of a layer table for the residual stream, by quantity."""
 
-_MATRICES = {
+MATRICES = {
     ("WQ", "WK", "WV", "WO"): "of attention",
     ("XQ", "XK", "XV", "XO"): "of attention to the encoder",
     ("W1", "W2"): "of the feed-forward block",
@@ -34,11 +32,8 @@ _MATRICES = {
 }
 """The part of the layer to which each matrix belongs."""
 
-# First layer over last, up to so much in the logarithm.
-_FLAT = 0.05
-
-UNEVEN = 1.5
-"""The ratio first / last layer above which layers count as uneven."""
+# The logarithm of a ratio first / last layer up to which layers count as equal.
+FLAT = 0.05
 
 # Longest value of a field that a title has whole.
 _LONG = 40
@@ -65,7 +60,7 @@ def network_lines(
     lines = []
     if has_theory:
         lines += [
-            f"Large-width theory: root mean square of gradient norms over random networks, for {_sequences(stack)}"
+            f"Large-width theory: root mean square of gradient norms over random networks, for {sequences_text(stack)}"
         ]
         lines += [*_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table)]
         lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
@@ -120,11 +115,13 @@ def with_cosines(table: Columns) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([part[name] for part in parts]) for name in columns}
 
 
-def _sequences(stack: Stack) -> str:
+def sequences_text(stack: Stack) -> str:
+    """Return a stack's number of sequences as text."""
     return "one sequence" if stack.sequences == 1 else f"a batch of {stack.sequences} sequences"
 
 
-def _tokens(stack: Stack) -> str:
+def tokens_text(stack: Stack) -> str:
+    """Return a stack's number of tokens as text."""
     return f"{stack.tokens} token{'s' * (stack.tokens > 1)}"
 
 
@@ -145,7 +142,7 @@ def _legend(table: Columns) -> list[str]:
     plain = {name.removeprefix("encoder_").removeprefix("grad_") for name in matrices(table)}
     of = [
         f"{', '.join(role for role in roles if role in plain)} {whose}"
-        for roles, whose in _MATRICES.items()
+        for roles, whose in MATRICES.items()
         if plain & set(roles)
     ]
     cosine = "; cosine: mean cosine between two tokens" if "cosine" in set(table["quantity"]) else ""
@@ -264,11 +261,11 @@ def over_layers(stack: Stack, table: Columns, value: str) -> list[str]:
         if ends is not None and np.asarray(table["layer"])[np.asarray(table["quantity"]) == name].max() > 1:
             whose, flat = (
                 ", encoder" if name.startswith("encoder_") else "",
-                " (equal within 5%)" * (abs(ends[0] - 1) < 0.1 and abs(math.log(ends[0])) < _FLAT),
+                " (equal within 5%)" * (abs(ends[0] - 1) < 0.1 and abs(math.log(ends[0])) < FLAT),
             )
             by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
-        f"Gradient norm, first layer / last layer, at {_tokens(stack)}{whose}: {', '.join(texts)}."
+        f"Gradient norm, first layer / last layer, at {tokens_text(stack)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
     ]
 
@@ -298,192 +295,6 @@ def ends_of_layers(table: Columns, name: str, value: str) -> tuple[float, float,
 def ratio_text(ratio: float, error: float) -> str:
     """Format a ratio with three digits; its error is added if it is above 1%."""
     return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
-
-
-def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: str = "") -> list[str]:
-    """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
-
-    Args:
-        stack: The network. With one layer, there are no lines.
-        table: Its `layer_table`.
-        norms: Norms of gradients that replace those of the table.
-        of: A name of the batch of these norms.
-    """
-    value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
-    stream = profiles(with_cosines(table), value)
-    gradients = _whole_profiles(table if norms is None else norms, value)
-    ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
-    if not ratios:
-        return []
-    last, energy = stack.depth, stream["hidden_energy"]
-    cosine, growth = stream.get("cosine"), growth_by_layer(table, norms)
-    alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
-    each = f"; each upper layer {growth:.3g}x (exponential)" if growth else ""
-    lines = [
-        f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
-        f"{of or f'{_sequences(stack)} of {_tokens(stack)}'}",
-        card_row("by matrix", f"{_by_ratio(ratios)}{each}"),
-        card_row(
-            "residual stream", f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {last}{alike}"
-        ),
-    ]  # fmt: skip
-    if stack.experts:
-        load = stream["expert_load_max"]
-        lines.append(
-            card_row(
-                "experts", f"the fullest takes {load[0]:.0%} of {_tokens(stack)} in layer 1, {load[-1]:.0%} in "
-                f"the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
-            )
-        )  # fmt: skip
-    if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
-        lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
-    return [*lines, *_step_lines(stack, gradients, ratios)]
-
-
-def growth_by_layer(table: Columns, norms: Columns | None = None) -> float | None:
-    """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
-
-    The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
-    exponential if the residual stream keeps its size, and if the upper half's factor per layer is between the powers
-    2/3 and 3/2 of that of all layers.
-
-    Args:
-        table: a `layer_table`.
-        norms: norms of gradients that replace those of the table.
-    """
-    energy = profiles(table, "predicted").get("hidden_energy", np.zeros(1))
-    gradients = _whole_profiles(table if norms is None else norms, "predicted")
-    most = max(gradients.values(), key=lambda of: of[0] / of[-1] if of.min() > 0 else 0.0, default=np.zeros(1))
-    if most.min() <= 0 or most[0] < UNEVEN * most[-1] or max(energy) > UNEVEN * min(energy):
-        return None
-    upper, whole = np.log(most[len(most) // 2 :]), np.log(most)
-    rate, mean = ((of[0] - of[-1]) / (len(of) - 1) if len(of) > 1 else 0.0 for of in (upper, whole))
-    return math.exp(rate) if mean / 1.5 < rate < 1.5 * mean else None
-
-
-def card_row(label: str, value: str) -> str:
-    """Format a label and a value as one line of a model's summary."""
-    return f"  {label:<16} {value}"
-
-
-def role(name: str) -> str:
-    """Return the name of a matrix from the name of its gradient: "W1" from "grad_W1"."""
-    return name.replace("grad_", "")
-
-
-def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
-    """Return the gradients of every matrix that is known in all of several layers, without an encoder's matrices."""
-    counts = Counter(np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0])
-    return {
-        name: norms
-        for name, norms in profiles(table, value).items()
-        if name.startswith("grad_") and len(norms) == counts[name] > 1
-    }
-
-
-def _by_ratio(ratios: dict[str, float]) -> str:
-    """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x"."""
-    parts: dict[str, dict[str, list[str]]] = {}
-    for name, ratio in ratios.items():
-        whose = next((words for roles, words in _MATRICES.items() if role(name) in roles), "")
-        of_part = parts.setdefault(
-            re.sub(r"^of (the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
-        )
-        of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x", []).append(role(name))
-    by_part = {
-        part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
-        for part, texts in parts.items()
-    }  # fmt: skip
-    return "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
-
-
-def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
-    """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
-
-    Adam's step moves every entry by the learning rate, and changes the loss in proportion to the sum of the gradient's
-    absolute entries. In small GPT-2, Llama and OPT models of transformers, its ratio first / last layer is 1.0 to 1.4
-    times the ratio of norms. For Muon, the ratio of nuclear norms counts, which is up to 2.8 times as large there.
-
-    Args:
-        stack: the network.
-        gradients: gradient norms by matrix and layer.
-        ratios: the ratio of norms, first layer / last layer, by matrix.
-    """
-    sgd, adam = relative_updates(stack, gradients)
-    if not sgd:
-        only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
-        return [card_row("a step", only)] if "grad_scalar" in gradients else []
-    most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
-    roles = dict.fromkeys(name for name, _ in adam)
-    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
-    over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
-    ratio = sgd[most] / sgd[least]
-    moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
-    steps = f"equal steps{' of layers and used experts' * bool(stack.experts)}"
-    steps = steps if over_layers < 1 + _FLAT else f"steps up to {over_layers:.2g}x apart, relative to initial entries"
-    low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
-    range_text = high if low == high else f"{low} to {high}"
-    adamw = f"{steps}; AdamW's in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
-    return [
-        card_row("AdamW, Muon", adamw),
-        card_row(
-            "SGD moves",
-            f"{role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "
-            "relative to initial norms",
-        ),
-    ]
-
-
-def relative_updates(
-    stack: Stack, gradients: dict[str, NDArray[np.float64]]
-) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
-    """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
-
-    The two results are for SGD and for Adam with epsilon -> 0. Adam changes every entry by 1. Muon's update has a norm
-    that depends only on the matrix's shape. If all layers have the same shapes, updates of both differ between layers
-    only through |W|.
-    """
-    sgd, adam = {}, {}
-    for name, norms in gradients.items():
-        for layer, norm in enumerate(norms, start=stack.depth - len(norms) + 1):  # dense layers below have no router
-            if name != "grad_scalar" and norm > 0 and (size := _size(stack, name, layer)) > 0:
-                like = stack.of_layer(layer)
-                entries = math.prod(weight_shapes(like)[role(name)]) * copies(like, role(name))
-                sgd[name, layer], adam[name, layer] = float(norm / size), entries**0.5 / size
-    return sgd, adam
-
-
-def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float]:
-    """Return the gradient norm in the first layer divided by that in the last layer, for matrices that all layers have.
-
-    An encoder's matrices are left out.
-
-    Args:
-        table: a `layer_table`.
-        value: "predicted" or "mean".
-    """
-    layers = {name: of for name, of in profiles(table, value).items() if "grad_" in name}
-    return {
-        name: float(of[0] / of[-1])
-        for name, of in layers.items()
-        if not name.startswith("encoder_") and len(of) > 1 and of.min() > 0
-    }
-
-
-def profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
-    """Return every quantity of a table of layers as an array with one entry per layer, the first layer first."""
-    layers, numbers = np.asarray(table["layer"]), np.asarray(table[value], float)
-    rows = np.flatnonzero((layers > 0) & ~np.isnan(numbers))
-    rows = rows[np.argsort(layers[rows], kind="stable")]
-    names = np.asarray(table["quantity"])[rows]
-    return {str(name): numbers[rows[names == name]] for name in dict.fromkeys(names)}
-
-
-def _size(stack: Stack, name: str, layer: int) -> float:
-    """Return the root mean square of a matrix's Frobenius norm; for experts, of all experts together."""
-    role = name.removeprefix("grad_")
-    like = stack.of_layer(layer)
-    return float((gain(like, role) * weight_shapes(like)[role][1] * copies(like, role)) ** 0.5)
 
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:

@@ -114,14 +114,15 @@ ARROWS = {
         "recipe": "grid",
         "clusters": "recipe shadowing",
         "network_text": "plain_text",
+        "layer_summary": "network_text",
         "network_comparison": "network_text plain_text",
         "described_network": "grid",
         "json_output": "",
         "run_inspection": "grid units result",
         "result": "json_output help_text figure_files",
         "actions": (
-            "budget grid recipe progress units table_cache figure_files network_text network_comparison json_output "
-            "described_network help_text clusters plain_text result"
+            "budget grid recipe progress units table_cache figure_files layer_summary network_text network_comparison "
+            "json_output described_network help_text clusters plain_text result"
         ),
         "explore": (
             "__init__ actions budget described_network grid json_output network_comparison network_text plain_text "

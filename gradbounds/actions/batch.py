@@ -25,6 +25,7 @@ from gradbounds.actions.first_line import (
 )
 from gradbounds.budget import BY_CLOCK, Budget, OverBudgetError
 from gradbounds.described_network import Description
+from gradbounds.layer_summary import reason_of_largest
 from gradbounds.network_text import drawn_lines, gradient_lines, matrix_name, note_lines, over_layers, title
 from gradbounds.plain_text import table_lines
 from gradbounds.progress import LONG
@@ -188,6 +189,7 @@ def predict_batch(
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
+            "reason_of_largest": reason_of_largest(scale, batch),
         },
         lines=[
             title(stack), *drawn_lines(notes), "",

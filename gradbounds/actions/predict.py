@@ -14,16 +14,14 @@ from checks.trust import Trust
 from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import BY_CLOCK, SOON, Budget, OverBudgetError, Way, check, chosen_way, way
 from gradbounds.described_network import Description, variants
+from gradbounds.layer_summary import growth_by_layer, layer_lines, profiles
 from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
     drawn_lines,
-    growth_by_layer,
-    layer_lines,
     matrix_name,
     network_lines,
     note_lines,
     number_text,
-    profiles,
     sampled_lines,
     title,
     trust_lines,

@@ -9,7 +9,7 @@ import numpy as np
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import Columns, layer_columns
 from gradbounds.budget import Budget, OverBudgetError, Way, tokens_within, way
-from gradbounds.network_text import UNEVEN, first_over_last, profiles
+from gradbounds.layer_summary import UNEVEN, first_over_last, profiles
 from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack

@@ -50,7 +50,7 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array, rule: Branch[Arr
         of_words: variance of the products over texts, divided by q_i q_j, (batch, r, r); 0 if no token id repeats.
         rule: rule for given products; None for the MLP.
     """
-    rule = rule or cast(Branch[Array], feed_forward(stack))
+    rule = rule or cast(Branch[Array], feed_forward(stack, often=True))
 
     def branch(tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         energies = np.linalg.diagonal(kernel)

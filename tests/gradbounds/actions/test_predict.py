@@ -339,13 +339,13 @@ def test_who_draws_the_weights(capsys, tmp_path):
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
     assert main(line) == 0
     by_class = capsys.readouterr().out
-    drawn = "Weights: as transformers' GPTNeoXForCausalLM draws them; others: --drawn-by neox (loss 4.36)"
+    drawn = "Weights: as transformers' GPTNeoXForCausalLM draws them; other norms: --drawn-by neox (loss 4.36)"
     assert by_class.splitlines()[1] == drawn
-    assert "GPTNeoXForCausalLM's layers" in by_class
+    assert "numbers of GPTNeoXForCausalLM agree" in " ".join(by_class.split())
     assert main([*line, "--drawn-by", "neox"]) == 0
     by_code = capsys.readouterr().out
     assert by_code.splitlines()[1].startswith("Weights: as GPT-NeoX draws them (")
-    assert "others:" not in by_code and "GPTNeoXForCausalLM's layers" not in by_code
+    assert "other norms:" not in by_code and "numbers of GPTNeoXForCausalLM" not in by_code
     assert main([*line, "--drawn-by", "neox", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     stack, notes = stack_from_config(path, tokens=4, drawn_by="neox")

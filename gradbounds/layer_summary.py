@@ -1,0 +1,284 @@
+"""The rows of a model's summary that state how its layers and matrices differ, and the profiles that they require."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checks.stacks.gradients_by_layer import Columns, matrices
+from gradbounds.network_text import FLAT, MATRICES, matrix_name, sequences_text, tokens_text, with_cosines
+from theory import Stack
+from theory.first_step.noise_scale import NoiseScale
+from theory.stack.weights import copies, gain, weight_shapes
+
+UNEVEN = 1.5
+"""The ratio first / last layer above which layers count as uneven."""
+
+# The smallest share of the squared norm that the card lists.
+_SMALL = 0.005
+
+# The largest part of a ratio, in the logarithm, that the other factor of a reason may have.
+_SIMPLE = 1 / 3
+
+# Matrices whose gradient comes through another matrix of their branch.
+_FED_BY = {"W1": "W2", "WG": "W2", "WV": "WO"}
+
+
+def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: str = "") -> list[str]:
+    """Summarize how the layers of a network differ in their gradients, their activations and their relative updates.
+
+    Args:
+        stack: The network. With one layer, there are no lines.
+        table: Its `layer_table`.
+        norms: Norms of gradients that replace those of the table.
+        of: A name of the batch of these norms.
+    """
+    value = "mean" if np.isnan(table["predicted"]).all() else "predicted"
+    stream = profiles(with_cosines(table), value)
+    gradients = _whole_profiles(table if norms is None else norms, value)
+    ratios = {name: of[0] / of[-1] for name, of in gradients.items() if of.min() > 0}
+    if not ratios:
+        return []
+    last, energy = stack.depth, stream["hidden_energy"]
+    cosine, growth = stream.get("cosine"), growth_by_layer(table, norms)
+    alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
+    each = f"; each upper layer {growth:.3g}x (exponential)" if growth else ""
+    lines = [
+        f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
+        f"{of or f'{sequences_text(stack)} of {tokens_text(stack)}'}",
+        card_row("by matrix", f"{_by_ratio(ratios)}{each}"),
+        card_row(
+            "residual stream", f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {last}{alike}"
+        ),
+    ]  # fmt: skip
+    if stack.experts:
+        load = stream["expert_load_max"]
+        lines.append(
+            card_row(
+                "experts", f"the fullest takes {load[0]:.0%} of {tokens_text(stack)} (--tokens N) in layer 1, "
+                f"{load[-1]:.0%} in the last; an even share is {stack.experts_per_token / stack.experts:.0%}",
+            )
+        )  # fmt: skip
+    if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
+        lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
+    return [*lines, *_step_lines(stack, gradients, ratios)]
+
+
+def growth_by_layer(table: Columns, norms: Columns | None = None) -> float | None:
+    """Return the factor per layer by which gradient norms grow towards the input; None without exponential growth.
+
+    The factor is the geometric mean over the upper half of the layers, for the matrix that grows most. Growth counts as
+    exponential if the residual stream keeps its size, and if the upper half's factor per layer is between the powers
+    2/3 and 3/2 of that of all layers.
+
+    Args:
+        table: a `layer_table`.
+        norms: norms of gradients that replace those of the table.
+    """
+    energy = profiles(table, "predicted").get("hidden_energy", np.zeros(1))
+    gradients = _whole_profiles(table if norms is None else norms, "predicted")
+    most = max(gradients.values(), key=lambda of: of[0] / of[-1] if of.min() > 0 else 0.0, default=np.zeros(1))
+    if most.min() <= 0 or most[0] < UNEVEN * most[-1] or max(energy) > UNEVEN * min(energy):
+        return None
+    upper, whole = np.log(most[len(most) // 2 :]), np.log(most)
+    rate, mean = ((of[0] - of[-1]) / (len(of) - 1) if len(of) > 1 else 0.0 for of in (upper, whole))
+    return math.exp(rate) if mean / 1.5 < rate < 1.5 * mean else None
+
+
+def card_row(label: str, value: str) -> str:
+    """Format a label and a value as one line of a model's summary."""
+    return f"  {label:<16} {value}"
+
+
+def role(name: str) -> str:
+    """Return the name of a matrix from the name of its gradient: "W1" from "grad_W1"."""
+    return name.replace("grad_", "")
+
+
+def _whole_profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
+    """Return the gradients of every matrix that is known in all of several layers, without an encoder's matrices."""
+    counts = Counter(np.asarray(table["quantity"])[np.asarray(table["layer"]) > 0])
+    return {
+        name: norms
+        for name, norms in profiles(table, value).items()
+        if name.startswith("grad_") and len(norms) == counts[name] > 1
+    }
+
+
+def _by_ratio(ratios: dict[str, float]) -> str:
+    """Format matrices with their ratios by part of the layer: "attention WQ and WK 100x, WV 7.1x; gate WG 6x"."""
+    parts: dict[str, dict[str, list[str]]] = {}
+    for name, ratio in ratios.items():
+        whose = next((words for roles, words in MATRICES.items() if role(name) in roles), "")
+        of_part = parts.setdefault(
+            re.sub(r"^of (the |its )?| \(.*", "", whose).replace("feed-forward block", "MLP"), {}
+        )
+        of_part.setdefault(f"{float(f'{ratio:.2g}'):g}x", []).append(role(name))
+    by_part = {
+        part: ", ".join(f"{' and '.join(names)} {text}" for text, names in texts.items())
+        for part, texts in parts.items()
+    }  # fmt: skip
+    return "; ".join(f"{part} {texts}".strip() for part, texts in by_part.items())
+
+
+def _step_lines(stack: Stack, gradients: dict[str, NDArray[np.float64]], ratios: Mapping[str, float]) -> list[str]:
+    """Compare the layers in a first step of AdamW or Muon, and name the matrices that SGD moves most and least.
+
+    Adam's step moves every entry by the learning rate, and changes the loss in proportion to the sum of the gradient's
+    absolute entries. In small GPT-2, Llama and OPT models of transformers, its ratio first / last layer is 1.0 to 1.4
+    times the ratio of norms. For Muon, the ratio of nuclear norms counts, which is up to 2.8 times as large there.
+
+    Args:
+        stack: the network.
+        gradients: gradient norms by matrix and layer.
+        ratios: the ratio of norms, first layer / last layer, by matrix.
+    """
+    sgd, adam = relative_updates(stack, gradients)
+    if not sgd:
+        only = "only the scalars of the layers have a gradient: no matrix moves in step 1"
+        return [card_row("a step", only)] if "grad_scalar" in gradients else []
+    most, least = max(sgd, key=lambda at: sgd[at]), min(sgd, key=lambda at: sgd[at])
+    roles = dict.fromkeys(name for name, _ in adam)
+    by_role = {name: [size for (other, _), size in adam.items() if other == name] for name in roles}
+    over_layers = max(max(sizes) / min(sizes) for sizes in by_role.values())
+    ratio = sgd[most] / sgd[least]
+    moved = f"{float(f'{ratio:.3g}'):,.0f}" if 1e3 <= ratio < 1e6 else f"{ratio:.3g}"
+    steps = f"equal steps{' of layers and used experts' * bool(stack.experts)}"
+    steps = steps if over_layers < 1 + FLAT else f"steps up to {over_layers:.2g}x apart, relative to initial entries"
+    low, high = (f"{float(f'{end:.2g}'):g}x" for end in (min(ratios.values()), max(ratios.values())))
+    range_text = high if low == high else f"{low} to {high}"
+    adamw = f"{steps}; AdamW's in layer 1 changes the loss about {range_text} as much as in layer {stack.depth}"
+    return [
+        card_row("AdamW, Muon", adamw),
+        card_row(
+            "SGD moves",
+            f"{role(most[0])} of layer {most[1]} {moved} times as far as {role(least[0])} of layer {least[1]}, "
+            "relative to initial norms",
+        ),
+    ]
+
+
+def relative_updates(
+    stack: Stack, gradients: dict[str, NDArray[np.float64]]
+) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
+    """Return the norm of the update divided by the norm of the weights, at learning rate 1, for every matrix and layer.
+
+    The two results are for SGD and for Adam with epsilon -> 0. Adam changes every entry by 1. Muon's update has a norm
+    that depends only on the matrix's shape. If all layers have the same shapes, updates of both differ between layers
+    only through |W|.
+    """
+    sgd, adam = {}, {}
+    for name, norms in gradients.items():
+        for layer, norm in enumerate(norms, start=stack.depth - len(norms) + 1):  # dense layers below have no router
+            if name != "grad_scalar" and norm > 0 and (size := _size(stack, name, layer)) > 0:
+                like = stack.of_layer(layer)
+                entries = math.prod(weight_shapes(like)[role(name)]) * copies(like, role(name))
+                sgd[name, layer], adam[name, layer] = float(norm / size), entries**0.5 / size
+    return sgd, adam
+
+
+def first_over_last(table: Columns, value: str = "predicted") -> dict[str, float]:
+    """Return the gradient norm in the first layer divided by that in the last layer, for matrices that all layers have.
+
+    An encoder's matrices are left out.
+
+    Args:
+        table: a `layer_table`.
+        value: "predicted" or "mean".
+    """
+    layers = {name: of for name, of in profiles(table, value).items() if "grad_" in name}
+    return {
+        name: float(of[0] / of[-1])
+        for name, of in layers.items()
+        if not name.startswith("encoder_") and len(of) > 1 and of.min() > 0
+    }
+
+
+def profiles(table: Columns, value: str) -> dict[str, NDArray[np.float64]]:
+    """Return every quantity of a table of layers as an array with one entry per layer, the first layer first."""
+    layers, numbers = np.asarray(table["layer"]), np.asarray(table[value], float)
+    rows = np.flatnonzero((layers > 0) & ~np.isnan(numbers))
+    rows = rows[np.argsort(layers[rows], kind="stable")]
+    names = np.asarray(table["quantity"])[rows]
+    return {str(name): numbers[rows[names == name]] for name in dict.fromkeys(names)}
+
+
+def _size(stack: Stack, name: str, layer: int) -> float:
+    """Return the root mean square of a matrix's Frobenius norm; for experts, of all experts together."""
+    role = name.removeprefix("grad_")
+    like = stack.of_layer(layer)
+    return float((gain(like, role) * weight_shapes(like)[role][1] * copies(like, role)) ** 0.5)
+
+
+def squared_norms(table: Columns) -> dict[str, float]:
+    """Return squared norms of every kind of matrix, summed over all layers."""
+    quantities, norms = np.asarray(table["quantity"]), np.asarray(table["predicted"])
+    names = [*matrices(table), *(name for name in ("grad_Wemb", "grad_WH") if name in quantities)]
+    squares = {
+        matrix_name(name) + ", encoder" * name.startswith("encoder_"): float(np.nansum(norms[quantities == name] ** 2))
+        for name in names
+    }
+    return {name.replace("dL/d", "").replace("Wemb", "output matrix"): square for name, square in squares.items()}
+
+
+def share_row(squares: Mapping[str, float], stack: Stack, table: Columns, norms: Columns, of: str) -> str:
+    """List the matrices with the largest shares of the squared norm, and the layer with a large share and its reason.
+
+    Every norm divides the gradient by the stream's size, so a stream that grows makes the first layers' norms larger.
+
+    Args:
+        squares: squared norms by kind of parameter.
+        stack: the network.
+        table: its `layer_table`, with the residual stream.
+        norms: gradient norms by layer and matrix.
+        of: text at the end of the row.
+    """
+    whole = sum(squares.values())
+    descending = sorted(squares.items(), key=lambda item: -float(f"{item[1]:.6g}"))  # equal but for rounding: in order
+    largest = [item for item in descending[:3] if item[1] > _SMALL * whole]
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in largest)
+    at, sizes = np.asarray(norms["layer"]), np.nan_to_num(norms["predicted"])
+    inside = (at > 0) & np.array([name.startswith("grad_") for name in norms["quantity"]])
+    layers = np.bincount(at[inside], sizes[inside] ** 2, minlength=1) / whole
+    energy = profiles(table, "predicted").get("hidden_energy", np.ones(1))
+    growth, most = energy[-1] / energy[0], layers.max()
+    layer = f"; layer {layers.argmax()} {most:.0%}" * bool(most > UNEVEN / stack.depth)
+    layer += f" (residual stream {float(f'{growth**0.5:.2g}'):g}x smaller)" * bool(layer and growth > UNEVEN)
+    return card_row("of squared norm", f"{shares}{layer}{of}".replace("table of inputs", "input embedding"))
+
+
+def reason_of_largest(scale: NoiseScale, sequences: int) -> str:
+    """Explain why one kind of matrix has a much larger gradient norm than another; "" if there is no simple reason.
+
+    A squared norm is the sum of products (g_i·g_j)(x_i·x_j) over pairs of positions, with inputs x of the matrix and
+    gradients g at its output. So it is |sum g_i|², the squared gradient of a bias there, times the mean of x_i·x_j with
+    weights g_i·g_j. A factor counts as the reason if its ratio for two matrices is their ratio of squared norms to a
+    power between 2/3 and 4/3. The other matrix is the one with the largest share for which there is a reason. Networks
+    that normalize each branch's output have none, because small outputs enlarge the gradients there.
+
+    Args:
+        scale: the noise scale of the network.
+        sequences: number of sequences in the batch.
+    """
+    squares = scale.squares(sequences, [*scale.vectors])
+    gradients = {name.removeprefix("bias_"): part for name, part in squares.items() if name.startswith("bias_")}
+    if scale.stack.composition.output_norm or not gradients:
+        return ""
+    known = sorted((name for name in gradients if gradients[name] > 0), key=lambda name: -squares[name])
+    least = _SMALL * sum(square for name, square in squares.items() if "_" not in name)
+    for other in known[1:]:
+        if (ratio := squares[known[0]] / squares[other]) < UNEVEN**2 or squares[other] < least:
+            continue
+        by_gradient = gradients[known[0]] / gradients[other]
+        power, times = math.log(by_gradient) / math.log(ratio), f"{by_gradient**0.5:.2g}x"
+        reason = f"the gradient at its output is {times} that at {other}'s output"
+        if _FED_BY.get(other) == known[0]:
+            reason = f"{other}'s gradient comes through {known[0]}, which makes it {times} smaller"
+        if abs(power) < _SIMPLE:
+            reason = f"its inputs are {(ratio / by_gradient) ** 0.5:.2g}x those of {other}"
+        if min(abs(power), abs(power - 1.0)) < _SIMPLE:
+            return card_row(f"why {known[0]}", reason)
+    return ""
