@@ -37,7 +37,7 @@ from simulate.text import TEXTS
 from theory import Stack
 from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
-from theory.coverage import gaps, has_experts, require
+from theory.coverage import gaps, require
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
@@ -122,7 +122,7 @@ def _law(stack: Stack, text: str | None) -> str | None:
 
     The default is None if theory has no rule for text in this network.
     """
-    refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
+    refused = gaps(replace(stack, sequences=2), "grouped") or stack.input_correlation
     if text is not None or refused:
         return text
     return "english" if stack.vocab >= LEAST_VOCAB else ZIPF

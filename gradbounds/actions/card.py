@@ -12,7 +12,7 @@ import numpy as np
 
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
-from gradbounds.actions.batch import DISTINCT, Asked, law_of, quick_batch, resolve_batch
+from gradbounds.actions.batch import Asked, law_of, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
     COARSE,
     ZIPF,
@@ -216,7 +216,7 @@ def _first_step_of_run(
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
-        return replace(known, why_not=f"unknown: {_without_repeats(whole)}")
+        return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
     within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
     try:
         return _with_norm(known, asked, quick_batch(asked, BATCH, of, **within))
@@ -225,16 +225,6 @@ def _first_step_of_run(
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
         return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
-
-
-def _without_repeats(stack: Stack) -> str:
-    """Explain why there is no norm for repeated tokens; for experts, name the affordable view without repeats."""
-    if not stack.experts:
-        return "theory has no rule for repeated tokens in such a network"
-    seconds = {n: cost_of_batch(replace(stack, tokens=n), None, None)[0].seconds for n in (1024, 256, 64, 16)}
-    tokens = next((n for n, takes in seconds.items() if takes < _MOST_SECONDS and n <= stack.tokens), 16)
-    soon = f"--tokens {tokens}: {duration(seconds[tokens])}"
-    return f"no rule if tokens repeat at one expert; if none repeats, --batch {BATCH} --text {DISTINCT} {soon}"
 
 
 def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import gaps, has_experts, holds_words, is_exchangeable, is_fluctuating, require
+from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating, require
 from theory.mean_field.cost import (
     Cost,
     chunk,
@@ -270,7 +270,7 @@ def _laid_out(
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:
-        of_text = TextLayout.of(representatives(stack, coarse=coarse), text, coarse=coarse)
+        of_text = TextLayout.of(representatives(stack, coarse=coarse, text=True), text, coarse=coarse)
         return text_inputs(stack, of_text, text), of_text
     if grouped:
         tokens = representatives(stack, coarse=coarse)
@@ -476,11 +476,6 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         raise ValueError(
             "text cannot be combined with windows or grouped=False, because it is predicted with groups of tokens; "
             "windows=text.windows(...) predicts given texts."
-        )
-    if has_experts(stack):
-        raise ValueError(
-            f"experts must be 0 with text, got {stack.experts}: theory has no rule for equal tokens at one expert. "
-            "Without text (--text distinct) all tokens differ; windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
         raise ValueError(f"vocab must be at least the {words} token ids of the text, got {stack.vocab}.")
