@@ -85,7 +85,7 @@ _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs), and for matrices, within 4.5% (batches of text).
 _PUBLIC = "for public GPTs and Llamas (35 of 37 losses, 6 of 7 norms)"
 _SAMPLED = "in GPT-2s and Llamas of width 256 to 1024"
-
+_EXPERTS = "in 24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
 _NO_RUN = f"Critical learning rate in step 1: for one sequence --first-step, for a batch {_RATE_VIEW}"
 _EVIDENCE = re.compile(
@@ -452,8 +452,9 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
         finer = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
-        expected = f"Expect loss and norm in these ranges, as {_PUBLIC}"
-        expected += f"; kinds of matrices within 5%{finer}, as {_SAMPLED}" * (stack.placement == "pre")
+        expected = f"Expect loss and norm in these ranges, as {_EXPERTS if has_experts(stack) else _PUBLIC}"
+        is_sampled = stack.placement == "pre" and not has_experts(stack)
+        expected += f"; kinds of matrices within 5%{finer}, as {_SAMPLED}" * is_sampled
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
         expected = f"Expect errors of up to {trust.error:.1%} by finite width ({stack.width}), {kind} sampled networks"
