@@ -103,6 +103,7 @@ def _with_contents(app, docname, source):
     """Append the table of contents to the first page, which a reader of the repository sees without it."""
     if docname != root_doc:
         return
+    source[0] = source[0].replace("examples/GALLERY_HEADER.rst", "docs/gallery/index.rst")
     for caption, pages in CONTENTS.items():
         lines = "\n".join(pages)
         source[0] += f"\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n:caption: {caption}\n\n{lines}\n```\n"

@@ -42,8 +42,8 @@ _OPERATORS = "ln log exp max min sup sign Var tr diag det cos sin tanh erf arcco
 SCRIPTS = """
 post_and_pre_at_depth_48 is_theorem_1_tight gpt2_at_initialization published_models find_the_bug_in_an_initialization
 what_cross_attention_does probe_my_own_module curvature_of_my_own_module my_own_sweep_and_its_exponents
-my_own_figure_in_my_own_style exercises_with_the_recursion answers_to_the_recursion
-exercises_with_the_bound answers_to_the_bound
+my_own_figure_in_my_own_style exercises_with_the_recursion exercises_with_the_bound
+answers_to_the_recursion answers_to_the_bound
 """.split()
 """The scripts of the gallery from the first look to one's own work."""
 

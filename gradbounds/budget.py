@@ -43,7 +43,7 @@ Made = TypeVar("Made")
 @contextmanager
 def each_once() -> Iterator[None]:
     """Store every prediction within a `with` block, so that no network is predicted twice."""
-    before = _made.set({})
+    before = _made.set({} if (stored := _made.get()) is None else stored)
     try:
         yield
     finally:

@@ -46,12 +46,15 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
     cosine, growth = stream.get("cosine"), growth_by_layer(table, norms)
     alike = "" if cosine is None else f"; cosine of two tokens {cosine[0]:.2f}, {cosine[-1]:.2f}"
     each = f"; each upper layer {growth:.3g}x (exponential)" if growth else ""
+    sizes = "{:.3g} after layer 1, {:.3g} after layer {}"
+    if stack.composition.stream_norm:
+        sizes = "before the norm {:.3g} in layer 1, {:.3g} in {}"
     lines = [
         f"Layers: gradient norm of layer 1 / that of layer {last} (1x = equal), "
         f"{of or f'{sequences_text(stack)} of {tokens_text(stack)}'}",
         card_row("by matrix", f"{_by_ratio(ratios)}{each}"),
         card_row(
-            "residual stream", f"mean square {energy[0]:.3g} after layer 1, {energy[-1]:.3g} after layer {last}{alike}"
+            "residual stream", f"mean square {sizes.format(energy[0], energy[-1], last)}{alike}"
         ),
     ]  # fmt: skip
     if stack.experts:

@@ -19,6 +19,7 @@ from gradbounds.actions.first_line import (
     first_line,
     format_cost,
     measured_batch,
+    quick_sampling,
     scale_of_batch,
     spread_of_texts,
     text_lines,
@@ -36,7 +37,7 @@ from simulate.text import TEXTS
 from theory import Stack
 from theory.configurations import Note, context, drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
-from theory.coverage import gaps, has_experts, require
+from theory.coverage import gaps, require
 from theory.mean_field.kernels import Array
 from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_laws import KINDS, LEAST_VOCAB
@@ -121,7 +122,7 @@ def _law(stack: Stack, text: str | None) -> str | None:
 
     The default is None if theory has no rule for text in this network.
     """
-    refused = gaps(replace(stack, sequences=2), "grouped") or has_experts(stack) or stack.input_correlation
+    refused = gaps(replace(stack, sequences=2), "grouped") or stack.input_correlation
     if text is not None or refused:
         return text
     return "english" if stack.vocab >= LEAST_VOCAB else ZIPF
@@ -189,6 +190,7 @@ def predict_batch(
             "gradient_norm_sem": scale.norm(batch, vectors)[1], "gradient_norm_deviation": line.norm_deviation,
             "matrices_sq": sum(float(np.nansum(square)) for square in scale.grad_sq(batch).values()),
             "noise_scale": scale.whole, "line": line, "notes": notes, "drawn_by": drawn_by(notes),
+            "coarse": coarse,
             "reason_of_largest": reason_of_largest(scale, batch),
         },
         lines=[
@@ -205,6 +207,19 @@ def predict_batch(
             _included(stack.embeddings, family, vectors), *note_lines(notes),
         ],
     )  # fmt: skip
+
+
+def quick_batch(asked: Asked, batch: int, of: Description, **limits: Any) -> Result:
+    """Predict a batch in a few seconds; a text has few attention samples or coarse groups where more would take long.
+
+    Raises:
+        ValueError: as `predict_batch`.
+    """
+    stack, _ = of.read(asked.given)
+    law, patterns, coarse = law_of(stack, asked.text), limits["patterns"], False
+    if law is not None:
+        patterns, coarse = quick_sampling(stack, law, patterns)
+    return predict_batch(asked, batch, of, **limits | {"patterns": patterns}, coarse=coarse)
 
 
 def _plan(stack: Stack, asked: Asked, law: TextLaw | None, patterns: int | None) -> Result:

@@ -4,6 +4,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from checks.stacks.gradients_by_layer import Columns
 from checks.trust import CERTAIN, Trust
-from gradbounds.actions.batch import DISTINCT, Asked, law_of, predict_batch, resolve_batch
+from gradbounds.actions.batch import Asked, law_of, quick_batch, resolve_batch
 from gradbounds.actions.first_line import (
     COARSE,
     ZIPF,
@@ -19,16 +20,14 @@ from gradbounds.actions.first_line import (
     cost_of_batch,
     largest_loss_deviation,
     norms_of_texts,
-    quick_sampling,
 )
 from gradbounds.actions.predict import predict_stack
-from gradbounds.actions.remedies import Remedy, loss_of
+from gradbounds.actions.remedies import Remedy, furthest, loss_of
 from gradbounds.budget import OverBudgetError, by_estimates
 from gradbounds.described_network import Description
 from gradbounds.layer_summary import (
     UNEVEN,
     card_row,
-    first_over_last,
     layer_lines,
     reason_of_largest,
     share_row,
@@ -82,6 +81,7 @@ _SUBSTITUTE = (
     "NOT THE WHOLE MODEL (--ignore): of these numbers only the loss is the model's; its norms and learning rates are "
     "unknown.\nYour own module: gradbounds probe FILE:NAME"
 )
+_EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs), and for matrices, within 4.5% (batches of text).
 _PUBLIC = "for public GPTs and Llamas (35 of 37 losses, 6 of 7 norms)"
 _SAMPLED = "in GPT-2s and Llamas of width 256 to 1024"
@@ -153,15 +153,17 @@ def model_card(
     limits = {name: how[name] for name in ("patterns", "max_time", "memory")}
     with by_estimates(), quietly():
         first = _first_step_of_run(given, of, stack, notes, table, limits) if alone else None
-        rates = None if first is None else _critical_rates(stack, first)
+        rates = None if first is None else critical_rates(stack, first)
     longest = None if "tokens" in given else context(notes)
     lines = [
+        *[f"Compared for one sequence of {stack.tokens} tokens that all differ, not for a batch of text"]
+        * bool(of.is_model and how["compare"]),
         *[_SUBSTITUTE] * any(note.reason == "ignored on request" for note in notes),
         *_head(stack, notes, of.like or model_type(notes) or ""),
         *_drawn(given, of, stack, notes, table),
         *(_one_sequence(stack, table) if first is None else _run_lines(first, stack, table, longest, notes)),
         *_layers(stack, table, first),
-        *_change_lines(stack, table, first, result.values["evened_by"], result.values["sentences"]),
+        *_change_lines(given, of, table, first, result.values["evened_by"], result.values["sentences"], limits),
         *([_NO_RUN] if rates is None else _rate_lines(rates)),
         *_limits(stack, first, result),
     ]  # fmt: skip
@@ -183,7 +185,9 @@ def model_card(
     return replace(result, values={**result.values, "card": values}, lines=lines, below=below)
 
 
-def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: Mapping[str, Any]) -> Asked:
+def at_context(
+    given: Mapping[str, Any], of: Description, tokens: int, limits: Mapping[str, Any], text: str | None = None
+) -> Asked:
     """Return the batch at the context, or at the largest of its halves that a tied vocabulary has token ids for.
 
     Raises:
@@ -191,7 +195,7 @@ def _at_context(given: Mapping[str, Any], of: Description, tokens: int, limits: 
     """
     while True:
         try:
-            return resolve_batch({**given, "tokens": tokens}, of, text=None, **limits)
+            return resolve_batch({**given, "tokens": tokens}, of, text=text, **limits)
         except ValueError:
             if tokens < 2 * _FEWEST_TOKENS:
                 raise
@@ -203,37 +207,24 @@ def _first_step_of_run(
     limits: Mapping[str, Any],
 ) -> FirstStepOfRun:  # fmt: skip
     """Return step 1 at the context or with fewer tokens; without the norm if it takes longer or has no rule."""
-    asked = _at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
+    asked = at_context(given, of, given.get("tokens") or context(notes) or stack.tokens, limits)
     whole, _ = of.read(asked.given)
     text = asked.text or ("english" if whole.vocab >= LEAST_VOCAB else ZIPF)
     law = law_of(whole, text)
     assert law is not None, "the text has a law"
-    loss = loss_of(table)[0]
+    loss = loss_of(table)
     deviation = largest_loss_deviation(whole, BATCH, law)
     known = FirstStepOfRun(tokens=whole.tokens, text=text, loss=loss, loss_deviation=deviation)
     if asked.text is None:
-        return replace(known, why_not=f"unknown: {_without_repeats(whole)}")
-    patterns, coarse = quick_sampling(whole, law, limits["patterns"])
-    within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s", "patterns": patterns}
+        return replace(known, why_not="unknown: theory has no rule for repeated tokens in such a network")
+    within = {**limits, "max_time": limits["max_time"] or f"{_MOST_SECONDS}s"}
     try:
-        return _with_norm(
-            replace(known, coarse=coarse), asked, predict_batch(asked, BATCH, of, **within, coarse=coarse)
-        )
+        return _with_norm(known, asked, quick_batch(asked, BATCH, of, **within))
     except OverBudgetError:
         takes = duration(cost_of_batch(whole, law, limits["patterns"])[0].seconds)
         return replace(known, why_not=f"not computed, because it takes about {takes}; --batch {BATCH} prints it")
     except ValueError as error:  # no rule, or tied embeddings whose softmax is too sure
         return replace(known, why_not=f"unknown: {str(error).partition(chr(59))[0]}")
-
-
-def _without_repeats(stack: Stack) -> str:
-    """Explain why there is no norm for repeated tokens; for experts, name the affordable view without repeats."""
-    if not stack.experts:
-        return "theory has no rule for repeated tokens in such a network"
-    seconds = {n: cost_of_batch(replace(stack, tokens=n), None, None)[0].seconds for n in (1024, 256, 64, 16)}
-    tokens = next((n for n, takes in seconds.items() if takes < _MOST_SECONDS and n <= stack.tokens), 16)
-    soon = f"--tokens {tokens}: {duration(seconds[tokens])}"
-    return f"no rule if tokens repeat at one expert; if none repeats, --batch {BATCH} --text {DISTINCT} {soon}"
 
 
 def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStepOfRun:
@@ -243,10 +234,11 @@ def _with_norm(known: FirstStepOfRun, asked: Asked, result: Result) -> FirstStep
     return replace(
         known, tokens=values["stack"].tokens, loss=line.loss, loss_deviation=line.loss_deviation, norm=line.norm,
         norm_deviation=line.norm_deviation, texts=norms_of_texts(values["stack"], asked.text, line), result=result,
+        coarse=values["coarse"],
     )  # fmt: skip
 
 
-def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
+def critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     """Return the critical learning rates for the batch of step 1 with the factors of their errors, or the reason."""
     if missing := gaps(replace(stack, tokens=2), "first_step"):
         return {"no_rule": f"unknown, as theory has no rule for a first step of {missing[0].networks}"}
@@ -264,7 +256,7 @@ def _critical_rates(stack: Stack, first: FirstStepOfRun) -> dict[str, Any]:
     if not soon:
         return {"no_rule": f"omitted, because it takes longer or the vocabulary is too small: {_RATE_VIEW}"}
     try:
-        steps = batch_steps(batch, [*_OPTIMIZERS], BATCH, law, positions=soon[0], networks=1)
+        steps = batch_steps(batch, [*_OPTIMIZERS], first.result.values["batch"], law, positions=soon[0], networks=1)
     except ValueError:  # such as a mask of its own, for one number of tokens
         return {"no_rule": f"no prediction with {soon[0]} tokens"}
     scale = first.result.values["matrices_sq"] / steps["sgd"].gain
@@ -305,7 +297,7 @@ def _drawn(given: Mapping[str, Any], of: Description, stack: Stack, notes: Seque
             other = loss_of_head(replace(of, drawn_by=name).read(given)[0])
         except ValueError:  # a given field contradicts the rule
             continue
-        loss, by_head = loss_of(table)[0], loss_of_head(stack)
+        loss, by_head = loss_of(table), loss_of_head(stack)
         differs = abs(by_head - loss) < _SAME_LOSS < abs(other - loss)
         names.append(f"{name}{f' (loss {other:.2f})' * differs}")
     others = [f"; other norms: --drawn-by {', '.join(names)}"] * bool(names)
@@ -335,7 +327,7 @@ def _one_sequence(stack: Stack, table: Columns) -> list[str]:
     return [
         f"At initialization: {of} of {stack.tokens} token{'s' * (stack.tokens > 1)} that all differ; "
         f"normal ranges: --batch {BATCH} --text {ZIPF}",
-        *([card_row("loss", f"{loss_of(table)[0]:.4g}")] if "loss" in table["quantity"] else []),
+        *([card_row("loss", f"{loss_of(table):.4g}")] if "loss" in table["quantity"] else []),
         card_row("gradient norm", f"{norm:.4g} for all matrices, root mean square over networks"),
         *[share_row(shares, stack, table, table, "")] * (norm > 0),
         *filter(None, [_reason(stack)]),
@@ -414,24 +406,31 @@ def _interpolated(norms: Columns) -> Columns:
 
 
 def _change_lines(
-    stack: Stack, table: Columns, first: FirstStepOfRun | None, change: Remedy | None, sentences: Mapping[str, Any]
-) -> list[str]:
-    """Return one change that makes the layers even, with its effect, or state that there is none.
+    given: Mapping[str, Any], of: Description, table: Columns, first: FirstStepOfRun | None, change: Remedy | None,
+    sentences: Mapping[str, Any], limits: Mapping[str, Any],
+) -> list[str]:  # fmt: skip
+    """Return one change that makes the layers even, with its effect and cost, or state that there is none.
 
     Where step 1 is known and its layers are even, there is nothing to change.
     """
-    norms = table if first is None or first.result is None else first.result.columns("layers")
-    if not any(max(ratio, 1.0 / ratio) >= UNEVEN for ratio in first_over_last(norms).values()):
+    run = None if first is None else first.result
+    norms = table if run is None else run.columns("layers")
+    if furthest(norms) < UNEVEN:
         return []
     if change is None:
-        none = "no change does it, or the time was too short; --layers has the details"
-        return [card_row("to even it out", none)] if sentences["evened"] else []
+        none = "no advisable change does it, or the time was too short; --layers has the details"
+        return [card_row(_EVENED, none)] if sentences["evened"] else []
     flag = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     for name, value in change.values.items())  # fmt: skip
-    before, after, _ = change.losses
-    loss = f"loss about {after - before:+.1f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    within = f"to {change.first_over_last:.3g}x, {loss}"
-    return [card_row("to even it out", f"{change.words.partition(',')[0]}: {within}; --compare {flag}")]
+    (before, after), ratio, norm = change.losses, change.first_over_last, ""
+    if first is not None and run is not None and run.values["stack"].embeddings == "tied":
+        asked = Asked({**given, "tokens": first.tokens, **change.values}, first.text)
+        with by_estimates(), quietly(), suppress(ValueError):
+            changed = quick_batch(asked, BATCH, of, **limits)
+            before, after, ratio = first.loss, changed.values["loss"], furthest(changed.columns("layers"))
+            norm = f", norm {changed.values['gradient_norm']:.3g}"
+    loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
+    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: to {ratio:.3g}x, {loss}{norm}; --compare {flag}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """The search for the one change of a field that makes a network's predicted gradients most equal over the layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from gradbounds.layer_summary import UNEVEN, first_over_last, profiles
 from gradbounds.progress import shown
 from gradbounds.units import duration
 from theory import Stack
+from theory.mean_field.prediction import own_token
+from theory.mean_field.tied.text_output import LARGEST_OWN_PROBABILITY
 from theory.stack.placements import COMPOSITIONS
 
 # First layer over last, of the matrix that is furthest from 1 and either way, from where on nothing else is asked.
@@ -37,21 +40,25 @@ class Remedy:
         words: description of the change.
         values: the changed field and its value.
         first_over_last: remaining ratio of the first / last layer's norms, as a factor above 1, of the worst matrix.
-        losses: losses before and after the change, and the standard error of the latter.
+        losses: losses before and after the change.
+        not_advised: a change that is more even, under which the tied network predicts its own input token; "" without.
     """
 
     words: str
     values: Mapping[str, Any]
     first_over_last: float
-    losses: tuple[float, ...] = ()
+    losses: tuple[float, float] = (0.0, 0.0)
+    not_advised: str = ""
 
     def line(self) -> str:
         """Describe the change of a field in one line, in the form that the flag `--compare` takes."""
         (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                      for name, value in self.values.items())  # fmt: skip
         head = remedy_line(f"{self.words} ({change})", partly=self.first_over_last >= _EVEN)
+        other = f" Not advised: {self.not_advised}, with which a tied network predicts its own input token."
         return (
             f"- {head}.\n  The first and the last layer then differ by a factor of at most {self.first_over_last:.1f}."
+            f"{other * bool(self.not_advised)}"
         )
 
 
@@ -68,7 +75,7 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
         budget: limits of time and memory.
         own: the way in which the network itself was predicted.
     """
-    here = _furthest(table)
+    here = furthest(table)
     if here < UNEVEN:
         return None, ""
     best: Remedy | None = None
@@ -78,16 +85,20 @@ def remedy(stack: Stack, table: Columns, budget: Budget, own: Way | None = None)
         budget, seconds=min(max(_SECONDS, min(2.0 * seconds, _MOST_SECONDS)), budget.seconds), is_clocked=False
     )
     changes, too_long = _within(stack, table, limit, coarse=own is not None and own.arguments.get("coarse", False))
+    before, not_advised = _own_token(stack, table)[0], ""
     with shown("testing changes that even out the layers", pace * sum(chosen.cost.seconds for _, _, chosen in changes)):
         for words, values, chosen in changes:
             changed = layer_columns(chosen.predicted(), None)
-            (before, _), (after, error) = (loss_of(each) for each in (table, changed))
-            change = Remedy(words, values, _furthest(changed), (before, after, error))
+            after, chance = _own_token(chosen.stack, changed)
+            if chance > LARGEST_OWN_PROBABILITY:
+                not_advised = not_advised or words.partition(",")[0]
+                continue
+            change = Remedy(words, values, furthest(changed), (before, after), not_advised)
             if change.first_over_last < least:
                 best, least = change, change.first_over_last
             if change.first_over_last < _EVEN:
                 break
-    return best, _none_line(len(changes), too_long, limit) if best is None else best.line()
+    return best, _none_line(len(changes), too_long, limit, not_advised) if best is None else best.line()
 
 
 def _within(
@@ -109,9 +120,10 @@ def _within(
     return changes, too_long
 
 
-def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
-    """Explain why there is no remedy: no tried change halves the difference, or some take too long."""
+def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget, not_advised: str) -> str:
+    """Explain why there is no remedy: no advised change halves the difference, or some take too long."""
     parts = [f"tested changes of a field that halve the logarithm of the ratio: 0 of {asked}"] * bool(asked)
+    parts += [f"{not_advised}: the tied network then predicts its own input token"] * bool(not_advised)
     if too_long:
         stack, count = too_long[0], len(too_long)
         others = f"{count} more {'was' if count == 1 else 'were'} " * bool(asked)
@@ -121,15 +133,22 @@ def _none_line(asked: int, too_long: Sequence[Stack], limit: Budget) -> str:
     return f"- No change that evens out the layers' gradients was found: {'; '.join(parts)}." if parts else ""
 
 
-def _furthest(table: Columns) -> float:
+def furthest(table: Columns) -> float:
     """Return the ratio first / last layer of the matrix whose ratio is furthest from 1, as a factor above 1."""
     return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
 
 
-def loss_of(table: Columns) -> tuple[float, float]:
-    """Return the predicted loss and its standard error."""
-    (row,) = np.flatnonzero(np.asarray(table["quantity"]) == "loss")
-    return float(np.asarray(table["predicted"])[row]), float(np.nan_to_num(np.asarray(table["predicted_sem"])[row]))
+def loss_of(table: Columns) -> float:
+    """Return the predicted loss."""
+    return float(np.asarray(table["predicted"])[np.asarray(table["quantity"]) == "loss"][0])
+
+
+def _own_token(stack: Stack, table: Columns) -> tuple[float, float]:
+    """Return the loss, and the probability that a tied network gives to a position's own token; 0 if unknown."""
+    if stack.embeddings == "tied":
+        with suppress(ValueError):
+            return own_token(stack)
+    return loss_of(table), 0.0
 
 
 def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -141,11 +160,13 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
     # What grows with its branches grows less from where it is large, if these are given norms.
     grows = layers.input_norm and energies[-1] > UNEVEN * energies[0] and larger > stack.embedding_scale
     if grows:
-        words = f"embeddings of standard deviation {larger:g}"
-        if stack.embeddings == "tied":  # drawn so much larger it would make logits larger too
-            times = larger / stack.embedding_scale
-            words = f"embedding's output times {times:.3g}, its tied matrix unchanged"
-        yield words, {"embedding_scale": larger}
+        # Drawn so much larger, a tied matrix would make logits larger too; times less, it predicts its own token less.
+        for scale in (larger, 0.5 * larger, 0.2 * larger) if stack.embeddings == "tied" else ():
+            times = scale / stack.embedding_scale
+            if times > 1.0:
+                yield f"embedding's output times {times:.3g}, its tied matrix unchanged", {"embedding_scale": scale}
+        if stack.embeddings != "tied":
+            yield f"embeddings of standard deviation {larger:g}", {"embedding_scale": larger}
     if ends and stack.depth_scaling == "none":
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":

@@ -30,12 +30,13 @@ EXCLUDES: dict[str, tuple[tuple[str, ...], str]] = {
         "; it concerns the theory of one network.",
     ),
     "batch": (
-        ("compare", "draws", "first_step", "sequences", "several tokens"),
-        "; it concerns the log of one network.",
+        ("draws", "first_step", "sequences", "several tokens"),
+        "; it concerns step 1 of a run.",
     ),
+    "compare": (("logged", "learning_rate", "several tokens"), "; these concern one network."),
     "learning_rate": (("logged", "patterns", "all", "dry_run", "max_time", "memory"), "; it concerns only step 1."),
     "several tokens": (
-        ("compare", "draws", "bound", "first_step", "all"),
+        ("draws", "bound", "first_step", "all"),
         "; these accept one number of tokens.",
     ),
     "layers": (("batch", "bound", "first_step", "several tokens"), "; it adds tables to the card."),
@@ -116,7 +117,14 @@ class Predict(ModelFlags):
         }  # fmt: skip
         check_together(self, needs=NEEDS, excludes=EXCLUDES, also=also)
         limits: dict[str, Any] = {"patterns": self.patterns, "max_time": self.max_time, "memory": self.memory}
-        if self.batch is not None:
+        of_step = self.batch is not None or (of.is_model and not (self.layers or self.all or self.draws))
+        if self.compare and of_step and not (self.first_step or self.bound or several):
+            from gradbounds.actions.compare import compare_steps
+
+            result = compare_steps(changes, of, self.compare, self.batch, self.text, plan=self.dry_run, **limits)
+            if result is not None:
+                return result
+        elif self.batch is not None:
             return self._of_batch(changes, self.batch, logs, limits)
         if self.dry_run and not self.first_step:
             from gradbounds.actions.predict import predict_plan

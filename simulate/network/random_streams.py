@@ -74,10 +74,9 @@ class RandomStreams:
 
         The shape is (draws, *degrees.shape).
         """
-        numbers = torch.empty(self.draws, *degrees.shape, dtype=degrees.dtype, device=self.device)
-        for part, generator in self._parts(numbers):
-            part.copy_(torch._standard_gamma((degrees / 2).expand_as(part).contiguous(), generator=generator))
-        return numbers.mul_(2.0).sqrt_()
+        halves = (degrees / 2).expand(self._each, *degrees.shape).contiguous()
+        parts = [torch._standard_gamma(halves, generator=generator) for generator in self._generators]
+        return torch.cat(parts).mul_(2.0).sqrt_()
 
     def entries(self, *shape: int, std: float, law: Law, dtype: torch.dtype) -> Tensor:
         """Return independent random matrix entries with a given distribution and standard deviation.

@@ -98,7 +98,7 @@ def random_cases(count):
     return [mixed_stack(generator) for _ in range(count)]
 
 
-@pytest.mark.parametrize("stack", random_cases(20), ids=[str(i) for i in range(20)])
+@pytest.mark.parametrize("stack", random_cases(12), ids=[str(i) for i in range(12)])
 def test_theory_is_what_samples_do(stack):
     """Every quantity of every layer is within 3% or 4 standard errors, in networks that are fixed by a seed."""
     worst, names = off(sample(stack, draws=64, seed=1), predict(stack))

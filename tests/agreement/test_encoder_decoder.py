@@ -84,14 +84,13 @@ def test_pairs_and_matrices_agree():
         np.testing.assert_allclose(arrays[name], pair[name], rtol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize(("placement", "heads"), [("post", 2), ("pre", 1)])
-def test_random_queries_and_keys(placement, heads):
+def test_random_queries_and_keys():
     """4 standard errors or 3%, as `test_relaxations`; and the query path to the encoder, removed, is seen.
 
     About 70 numbers a case, most of them correlated: at most 0.5% of false alarms, with a fixed seed.
     """
     stack = Stack(
-        placement=placement, width=1024, depth=2, tokens=4, source_tokens=4, vocab=16, query_key_scale=1.2, heads=heads,
+        width=1024, depth=2, tokens=4, source_tokens=4, vocab=16, query_key_scale=1.2, heads=2,
         mask="causal", output_projection="random",
     )  # fmt: skip
     samples = sample(stack, draws=128, seed=5)

@@ -26,7 +26,6 @@ BOTH = TRANSFORM | {"placement": "post", "embedding_norm": "added", "embedding_s
 CASES = [
     (TIED | {"positions": "sinusoidal"}, [("sgd", ("WV", "W1", "W2")), ("adam", ("W1", "W2")), ("sgd", ("Wemb",))]),
     (TIED, [("muon", ("Wemb",)), ("muon", ("WV", "W1", "W2", "Wemb"))]),
-    (TIED | {"loss_share": 0.5}, [("polar", ("WV", "W1", "W2", "Wemb"))]),
     (PLAIN | TRANSFORM, [("sgd", ("WH",)), ("adam", ("WV", "W1", "W2", "WH")), ("adam", ("Wemb",))]),
     (PLAIN | {"mask": "causal", "loss_share": 0.5}, [("sgd", ("WV", "Wemb")), ("adam", ("WV", "W1", "W2"))]),
     (TIED | BOTH, [("sgd", ("Wemb",)), ("adam", ("Wemb",)), ("polar", ("Wemb",)), ("adam", ("W1", "WH", "Wemb"))]),

@@ -1,6 +1,7 @@
 """Two runs beside each other: differences of one law are as rare as is said, and a planted one is found."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -11,12 +12,15 @@ from checks.stacks.two_runs import _differences, can_differ, run_differences, se
 from simulate import sample
 from theory import Stack
 
-ANY = sample(Stack(width=8, depth=20, tokens=2, vocab=4), draws=2, seed=0)
+
+@cache
+def small_network():
+    return sample(Stack(width=8, depth=20, tokens=2, vocab=4), draws=2, seed=0)
 
 
 def run_of(values):
     """A run that has these draws, (draws, 20)."""
-    return [replace(ANY, seeds=np.zeros(len(values), dtype=int), arrays={"grad_sq_W1": values})]
+    return [replace(small_network(), seeds=np.zeros(len(values), dtype=int), arrays={"grad_sq_W1": values})]
 
 
 def test_differences_are_no_more_than_chance_has():
@@ -73,4 +77,5 @@ def test_too_few_draws_show_nothing():
 
 
 def test_runs_of_networks_that_differ_in_one_field():
-    assert set_apart([ANY], [sample(replace(ANY.stack, tokens=3), draws=2, seed=0)]) == {"tokens": (2, 3)}
+    one = small_network()
+    assert set_apart([one], [sample(replace(one.stack, tokens=3), draws=2, seed=0)]) == {"tokens": (2, 3)}

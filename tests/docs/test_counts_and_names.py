@@ -9,8 +9,6 @@ import pytest
 from checks.experiment import verify_cells
 from tests.test_architecture import MAY_IMPORT
 from theory import Stack
-from theory.configurations import PUBLISHED
-from theory.configurations.classes import CLASSES
 from theory.stack.placements import COMPOSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +22,6 @@ PACKAGES = len(MAY_IMPORT.keys() - {"tests", "bench", "tools", "studies"})
 COUNTS = [
     ("README.md", r"samples (\w+) kinds of networks", len(verify_cells())),
     ("docs/faq.md", r"puts (\w+) placements side by side", SAMPLED),
-    ("docs/faq.md", r"knows (\w+) published models", len(PUBLISHED)),
-    ("docs/faq.md", r"`config.json` of (\w+) families", len(CLASSES)),
     ("docs/extending.md", r"There are (\w+) packages", PACKAGES),
     ("docs/setting.md", r"a table of (\w+) fields", FIELDS),
     ("docs/theory.md", r"(\w+) placements follow from one rule", len(COMPOSITIONS)),

@@ -52,8 +52,10 @@ def test_every_work_of_the_prior_art_has_its_reference():
 
 
 def test_the_version_is_one():
-    citation, changes, readme = (
-        (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md", "README.md")
+    citation, changes, readme, lecture = (
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("CITATION.cff", "CHANGELOG.md", "README.md", "examples/GALLERY_HEADER.rst")
     )
     assert f"\nversion: {gb.__version__}\n" in citation and f"version={{{gb.__version__}}}" in readme
+    assert f"version = {{{gb.__version__}}}" in lecture
     assert re.search(r"^## (\S+)", changes, re.M)[1].rstrip(",") == gb.__version__

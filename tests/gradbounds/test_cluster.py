@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from contextlib import contextmanager
+from importlib.util import find_spec
 from threading import Thread
 
 import pytest
@@ -15,7 +16,8 @@ from gradbounds.clusters import dask as cluster
 from simulate.runs.execution import InProcess
 from tests.helpers.interruption import BLOCKS, SWEEP, Forked, landed, start, table_digest, wait_for_a_file
 
-pytest.importorskip("distributed")
+# Looked for, not loaded: every worker of the suite imports this file.
+pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="needs distributed")
 
 
 class Cluster:

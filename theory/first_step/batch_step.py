@@ -4,7 +4,7 @@ A batch has more positions than `first_step` can treat. Its gradient is a mean o
 represent both: each of them has as its label the mean of P/N labels of the text's law, for a batch of P positions. The
 mean over a text's labels is the part that sequences share, and the deviation of P/N labels from it is the noise. Half
 of the N positions have labels; the others are positions outside the batch. The curvature at positions with labels has
-the weight N/P, because a position of the batch is one of P.
+the weight N/P, because a position of the batch is one of P. A batch of at most N positions is taken as it is.
 
 Equal words at two positions are neglected. The noise has rank N in this model and up to d in a batch, which is
 neglected except in Muon's gain. This gain is a sum of singular values, which depends on the rank: the singular values
@@ -149,11 +149,11 @@ def batch_steps(
     Assumes d → ∞ at fixed L and V/d.
     """
     of_batch = sequences * stack.tokens
-    count = min(positions, 2 * of_batch)
+    count = min(positions, of_batch)
     few = replace(stack, tokens=count, sequences=1)
     chosen = {name: check(few, name, None) for name in optimizers}
     solution, generator = TwoPassSolution.of(few, seed, _SAMPLES), np.random.default_rng(seed)
-    seen = np.arange(count) % 2 == 0
+    seen = (np.arange(count) % 2 == 0) | (count == of_batch)
     networks = networks or int(np.clip(_NUMBERS // (few.rows * few.vocab), _LEAST, _MOST))
     frequencies = _frequencies(law, few, generator)
     p, r = _outputs(solution, generator, frequencies, seen, of_batch, networks)
@@ -163,7 +163,7 @@ def batch_steps(
         w, speeds, (squares, sizes) = moves_of_outputs(solution, name, chosen[name], every)
         has_seen, has_not = (
             step_statistics(Outputs(p[:, mask], r, mask), w, speeds[..., mask], normalized=name == "normalized")
-            for mask in (seen, ~seen)
+            for mask in (seen, seen if seen.all() else ~seen)
         )
         curvature, change = (
             float(labelled * has_seen[key].mean() + (1.0 - labelled) * has_not[key].mean())

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.polynomial.chebyshev import chebpts1, chebvander
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
@@ -21,6 +22,8 @@ _STEP = 0.4
 _LARGEST = 100.0
 # Numbers of Hermite polynomials, the first of which counts whose last eighth has at most this share of E f².
 _HERMITE = {64: 1e-12, 256: 1e-12, 1024: 1e-12, 2048: 1e-12, 4096: 1e-9}
+# Scales above which series are interpolated; the width of a range of ln(scale) and its nodes, which leave 3e-15.
+_WIDE, _RANGE, _RANGE_NODES = 2.0, 0.25, 12
 
 # Hendrycks and Gimpel (2016): GELU's form by tanh, as torch has it.
 _ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715
@@ -139,8 +142,9 @@ class GaussianMoment:
             ValueError: as for one moment.
         """
         series = _hermite_series(self.function, tuple(np.sqrt(variances)))
+        products = series[:, :, None] * series[:, None]
         powers = np.vander(correlations, len(series), increasing=True)
-        return np.asarray(np.moveaxis((series.T * powers[:, None]) @ series, 0, -1))
+        return np.asarray(np.moveaxis(np.tensordot(powers, products, 1), 0, -1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +236,44 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
 def _hermite_series(function: Callable[[Any], Any], scales: tuple[float, ...]) -> NDArray[np.float64]:
     """Return E f(scale z) h_k(z) for the normalized Hermite polynomials h_k, (k, scales); NaN for too many k.
 
-    By Mehler's formula, moments are sums of products of these and powers of the correlation.
+    By Mehler's formula, moments are sums of products of these and powers of the correlation. Large scales are
+    interpolated within a range that all layers share, with an error of rounding.
+
+    Raises:
+        ValueError: as in `_integrated_series`.
+    """
+    if min(scales) < _WIDE or max(scales) > _LARGEST / 2:
+        return _integrated_series(function, scales)
+    columns = []
+    for scale in scales:
+        start, place = divmod(math.log(scale), _RANGE)
+        if (coefficients := _series_in_range(function, start)) is None:
+            return _integrated_series(function, scales)
+        columns.append(coefficients @ chebvander([2 * place / _RANGE - 1], _RANGE_NODES - 1)[0])
+    count = max(len(column) for column in columns)
+    return np.stack([np.pad(column, (0, count - len(column))) for column in columns], -1)
+
+
+@lru_cache(maxsize=64)
+def _series_in_range(function: Callable[[Any], Any], start: float) -> NDArray[np.float64] | None:
+    """Return the coefficients of a Hermite series in the logarithm of the scale, (k, nodes); None for too many k.
+
+    Args:
+        function: f.
+        start: number of the range.
+
+    Raises:
+        ValueError: as in `_integrated_series`.
+    """
+    points = chebpts1(_RANGE_NODES)
+    scales = np.exp(_RANGE * (start + (points + 1) / 2))
+    series = _integrated_series(function, tuple(scales))
+    return None if np.isnan(series).any() else series @ np.linalg.inv(chebvander(points, _RANGE_NODES - 1)).T
+
+
+@lru_cache(maxsize=512)
+def _integrated_series(function: Callable[[Any], Any], scales: tuple[float, ...]) -> NDArray[np.float64]:
+    """Return the numbers of `_hermite_series` by quadrature.
 
     Raises:
         ValueError: a scale is so large that a quadrature would not fit into memory.

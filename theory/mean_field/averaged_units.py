@@ -39,7 +39,7 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
     return np.asarray(ratio[:, None, None] / stack.width * np.maximum(both - np.square(kernel), 0.0) ** 2 / both)
 
 
-def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
+def averaged_units(stack: Stack, ratio: Array, of_words: Array, rule: Branch[Array] | None = None) -> Branch[Array]:
     """Return the forward and backward pass of the MLP for token groups, averaged over random products of two tokens.
 
     Each average is the mean of the kernels at one standard deviation above and below.
@@ -48,8 +48,9 @@ def averaged_units(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]
         stack: the network.
         ratio: ρ of `overlap_variance`, (batch,) or (1,).
         of_words: variance of the products over texts, divided by q_i q_j, (batch, r, r); 0 if no token id repeats.
+        rule: rule for given products; None for the MLP.
     """
-    rule = cast(Branch[Array], feed_forward(stack))
+    rule = rule or cast(Branch[Array], feed_forward(stack, often=True))
 
     def branch(tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         energies = np.linalg.diagonal(kernel)

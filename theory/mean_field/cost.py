@@ -209,11 +209,14 @@ def has_cheaper_groups(stack: Stack) -> bool:
     return not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
 
 
-def representatives(stack: Stack, *, coarse: bool = False) -> GroupLayout:
-    """Return the few tokens of every sequence that represent groups of neighbouring tokens."""
+def representatives(stack: Stack, *, coarse: bool = False, text: bool = False) -> GroupLayout:
+    """Return the few tokens of every sequence that represent groups of neighbouring tokens.
+
+    Experts need several tokens of each group, except in a text, where their choices are averaged.
+    """
     of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window, **_groups(coarse=coarse))
     of_one = replace(of_one, coarse=coarse)
-    if has_experts(stack):
+    if has_experts(stack) and not text:
         of_one = MemberLayout.of(of_one)
     return of_one.repeated(stack.sequences) if stack.sequences > 1 else of_one
 
@@ -287,12 +290,13 @@ def _of_groups(stack: Stack, *, text: bool, coarse: bool = False) -> tuple[float
     """Return the cost with groups of tokens: seconds without samples, seconds for a sample, bytes for a sample."""
     text = text or holds_words(stack)  # by the same rule
     r = float(_representatives(stack, coarse=coarse) * (1 + text))  # a text has a probe beside every representative
-    members = float(_representatives(stack, MEMBERS)) if has_experts(stack) else r
+    chosen = has_experts(stack) and not text
+    members = float(_representatives(stack, MEMBERS)) if chosen else r
     layers = range(1, stack.depth + 1)
     by_layer = [min(stack.heads, (text_heads if text else group_heads)(k, stack.depth, coarse=coarse)) for k in layers]
     heads = float(np.mean(by_layer)) if stack.query_key_scale else 0.0
     samples, pairs, rows = heads * SAMPLES, r * members / stack.sequences, members * stack.key_width
-    counted = min(stack.rows, COUNTED * r) * stack.experts * has_experts(stack)  # logits that tell loads of experts
+    counted = min(stack.rows, COUNTED * r) * stack.experts * chosen  # logits that tell loads of experts
     each = stack.depth * (1e-6 * members**2 + 1.1e-7 * counted + samples * (4e-7 * pairs + 1.6e-9 * r * rows))
     kept = (
         12.0 * members**2

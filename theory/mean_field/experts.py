@@ -6,11 +6,18 @@ largest scores, and 0 of the others, all independent of the experts' matrices. S
 kernel S ∘ K, with S_ij = Σ_e p_ie p_je and K that of one expert's MLP. A gradient kernel G at the output is S ∘ G for
 the MLPs, whose squared gradients are sums over experts. The router receives t_ie = g_i·F_e(u_i) and passes on a_if =
 Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/report.md.
+
+In random text, pairs of tokens are averaged. All products of p and its derivatives for two tokens depend only on the
+correlation of their logits, which is the cosine of the tokens. So a pair passes with the means of these products over
+logits with its cosine (`MeanRouting`). The mean is exact for sums over many pairs in one layer. It leaves out that a
+pair with the same experts is more alike in the layers above.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -18,11 +25,15 @@ from scipy.special import expit, softmax
 from theory.mean_field.group_members import MemberLayout
 from theory.mean_field.kernels import Array, KernelLayout, cholesky, eigen_root
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
+from theory.mean_field.text_groups import TextLayout
 from theory.stack import Stack
 from theory.stack.weights import gain
 
 COUNTED = 1024
 """The largest number of tokens of a representative whose experts are counted."""
+
+# The angles between two tokens at which products of routings are averaged, and the number of sampled logits for each.
+_ANGLES, _LOGITS, _MOST_LOGITS = np.linspace(0.0, 0.6 * np.pi, 17), 2**19, 2**15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,20 +85,94 @@ class Routing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MeanRouting:
+    """The means of products of two tokens' expert weights and their derivatives, over logits with the tokens' cosine.
+
+    Attributes:
+        overlap: mean of S, (batch, N, N).
+        slopes: mean factor of K_ij G_ij in `Routing.at_logits`.
+        first: mean factor of E1_ij K_ij K_ii there.
+        second: mean factor of E2_ij K_ii K_jj there.
+    """
+
+    overlap: Array
+    slopes: Array
+    first: Array
+    second: Array
+
+    @classmethod
+    def of(cls, stack: Stack, role: str, kernel: Array) -> MeanRouting:
+        """Look up the means for every pair of tokens.
+
+        Args:
+            stack: the network.
+            role: "WR" for the router, "SR" for the gate of the shared expert.
+            kernel: kernel of the router's input.
+        """
+        sizes = np.sqrt(np.linalg.diagonal(kernel))
+        angles = np.arccos(np.clip(kernel / sizes[..., :, None] / sizes[..., None, :], -1.0, 1.0))
+        # One table for variances within 1%, whatever else the layers have.
+        size = round(float(np.log(gain(stack, role) * np.mean(np.square(sizes)))), 2)
+        names = ("experts", "experts_per_token", "router_scores", "router_norm", "routed_scale")
+        router = Stack(**{name: getattr(stack, name) for name in names})
+        return cls(*(np.interp(angles, _ANGLES, mean) for mean in _mean_products(router, role == "SR", size)))
+
+    def at_logits(self, output: Array, gradient: Array, overlaps: Overlaps[Array]) -> Array:
+        """Return the mean inner products of two tokens' gradients at the router's logits, as `Routing.at_logits`."""
+        kernel = output * gradient * self.slopes
+        if overlaps is None:
+            return np.asarray(kernel)
+        sizes = np.linalg.diagonal(output)
+        first = overlaps.first * output * self.first * sizes[..., None]
+        return np.asarray(
+            kernel - first - first.mT + overlaps.second * self.second * sizes[..., None] * sizes[..., None, :]
+        )
+
+
+@lru_cache(maxsize=64)
+def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
+    """Return the four means of `MeanRouting` at every angle between two tokens, (4, angles).
+
+    Args:
+        stack: the network.
+        shared: whether the only expert is the shared one, whose gate is a sigmoid.
+        size: logarithm of the logits' variance.
+    """
+    count = 1 if shared else stack.experts
+    normals = np.random.default_rng(0).standard_normal((2, min(_MOST_LOGITS, _LOGITS // count + 1), count))
+    one, other = np.exp(size / 2.0) * normals
+    means = []
+    for angle in _ANGLES:
+        logits = np.stack([one, np.cos(angle) * one + np.sin(angle) * other])
+        route = _shared(stack, logits, logits) if shared else routing(stack, logits)
+        (p, q), (slope, slope_of_q), (share, share_of_q) = route.weights, route.slopes, route.shares
+        squares = np.square(route.weights).sum(-1, keepdims=True)
+        along, along_q = route.slopes * route.weights - route.shares * squares
+        overlap = (p * q).sum(-1, keepdims=True)
+        # For each token pair, summed over experts.
+        slopes = slope * slope_of_q - slope * q * share_of_q - p * share * slope_of_q + overlap * share * share_of_q
+        first = along * p * slope_of_q - overlap * along * share_of_q
+        means.append([count * np.mean(part) for part in (p * q, slopes, first, along * along_q)])
+    return np.array(means).T
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Routed:
     """The experts of a layer, or its shared expert, with their weights and logits for all tokens.
 
     Attributes:
         kind: "W" for experts, "S" for the shared one.
-        route: expert weights of all tokens.
-        logits: logits of the router or gate, (batch, N, E); None without one.
+        route: expert weights of all tokens, a `Routing`; for random text a `MeanRouting`.
+        logits: logits of the router or gate, (batch, N, E); None without one, or where they are averaged.
         output: K, kernel of one expert's output.
+        learned: whether there is a router or a gate.
     """
 
     kind: str
-    route: Routing
+    route: Any
     logits: Array | None
     output: Array
+    learned: bool
 
 
 def routing(stack: Stack, logits: Array) -> Routing:
@@ -141,25 +226,30 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
     shared: Branch[Array] | None = feed_forward(stack, "S") if stack.shared_ratio else None
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        root = cholesky(kernel)
+        averaged = isinstance(tokens, TextLayout)
+        root = kernel if averaged else cholesky(kernel)
 
         def sampled(role: str, count: int) -> Array:
             return gain(stack, role) ** 0.5 * (root @ generator.standard_normal((*kernel.shape[:-1], count)))
 
-        logits = sampled("WR", stack.experts)
+        # Logits stay None where they are averaged.
+        logits = None if averaged else sampled("WR", stack.experts)
+        route = MeanRouting.of(stack, "WR", kernel) if logits is None else routing(stack, logits)
         of_units, units_back, recorded = routed(tokens, kernel)
-        parts = [(Routed("W", routing(stack, logits), logits, of_units), units_back)]
+        parts = [(Routed("W", route, logits, of_units, learned=True), units_back)]
         if shared is not None:
-            gate = sampled("SR", 1) if stack.shared_gate == "sigmoid" else None
+            gated = stack.shared_gate == "sigmoid"
+            gate = sampled("SR", 1) if gated and not averaged else None
+            route = MeanRouting.of(stack, "SR", kernel) if gated and averaged else _shared(stack, gate, kernel)
             of_shared, shared_back, _ = shared(tokens, kernel)
-            parts.append((Routed("S", _shared(stack, gate, kernel), gate, of_shared), shared_back))
+            parts.append((Routed("S", route, gate, of_shared, learned=gated), shared_back))
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             below, energies = 0.0 * kernel, SquaredNorms()
             for part, back in parts:
                 to_tokens, unit_energies = back(part.route.overlap * gradient, None)
                 below, energies = below + to_tokens, energies | unit_energies
-                if part.logits is not None:
+                if part.learned:
                     role = part.kind + "R"
                     at_logits = part.route.at_logits(part.output, gradient, overlaps)
                     # Of a weight that is always 1 this is zero, which rounding must not make negative.
@@ -169,6 +259,8 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
 
         out = sum(part.route.overlap * part.output for part, _ in parts)
         ways = [part for part, _ in parts]
+        if averaged:
+            return np.asarray(out), pullback, recorded
         if isinstance(tokens, MemberLayout):
             loads = _loads_of_groups(stack, tokens, kernel, generator)
         else:

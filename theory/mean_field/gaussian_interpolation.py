@@ -46,9 +46,7 @@ def correlation_curve(function: PairFunction, variance: float) -> Callable[[Arra
         variance: the variance of both Gaussians.
     """
     curve = Chebyshev.interpolate(
-        lambda theta: np.array([function(variance, variance, variance * float(np.cos(t))) for t in theta]),
-        _angles(function),
-        [0.0, np.pi],
+        lambda theta: _table(function, np.array([variance]), np.cos(theta))[0, 0], _angles(function), [0.0, np.pi]
     )
     return lambda correlation: curve(np.arccos(correlation))
 
@@ -69,14 +67,14 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     smallest, largest = _range(variances)
     if largest - smallest < _ALIKE:
         return correlation_curve(function, float(f"{math.exp((smallest + largest) / 2):.7g}"))(correlation)
-    first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
-    # To 10 digits: kernels of equal tokens differ by rounding.
-    low, high = (_rounded(end(first, second)) for end in (np.minimum, np.maximum))
     turns = np.round(correlation, 10)
     count, angles = _nodes(variances), _angles(function)
     few = count * (count + 1) // 2 * (angles + 1)
     # Of many, the correlations alone differ too often, which is seen much sooner than which rows do.
     if len(np.unique(turns.ravel()[: 4 * few])) <= few and len(np.unique(turns)) <= few:
+        first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
+        # To 10 digits: kernels of equal tokens differ by rounding.
+        low, high = (_rounded(end(first, second)) for end in (np.minimum, np.maximum))
         distinct, where = np.unique(np.stack([low, high, turns], -1).reshape(-1, 3), axis=0, return_inverse=True)
         if len(distinct) <= few:
             values = np.array([function(float(a), float(b), float(c) * math.sqrt(a * b)) for a, b, c in distinct])

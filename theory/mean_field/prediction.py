@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import has_experts, holds_words, is_exchangeable, is_fluctuating, require
+from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating, require
 from theory.mean_field.cost import (
     Cost,
     chunk,
@@ -39,9 +39,10 @@ from theory.mean_field.inputs import (
     word_inputs,
 )
 from theory.mean_field.kernels import KernelLayout, MatrixLayout
-from theory.mean_field.recursion import recursion
+from theory.mean_field.recursion import forward_pass, recursion
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.text_law import TextLaw
+from theory.mean_field.tied.text_gradient import loss_and_own_token
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack, check_stack
 from theory.stack.quantities import NamedArrays
@@ -222,7 +223,8 @@ def predict_sequences(
         grouped = True
     if grouped is None:
         grouped = ids is None and is_grouped(two)
-    if grouped:
+    # What few tied words omit falls like 1/n²: for half as many tokens it is a quarter of W^K, which is coarse.
+    if grouped and not (coarse and not gaps(replace(two, tokens=2 * two.tokens), "grouped")):
         require(two, "grouped")
     of_text, count = text is not None, 0 if ids is None else len(ids)
     asked, patterns = patterns, patterns or quick_patterns(two, grouped=grouped, text=of_text)
@@ -233,6 +235,27 @@ def predict_sequences(
     if inputs.source is not None:
         inputs = replace(inputs, source=replace(inputs.source, tokens=_split_by_sequence(inputs.source.tokens)))
     return _averaged(two, inputs, _split_by_sequence(tokens), (patterns, None, max_time))
+
+
+def own_token(stack: Stack, law: TextLaw | None = None) -> tuple[float, float]:
+    """Return the expected loss of a network with tied embeddings and the mean probability of a position's own token.
+
+    The logit of a position's own token has the mean σ_e √d h, with h the part of its own embedding that the normalized
+    residual stream keeps. The other logits are Gaussian with mean 0.
+
+    Args:
+        stack: the network.
+        law: law of the text; without it, all tokens differ.
+
+    Raises:
+        NoRuleError: the network lacks a rule.
+    """
+    # A gradient needs more tokens than a loss.
+    require(replace(stack, tokens=max(stack.tokens, math.ceil(2.0 * stack.width**0.5))), "grouped")
+    inputs, tokens = _laid_out(stack, None, law or TextLaw.distinct(stack.vocab), grouped=True, coarse=True)
+    inputs = inputs.repeated(max(2, tokens.entries_together))
+    forward = forward_pass(stack, tokens, inputs, np.random.default_rng(0))
+    return loss_and_own_token(stack, cast(TextLayout, tokens), forward)
 
 
 def _split_by_sequence(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
@@ -247,7 +270,7 @@ def _laid_out(
     if grouped and text is None and holds_words(stack):
         text = TextLaw.distinct(stack.vocab)
     if text is not None:
-        of_text = TextLayout.of(representatives(stack, coarse=coarse), text, coarse=coarse)
+        of_text = TextLayout.of(representatives(stack, coarse=coarse, text=True), text, coarse=coarse)
         return text_inputs(stack, of_text, text), of_text
     if grouped:
         tokens = representatives(stack, coarse=coarse)
@@ -453,11 +476,6 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         raise ValueError(
             "text cannot be combined with windows or grouped=False, because it is predicted with groups of tokens; "
             "windows=text.windows(...) predicts given texts."
-        )
-    if has_experts(stack):
-        raise ValueError(
-            f"experts must be 0 with text, got {stack.experts}: theory has no rule for equal tokens at one expert. "
-            "Without text (--text distinct) all tokens differ; windows=text.windows(...) predicts given texts."
         )
     if (words := len(text.frequencies)) > stack.vocab:
         raise ValueError(f"vocab must be at least the {words} token ids of the text, got {stack.vocab}.")

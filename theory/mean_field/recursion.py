@@ -272,7 +272,10 @@ def _branch(
     stack = step.stack
     if kind == "units":
         if has_experts(stack):
-            return cast(Branch[Any], experts(stack, generator))
+            mixture = cast(Branch[Any], experts(stack, generator))
+            if variance is None or not isinstance(tokens, TextLayout):
+                return mixture
+            return averaged_units(stack, variance, of_words, mixture)
         return feed_forward(stack) if variance is None else averaged_units(stack, variance, of_words)
     sampled = attends_randomly(stack)
     if kind == "cross":

@@ -87,7 +87,11 @@ def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = F
     if inside:
         return whole((first @ within(middle, first.shape[-3]) @ other.mT).mean((1, 2)))
     left = _by_columns(before(first, middle), first.shape[-3])
-    return _beside((left @ other.mT).mean((1, 2)))
+    shape = np.broadcast_shapes(left.shape[:4], other.shape[:4])
+    # Heads and samples are summed in one product.
+    sides = [np.moveaxis(np.broadcast_to(side, (*shape, *side.shape[4:])), 3, 1) for side in (left, other)]
+    flat = [side.swapaxes(-2, -3).swapaxes(-3, -4).reshape(*side.shape[:2], side.shape[-2], -1) for side in sides]
+    return _beside(flat[0] @ flat[1].mT / (shape[1] * shape[2]))
 
 
 def _by_columns(matrix: Array, sequences: int) -> Array:

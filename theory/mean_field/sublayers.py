@@ -8,7 +8,7 @@ from __future__ import annotations  # those of pullbacks would be evaluated in e
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 from typing import Any, Generic
 
@@ -154,12 +154,13 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
     return branch
 
 
-def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
+def feed_forward(stack: Stack, kind: str = "W", *, often: bool = False) -> Branch[Kernel]:
     """Return the forward and backward pass of the MLP φ(x W1) W2 or, with a gate, (φ(x WG) ∘ x W1) W2.
 
     Args:
         stack: the network.
         kind: "W" for the layer's MLP, "S" for that of the shared expert.
+        often: whether the backward pass is run several times, so that its slopes are kept.
     """
     units, _ = weight_shapes(stack)[kind + "2"]
     activation, ratio, gated = (
@@ -179,9 +180,10 @@ def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
         hidden = active * lines if gated else active
         given = (before, lines) if gated else (before,)
         hidden = tokens.features(hidden, of_inputs, given, units)
+        slopes = lru_cache(maxsize=int(often))(lambda: activation.slope_kernel(tokens, before))
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
-            above, slope = gradient * second, activation.slope_kernel(tokens, before)
+            above, slope = gradient * second, slopes()
             energies = {kind + "2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
             energies[kind + "1"] = tokens.total(kernel * below)

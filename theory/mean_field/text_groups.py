@@ -152,7 +152,7 @@ class TextLayout(GroupLayout):
         """
         return text_heads(layer, depth, coarse=self.coarse)
 
-    @property
+    @cached_property
     def one(self) -> TextLayout:
         """The representative tokens of a single sequence; all sequences are alike."""
         each, layout = len(self.sizes) // self.sequences, cast(TextLayout, super().one)

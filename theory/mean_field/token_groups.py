@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def group_heads(layer: int, depth: int, *, coarse: bool = False) -> int:
     return COARSE_HEADS if coarse and 1 < layer < depth else HEADS
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GroupLayout(MatrixLayout):
     """The operations on kernels of r representative tokens, each of which counts for several tokens.
 
@@ -197,7 +197,7 @@ class GroupLayout(MatrixLayout):
         of_place = np.concatenate([of_place] * self.sequences, axis=-2)
         return np.asarray(np.sqrt(1.0 - share) * normals + np.sqrt(share) * of_place)
 
-    @property
+    @cached_property
     def one(self) -> GroupLayout:
         """The representative tokens of a single sequence; all sequences are alike."""
         each = len(self.sizes) // self.sequences

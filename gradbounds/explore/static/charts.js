@@ -112,7 +112,7 @@
       ctx.setLineDash([]);
       // A line that ends early has its name there: a line to the edge would look like more of the curve.
       if (each.x < right - 60 * pixels) {
-        ctx.fillText(each.text, each.x + 6 * pixels, each.at);
+        ctx.fillText(each.text, each.x + 6 * pixels, each.at - 9 * pixels);
         continue;
       }
       ctx.beginPath();

@@ -44,8 +44,8 @@
       }
     });
     const paper = networks[0].content.paper, law = paper?.appendix_f, xs = Array.from({ length: count });
-    if (law && chosen.includes("grad_W2")) series.push({ label: "appendix F, W2", color: "#777777", dash: [2, 3], width: 1.2, end: "appendix F", values: xs.map((_, k) => law[k] ?? null) });
-    if (paper && DATA.tour[state.tour - 1]?.bound) series.push({ label: "Theorem 1 allows", color: "#b3261e", dash: [8, 5], end: "Theorem 1", values: xs.map(() => paper.bound) });
+    if (law && networks.length === 1 && chosen.includes("grad_W2")) series.push({ label: "appendix F, W2", color: "#777777", dash: [2, 3], width: 1.2, end: "appendix F", values: xs.map((_, k) => law[k] ?? null) });
+    if (paper && DATA.tour[state.tour - 1]?.bound) series.push({ label: "Theorem 1 allows", color: "#b3261e", points: true, end: "Theorem 1", values: xs.map((_, k) => (k === count - 1 ? paper.bound : null)) });
     return series;
   }
   function drawLayers() {
@@ -67,8 +67,8 @@
       marks: streams[0][0] ? mark_(streams[0][0], `${streams[0][0].head}, samples`) : [] });
     }
     table("table", () => layersTable(xs, points));
-    $("law").textContent = networks[0].content.paper ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
-      `${number(networks[0].content.paper.bound)}, ${ofBound(networks[0].content)} times the theory’s` + (networks[0].content.paper.appendix_f && !streams_ ? "; dotted is what appendix F of the paper says of W2." : ".")
+    $("law").textContent = networks[0].content.paper && networks.length === 1 && !streams_ ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
+      `${number(networks[0].content.paper.bound)}, ${ofBound(networks[0].content)} times the theory’s` + (networks[0].content.paper.appendix_f ? "; dotted is what appendix F of the paper says of W2." : ".")
       : "";
   }
   function ofBound({ paper, series }) {
@@ -122,7 +122,7 @@
     $("matrix").value = roles.has(before) ? before : "";
     matrixOf = state.tour;
     $("finding").textContent = finding();
-    $("matters").hidden = isOfCosine();
+    $("matters").hidden = $("matrix").parentElement.hidden = isOfCosine();
     $("charted").textContent = isOfCosine() ? "Cosine between two tokens" : "Norm of the loss’s gradient";
     $("title").textContent = content.title;
     $("of_sequences").textContent = `${sequences > 1 ? `in a batch of ${sequences} sequences` : "for one sequence"} of ${long}` + (ghost && networks.length === 1 ? "; grey: before, ×: the change" : "");

@@ -6,7 +6,7 @@
     document.body.classList.toggle("touring", !!stop);
     document.body.classList.toggle("guessing", !!stop && guessed !== at);
     if (!stop) return;
-    $("tour_where").textContent = `Stop ${at} of ${DATA.tour.length}${guessed === at ? `: ${stop.title}` : ""}`;
+    $("tour_where").textContent = `Stop ${at} of ${DATA.tour.length}${guessed === at ? `: ${stop.title}` : at === 1 ? " (about ten minutes in all)" : ""}`;
     $("tour_question").textContent = stop.question;
     $("guesses").replaceChildren(...stop.guesses.map((guess, k) => make("button", { type: "button", disabled: guessed === at,
       className: guessed === at && k === stop.right ? "right" : "", onclick: () => reveal(at, k) }, guess)));

@@ -212,7 +212,7 @@ def test_a_model_has_its_context_and_words_of_a_text():
     given = resolve_batch({"tokens": 64}, llama, text="distinct", max_time="10m", **limits)
     assert (given.given, given.text, given.of_tokens, given.is_default) == ({"tokens": 64}, "distinct", "", False)
     experts = resolve_batch({}, Description(like="mixtral-8x7b"), text=None, max_time="10m", **limits)
-    assert (experts.text, experts.is_default) == (None, False)
+    assert (experts.text, experts.is_default) == ("english", True)
     # Its file has 514: two of a table's rows are of no place in a sequence.
     assert (
         resolve_batch({}, Description(like="roberta-base"), text=None, max_time="10m", **limits).given["tokens"] == 512

@@ -8,10 +8,13 @@ import pytest
 
 from checks.first_step import first_step
 from checks.stacks.gradients_by_layer import layer_table
+from gradbounds.actions.batch import law_of
 from gradbounds.cli import main
 from gradbounds.layer_summary import profiles, relative_updates
 from gradbounds.network_text import number_text
 from theory import Stack, predict
+from theory.configurations import stack_from_config
+from theory.mean_field.prediction import own_token
 
 PLAIN = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 16, "vocab_size": 128}
 GATED = {
@@ -115,10 +118,10 @@ def test_relative_updates_are_those_of_the_first_step():
 
 
 def test_a_card_says_what_it_leaves_out(capsys):
-    """Experts have no rule for text, a network of flags has no run, and what takes long is not on the card."""
+    """Experts have no rule for a first step, a network of flags has no run, and what takes long is not on the card."""
     tiny = ("--width", "64", "--depth", "2", "--heads", "2", "--vocab", "64", "--tokens", "4", "--patterns", "2")
     lines = found(capsys, "--like", "olmoe-1b-7b", *tiny)["card"]["lines"]
-    assert value_of(lines, "gradient norm").startswith("unknown: no rule if tokens repeat at one expert")
+    assert value_of(lines, "gradient norm").startswith("normal: ")
     assert "Critical learning rate in step 1: unknown, as theory has no rule for a first step of experts" in lines
     card = found(capsys, *tiny[:4])["card"]
     assert (card["step_1"], card["critical_rates"]) == (None, None)
@@ -155,3 +158,26 @@ def test_a_context_longer_than_a_tied_vocabulary_is_halved(capsys, tmp_path):
     assert any("English text (its context of 65536 has no" in line for line in lines)
     lines = found(capsys, "--config", str(path), "--patterns", "2", "--tokens", "64")["card"]["lines"]
     assert any(line.startswith("Step 1 of a run: 64 sequences of 64 tokens, English text; log") for line in lines)
+
+
+def test_a_change_is_compared_for_the_batch_of_the_card(capsys, tmp_path):
+    """The numbers before are the card's, the numbers after those of the changed network's own batch."""
+    path, change = tmp_path / "config.json", ("--compare", "embedding_scale=0.1", "embedding_scale=1e6")
+    path.write_text(json.dumps(PLAIN | {"n_positions": 64, "tie_word_embeddings": True, "initializer_range": 0.05}))
+    model = ("--config", str(path), "--patterns", "4")
+    found_here, card = found(capsys, *model, *change), found(capsys, *model)["card"]
+    after, too_sure = found_here["compared"]
+    batch = found(capsys, *model, "--embedding-scale", "0.1", "--batch", "64")
+    assert [found_here["numbers"][name] for name in ("loss", "gradient norm")] == pytest.approx(
+        [card["step_1"]["loss"], card["step_1"]["norm"]]
+    )
+    assert found_here["numbers"]["critical rate, SGD"] == pytest.approx(card["critical_rates"]["sgd"]["rate"])
+    assert after["numbers"]["gradient norm"] == pytest.approx(batch["gradient_norm"])
+    ends = by_layer(batch["layers"], "grad_W2")
+    assert after["numbers"]["W2, layer 1 / layer 2"] == pytest.approx(ends[0] / ends[-1])
+    assert main(["predict", *model, *change, "--batch", "64"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Step 1 of gpt2, for 64 sequences of 64 tokens, Zipf's law, before and after the change\n")
+    assert re.search(r"\n  gradient norm +[\d.]+ +unknown\n", said) or too_sure["unknown"] is None
+    stack = stack_from_config(path, tokens=64, embedding_scale=1e6)[0]
+    assert too_sure["numbers"]["loss"] == pytest.approx(own_token(stack, law_of(stack, "zipf:1"))[0], rel=1e-3)

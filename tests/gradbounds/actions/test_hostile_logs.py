@@ -4,6 +4,7 @@ import json
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -25,12 +26,15 @@ LOG = LogLine(11.0, 2.5, 1)
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (json.dumps(TRAINER, indent=2), LOG),
-        (json.dumps(TRAINER, ensure_ascii=False), LOG),
-        (json.dumps([FIRST, *LATER]), LOG),
-        (json.dumps([{"loss": 11.0}, *LATER]), LogLine(11.0)),
+        (partial(json.dumps, TRAINER, indent=2), LOG),
+        (partial(json.dumps, TRAINER, ensure_ascii=False), LOG),
+        (partial(json.dumps, [FIRST, *LATER]), LOG),
+        (partial(json.dumps, [{"loss": 11.0}, *LATER]), LogLine(11.0)),
         (json.dumps([FIRST, *LATER[:3]], indent=1)[:-40], LOG),  # still being written
-        (json.dumps(TRAINER | {"log_history": LATER}, indent=2), "must begin at step 0 or 1, got step 10 first"),
+        (
+            partial(json.dumps, TRAINER | {"log_history": LATER}, indent=2),
+            "must begin at step 0 or 1, got step 10 first",
+        ),
         (json.dumps({"step": 500, "loss": 3.0}, indent=1), "must begin at step 0 or 1, got step 500 first"),
         (json.dumps({"step": 500, "loss": 3.0, "x": {}}, indent=1)[:-4], "step 0 or 1, got step 500 first"),
         ('{"text": "' + "a" * 200_000, "must have a loss of a training step.* got none in the first MiB"),
@@ -49,7 +53,7 @@ LOG = LogLine(11.0, 2.5, 1)
 )
 def test_logs(tmp_path, text, found):
     file, start = tmp_path / "log", time.process_time()
-    file.write_text(text, encoding="utf-8")
+    file.write_text(text if isinstance(text, str) else text(), encoding="utf-8")
     if isinstance(found, str):
         with pytest.raises(ValueError, match=found) as error:
             read_log(file)

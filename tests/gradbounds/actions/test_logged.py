@@ -63,8 +63,7 @@ def judged(tmp_path, loss, norm, text="distinct"):
 
 def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
     result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 2 * healthy.norm_deviation)
-    assert result.values["as_it_should_be"]
-    assert not result.alarm
+    assert (result.values["as_it_should_be"], result.alarm) == (True, False)
     assert "Step 1 is as predicted." in str(result)
 
 
@@ -85,8 +84,7 @@ def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
 )
 def test_planted_factors(tmp_path, healthy, loss, norm, cause):
     result = judged(tmp_path, healthy.loss * loss, healthy.norm * norm)
-    assert result.alarm
-    assert result.to_frame()["cause"][0] == cause
+    assert (result.alarm, result.to_frame()["cause"][0]) == (True, cause)
     assert f"  {cause}: loss" in str(result)
 
 
@@ -124,8 +122,16 @@ def test_planted_networks(tmp_path, healthy):
         assert abs(math.log(other.norm / healthy.norm)) > 0.05 or abs(other.loss - healthy.loss) > 0.1
         assert judged(tmp_path, other.loss, other.norm).to_frame()["cause"][0] == cause
     padded = line_of(vocab=2048)
-    result = judged(tmp_path, padded.loss, padded.norm)
-    assert result.to_frame()["cause"][0] == "the vocabulary is padded to 2048"
+    assert judged(tmp_path, padded.loss, padded.norm).to_frame()["cause"][0] == "the vocabulary is padded to 2048"
+
+
+def test_fine_groups_where_they_may_matter(tmp_path, healthy, monkeypatch):
+    """A slow network is refined within 1% of the edge of what is predicted; a loss alone refutes an untied cause."""
+    monkeypatch.setattr(logged, "_SOON", 0.0)
+    for norm, is_coarse in ((1.0, True), (math.exp(2.58 * healthy.norm_deviation / healthy.norm), False), (12.0, True)):
+        assert ("coarse groups" in str(judged(tmp_path, healthy.loss, norm * healthy.norm))) == is_coarse
+    norms = judged(tmp_path, healthy.loss + 0.5, healthy.norm).to_frame().set_index("cause")["gradient_norm"]
+    assert norms.index[norms.isna()].tolist() == ["W^O and W2 are not scaled by the depth"]
 
 
 def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):

@@ -14,7 +14,6 @@ from theory.mean_field.cost import representatives
 from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.kernels import cholesky
 from theory.mean_field.prediction import predict_sequences
-from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import representative_count, token_groups
 
 # So wide that what products of two tokens vary by, of order n/d, does not enter.
@@ -179,5 +178,14 @@ def test_refusals():
     tied = Stack(placement="pre", tokens=64, vocab=128, experts=4, embeddings="tied")
     with pytest.raises(NoRuleError, match="untied embeddings or no experts"):
         predict(tied, grouped=True)
-    with pytest.raises(ValueError, match="experts must be 0 with text"):
-        predict(replace(tied, embeddings="untied"), text=TextLaw.zipf(1.0, 128))
+
+
+def test_pairs_of_text_have_the_mean_of_sampled_routings():
+    """Weights and gradients at the logits agree within 2 and 3%, at least three standard errors."""
+    stack = replace(WIDE, experts=8, experts_per_token=2, router_norm="sum", normalization="rms")
+    kernel = np.array([[[1.0, 0.8], [0.8, 1.0]]])
+    logits = rules.gain(stack, "WR") ** 0.5 * cholesky(kernel) @ np.random.default_rng(1).standard_normal((2**15, 2, 8))
+    sampled, mean, ones = rules.routing(stack, logits), rules.MeanRouting.of(stack, "WR", kernel), np.ones((1, 2, 2))
+    assert mean.overlap[0] == pytest.approx(sampled.overlap.mean(0), rel=0.02)
+    both = (route.at_logits(ones, ones, None).mean(0) for route in (mean, sampled))
+    assert next(both) == pytest.approx(next(both), rel=0.03)

@@ -521,13 +521,14 @@ class GroupedAttention:
         for sample in range(SAMPLES):
             index = indices[..., sample]
             real, imaginary = (np.take_along_axis(queries[:, :, 0], index + shift, -1) for shift in (0, half))
-            pair = (real + 1j * imaginary)[..., 0]
-            product = above[:, :, sample % above.shape[2]] * (pair[..., :, None] * pair[..., None, :].conj())
-            # As each key sees the queries.
-            phase = numbers(np.exp(-1j * theta[index[..., 0]] * tokens.places), tokens.sequences)[:, :, None, ..., None]
-            sides = (phase * first[:, :, [sample]].mT, phase.conj() * second[:, :, [sample]].mT)
-            part = mean_sandwich(sides[0], product[:, :, None], sides[1], inside=inside).real
-            kernel = kernel + part * (half / SAMPLES)
+            pair, phase = (real + 1j * imaginary)[..., 0], np.exp(-1j * theta[index[..., 0]] * tokens.places)
+            # As each key sees the queries, whose products are those of the real and of the imaginary parts.
+            seen = numbers(pair, tokens.sequences)[..., None] * numbers(phase, tokens.sequences)[..., None, :]
+            parts = np.stack([seen.real, seen.imag], 2)
+            side = (parts * first[:, :, [sample]]).mT
+            other = side if second is first else (parts * second[:, :, [sample]]).mT
+            part = mean_sandwich(side, above[:, :, [sample % above.shape[2]]], other, inside=inside)
+            kernel = kernel + part * (2 * half / SAMPLES)
         rest = queries[..., 2 * half :]
         if rest.shape[-1]:
             kernel = kernel + mean_sandwich(first.mT, above * (rest @ rest.mT), second.mT, inside=inside)

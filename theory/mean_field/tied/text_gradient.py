@@ -30,8 +30,9 @@ from theory.mean_field.sublayers import (
     norm_parameter_gradients,
 )
 from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.tied.hermite import gaussian_nodes
 from theory.mean_field.tied.text_branches import below_attention, below_units
-from theory.mean_field.tied.text_output import TextOutput, text_output
+from theory.mean_field.tied.text_output import TextOutput, loss_of_labels, own_logits, text_output
 from theory.mean_field.tied.walk import held_words, norm_root, walk_down
 from theory.stack import Stack
 
@@ -185,6 +186,14 @@ def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forw
         energies=down.energies,
         loss_variance=_loss_variance(stack, tokens, forward.output, last_words, same_label) if tokens.apart else None,
     )
+
+
+def loss_and_own_token(stack: Stack, tokens: TextLayout, forward: Forward[Array]) -> tuple[float, float]:
+    """Return the expected loss and the mean probability of a position's own token, which need no backward pass."""
+    own_words = held_words(stack, forward, np.ones(forward.output.shape[:-1]))[-1] / norm_root(forward.output_scales)
+    mean_logit, sure, normalizer = own_logits(stack, np.linalg.diagonal(forward.output), own_words)
+    chance = (sure @ gaussian_nodes()[1] @ tokens.sizes).mean() / tokens.count
+    return float(loss_of_labels(stack, tokens, mean_logit, normalizer).mean()), float(chance)
 
 
 def _rule(

@@ -48,6 +48,42 @@ class TextOutput:
     crossed: Array
 
 
+class OwnTokenError(ValueError):
+    """An error: a tied network predicts the positions' own tokens too often for a rule for its gradients.
+
+    Attributes:
+        probability: mean probability of a position's own token.
+        loss: expected loss, which has a rule.
+    """
+
+    def __init__(self, message: str, probability: float, loss: float) -> None:
+        super().__init__(message)
+        self.probability, self.loss = probability, loss
+
+
+def own_logits(stack: Stack, energies: Array, held: Array) -> tuple[Array, Array, Array]:
+    """Return the mean logit of a position's own word, its probability at the Gaussian nodes, and the log normalizer.
+
+    Args:
+        stack: the network.
+        energies: mean squares of the output matrix's input, (batch, 2 R).
+        held: coefficient of every token on its own word, (batch, 2 R).
+    """
+    nodes, weights = gaussian_nodes()
+    scale, vocab = stack.output_scale, stack.vocab
+    all_others = values_at(lambda q: cross_entropy(scale * q**0.5, vocab), energies) + np.log1p(-1.0 / vocab)
+    mean_logit = scale * stack.width**0.5 * held
+    logits = mean_logit[..., None] + scale * np.sqrt(energies)[..., None] * nodes
+    sure = expit(logits - all_others[..., None])
+    return mean_logit, sure, np.logaddexp(logits, all_others[..., None]) @ weights
+
+
+def loss_of_labels(stack: Stack, tokens: TextLayout, mean_logit: Array, normalizer: Array) -> Array:
+    """Return the expected cross-entropy, (batch,), where a label may be the position's own word."""
+    label = (1.0 - stack.label_smoothing) * np.diagonal(tokens.labels.own) + stack.label_smoothing / stack.vocab
+    return np.asarray((normalizer - label * mean_logit) @ tokens.sizes / tokens.count)
+
+
 def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, same_label: Array) -> TextOutput:
     """Return the expected loss, and the products of its gradients at two positions' logits, averaged over texts.
 
@@ -59,25 +95,20 @@ def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, sa
         same_label: probability that two labels agree, (batch, 2 R, 2 R).
 
     Raises:
-        ValueError: the softmax gives positions' own words too large a probability.
+        OwnTokenError: the softmax gives positions' own words too large a probability.
     """
     vocab, smoothing, scale = stack.vocab, stack.label_smoothing, stack.output_scale
     certain, count = 1.0 - smoothing, loss_count(stack)
     energies = np.linalg.diagonal(kernel)
     roots = np.sqrt(energies)
     correlation = np.clip(kernel / (roots[..., :, None] * roots[..., None, :]), -1.0, 1.0)
-    nodes, weights = gaussian_nodes()
-    all_others = values_at(lambda q: cross_entropy(scale * q**0.5, vocab), energies) + np.log1p(-1.0 / vocab)
-    mean_logit = scale * stack.width**0.5 * held
-    logits = mean_logit[..., None] + scale * roots[..., None] * nodes
-    sure = expit(logits - all_others[..., None])
-    normalizer = np.logaddexp(logits, all_others[..., None]) @ weights
+    mean_logit, sure, normalizer = own_logits(stack, energies, held)
+    weights = gaussian_nodes()[1]
     same, chances = tokens.one_word, tokens.labels
-    label = certain * np.diagonal(chances.own) + smoothing / vocab
-    loss = (normalizer - label * mean_logit) @ tokens.sizes / tokens.count
+    loss = loss_of_labels(stack, tokens, mean_logit, normalizer)
     first = sure @ weights
     if (surely := float((first @ tokens.sizes).max()) / tokens.count) > LARGEST_OWN_PROBABILITY:
-        raise ValueError(_too_sure(tokens, scale, surely))
+        raise OwnTokenError(_too_sure(tokens, scale, surely), surely, float(loss.mean()))
     left = 1.0 - first
     both = pair_means(sure, correlation)
     overlap = tokens.gaussian(SoftmaxOverlap(scale, vocab), kernel) * (vocab / (vocab - 1.0))
