@@ -140,7 +140,9 @@ def _table(table: pd.DataFrame) -> list[str]:
     rows = [
         (
             row.optimizer,
-            "unknown" if row.region == _BEYOND else f"{row.loss_change:+.3g} +- {row.loss_change_error:.1g}",
+            f"not predicted: {row.rate / row.critical_rate:.2g} times the critical rate"
+            if row.region == _BEYOND
+            else f"{row.loss_change:+.3g} +- {row.loss_change_error:.1g}",
             f"{row.logit_change:.2g}",
             f"{row.relative_update:.2g} ({row.most_updated})", f"{row.critical_rate:.2g}",
         )
@@ -156,10 +158,7 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
         where = (
             f"{each.optimizer}: the learning rate is {each.region}{' of' * (each.region == EDGE)} the region where the"
         )
-        lines.append(
-            f"{where} quadratic approximation of the loss holds"
-            f"{'; the change of the loss is not predicted' * (each.region == _BEYOND)}."
-        )
+        lines.append(f"{where} quadratic approximation of the loss holds.")
         share = each.step.critical_rate / rate
         if share >= 1.0:
             lines.append(f"  The learning rate {rate:g} is {1 / share:.2g} times the critical rate.")
@@ -167,8 +166,8 @@ def _sentences(rate: float, warmup_steps: int | None, steps: Sequence[RateOfStep
             at = math.ceil(share * warmup_steps)
             begin = each.rate / each.step.critical_rate
             lines.append(
-                f"  The warm-up starts at {begin:.1%} of the critical rate. From step {at} of {warmup_steps} on, it\n"
-                "  is above the critical rate of step 1; later critical rates are unknown."
+                f"  The warm-up starts at {begin:.1%} of step 1's critical rate and exceeds it from step {at} of "
+                f"{warmup_steps} on.\n  Whether those steps are safe is unknown: training changes the critical rate."
             )
         else:
             lines.append(f"  A linear warm-up to {rate:g} passes the critical rate after {share:.1%} of its steps.")
@@ -187,7 +186,7 @@ _LIMITS = (
     "",
     "The critical rate is the learning rate above which step 1 raises the quadratic (Gauss-Newton) loss. The model's",
     "card prints a quicker estimate of it. --first-step concerns one sequence of tokens that all differ.",
-    "Later steps of a warm-up have other critical rates. The theory does not recommend a learning rate.",
+    "The theory does not recommend a learning rate.",
     f"In 9 of 10 measured networks, the error was at most {ERRORS['gain']:.0%} for the first-order change of the loss,",
     f"and {ERRORS['curvature']:.0%} for the second-order change and the critical rate. With small embeddings and gated",
     "units, sampled networks of 16 layers had critical rates up to 2.4 times as large as predicted.",

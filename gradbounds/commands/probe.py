@@ -83,7 +83,10 @@ class Probe(WithJson):
         ]
         check_question(question, changed)
         if question == "one" and "seeds" in changed and not self.against:
-            raise ValueError("seeds requires against, or a factory of a width and a depth; got one module.")
+            raise ValueError(
+                "seeds requires against, or a factory of a width and a depth; got one module. Add --against, or drop "
+                "--seeds."
+            )
         kept = {"seeds", "seed", "device"} | {*changed} & {*BELONGS} - {"width", "depth", "logged"}
         given = {flag: getattr(self, flag) for flag in kept}
         if question != "one":

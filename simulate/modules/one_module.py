@@ -191,7 +191,10 @@ def _own_loss(output: Any) -> Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor):
         kind = type(output).__name__
-        raise ValueError(f"the output, a {kind}, has no loss of its own: give loss=, a function of the output")
+        raise ValueError(
+            f"the output, a {kind}, has no loss of its own: return (module, batch, loss) from the factory, or give "
+            "loss=, a function of the output"
+        )
     return loss
 
 

@@ -139,7 +139,7 @@ def lossless(): return nn.Linear(2, 2), torch.ones(2, 2)
     (["inside"], r"module 'Sequential' must not fail, but raised RuntimeError: .* \(in 1.0\)"),
     (["vector"], r"loss of 'Linear' must be a scalar tensor, got \(2, 2\)"),
     (["words"], "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got str"),
-    (["lossless"], "has no loss of its own: give loss="),
+    (["lossless"], r"has no loss of its own: return \(module, batch, loss\) from the factory"),
     (["make", "--width", "8"], "--width requires a factory of a width and a depth"),
     (["make", "--parametrization", "sp"], "--parametrization requires steps and a factory of a width"),
     (["make", "--layers", "blocks.*"], "layers must name modules of 'Sequential'"),
