@@ -25,7 +25,6 @@ from scipy.special import expit, softmax
 from theory.mean_field.group_members import MemberLayout
 from theory.mean_field.kernels import Array, KernelLayout, cholesky, eigen_root
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
-from theory.mean_field.text_groups import TextLayout
 from theory.stack import Stack
 from theory.stack.weights import gain
 
@@ -140,10 +139,10 @@ def _mean_products(stack: Stack, shared: bool, size: float) -> Array:
     """
     count = 1 if shared else stack.experts
     normals = np.random.default_rng(0).standard_normal((2, min(_MOST_LOGITS, _LOGITS // count + 1), count))
-    one, other = np.exp(size / 2.0) * normals
+    logits_of_token, independent = np.exp(size / 2.0) * normals
     means = []
     for angle in _ANGLES:
-        logits = np.stack([one, np.cos(angle) * one + np.sin(angle) * other])
+        logits = np.stack([logits_of_token, np.cos(angle) * logits_of_token + np.sin(angle) * independent])
         route = _shared(stack, logits, logits) if shared else routing(stack, logits)
         (p, q), (slope, slope_of_q), (share, share_of_q) = route.weights, route.slopes, route.shares
         squares = np.square(route.weights).sum(-1, keepdims=True)
@@ -226,7 +225,7 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
     shared: Branch[Array] | None = feed_forward(stack, "S") if stack.shared_ratio else None
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        averaged = isinstance(tokens, TextLayout)
+        averaged = tokens.is_text
         root = kernel if averaged else cholesky(kernel)
 
         def sampled(role: str, count: int) -> Array:

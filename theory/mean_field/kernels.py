@@ -91,6 +91,10 @@ class KernelLayout(Protocol[Kernel]):
     def apart(self) -> bool:
         """Return whether sums over token pairs are reported separately within a sequence and between two sequences."""
 
+    @property
+    def is_text(self) -> bool:
+        """Return whether the tokens represent random text, so that pairs of tokens are averages."""
+
     def same_word(self, words: Any) -> Kernel:
         """Return a kernel matrix that is 1 where two positions have equal token ids, and 0 elsewhere.
 
@@ -194,6 +198,7 @@ class PairLayout:
     attention: ClassVar[None] = None
     mirrored: ClassVar[bool] = False
     apart: ClassVar[bool] = False
+    is_text: ClassVar[bool] = False
 
     def same_word(self, words: None) -> Pair:
         return Pair(1.0, 0.0)
@@ -268,6 +273,7 @@ class MatrixLayout:
     sequences: int = 1
     mirrored: bool = False
     apart: bool = False
+    is_text: ClassVar[bool] = False
 
     @property
     def entries_together(self) -> int:

@@ -273,7 +273,7 @@ def _branch(
     if kind == "units":
         if has_experts(stack):
             mixture = cast(Branch[Any], experts(stack, generator))
-            if variance is None or not isinstance(tokens, TextLayout):
+            if variance is None or not tokens.is_text:
                 return mixture
             return averaged_units(stack, variance, of_words, mixture)
         return feed_forward(stack) if variance is None else averaged_units(stack, variance, of_words)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -104,6 +104,7 @@ class TextLayout(GroupLayout):
     own_labels: Array
     independent_labels: bool
     clumping: tuple[float, float, float] | None = None
+    is_text: ClassVar[bool] = True
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False, coarse: bool = False) -> TextLayout:
