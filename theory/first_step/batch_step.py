@@ -38,7 +38,7 @@ POSITIONS = 64
 """The number of positions that represent a batch, half of them with labels."""
 
 ERRORS = {"gain": 0.25, "curvature": 0.75, "critical_rate": 0.75}
-"""The largest relative error of each number for 90% of the networks of that measurement.
+"""The largest relative error of each number for 90% of the networks of that measurement; 80% for the curvature.
 
 An error of 0.25 means a ratio of at most 1.25 in either direction.
 """

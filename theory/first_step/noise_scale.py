@@ -185,7 +185,8 @@ def noise_scale(
         text: the law of random text within and between sequences, as in `predict`.
         max_time: limit of the computing time in seconds, as in `predict`.
         memory: limit of the memory in bytes, as in `predict`.
-        coarse: whether a text has about half as many groups of tokens, and few sampled heads above the first layer.
+        coarse: whether a text has about half as many groups of tokens, and few sampled heads above the first layer;
+            tied embeddings then require half as many tokens.
 
     Raises:
         ValueError: as in `predict` for two sequences.
