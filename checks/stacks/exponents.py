@@ -59,8 +59,7 @@ def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         for proportional in (False, True):
             key = partial(_width_series, proportional=proportional, follows=follows)
             for placement, fixed, series, widths in _long_series(which, key, "width"):
-                subject = _exponent(placement, "exponent in d", "width", fixed)
-                rows.append(_width_row(subject, series, widths))
+                rows.append(_width_row(_exponent(placement, "exponent in d", "width", fixed), series, widths))
     return sorted(rows, key=lambda row: row.part)
 
 

@@ -102,14 +102,12 @@ def exponent_lines(table: pd.DataFrame) -> list[str]:
     return ["", "Exponents of the predicted critical rates:", *lines] if lines else []
 
 
-def _families(notes: Sequence[Note]) -> list[str]:
-    """Return the model family of a configuration, if it has one."""
-    return [str(note.value) for note in notes if note.field == "model_type"]
-
-
 def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
     """State how predicted first steps compare with measured steps of the model's own PyTorch class."""
     sentences = [
-        compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
+        compared_step(str(note.value), optimizer, stack.embeddings)
+        for note in notes
+        if note.field == "model_type"
+        for optimizer in optimizers
     ]
     return ["", *filter(None, sentences)] if any(sentences) else []

@@ -59,8 +59,7 @@ def compare_logs(
     """
     if len(files) != 2:
         raise ValueError(f"logged must be one log or two, got {len(files)}.")
-    asked = LoggedAs.of(logged_as)
-    reads = [reading(read_log(file), asked, batch * tokens) for file in files]
+    reads = [reading(read_log(file), LoggedAs.of(logged_as), batch * tokens) for file in files]
     table = _by_parameter(*(read.line for read in reads))
     first, second = (
         _with_norm(read.line, table, column) for read, column in zip(reads, ("first", "second"), strict=True)

@@ -206,9 +206,8 @@ def noise_scale(
     # Two sequences have (S + C)/2, in two parts.
     means = {role: 2.0 * two_sequences[name] for role, name in roles.items()}
     errors = {role: 2.0 * two_sequences.errors.get(name, 0.0 * two_sequences[name]) for role, name in roles.items()}
-    moments = (
-        two_sequences["loss_variance"] if "loss_variance" in two_sequences and _every_position_counts(stack) else None
-    )
+    every_position_counts = stack.loss_on == "all" and stack.loss_share == 1.0
+    moments = two_sequences["loss_variance"] if "loss_variance" in two_sequences and every_position_counts else None
     return NoiseScale(
         stack=replace(stack, sequences=1),
         loss=float(two_sequences["loss"]),
@@ -223,10 +222,6 @@ def noise_scale(
         },
         loss_moments=None if moments is None else (float(2.0 * moments[0]), float(2.0 * moments[1])),
     )
-
-
-def _every_position_counts(stack: Stack) -> bool:
-    return stack.loss_on == "all" and stack.loss_share == 1.0
 
 
 def _check_sequences(sequences: int) -> None:
