@@ -81,8 +81,10 @@ def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alar
         tests: the results of `simulate.modules.exact_tests`.
         trained: whether the weights are trained; then biases, logits and copies raise no alarm.
     """
-    facts = [*_leaks(tests), *_norms(tests), *_copies(tests, trained), *_attention(tests, trained), *_units(tests)]
-    facts += [*_unregistered(tests), *([] if trained else _biases(tests))]
+    facts = [
+        *_leaks(tests), *_norms(tests), *_copies(tests, trained), *_attention(tests, trained), *_units(tests),
+        *_unregistered(tests), *([] if trained else _biases(tests)),
+    ]  # fmt: skip
     layers = _layers(tests)
     alarms = _gathered((fact for fact in facts if fact.alarm), layers)
     return alarms, [said(note) for note in _gathered((fact for fact in facts if not fact.alarm), layers)]

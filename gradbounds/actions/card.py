@@ -278,8 +278,8 @@ def _head(stack: Stack, notes: Sequence[Note], name: str) -> list[str]:
         f"width {stack.width}",
         f"{stack.heads} head{'s' * (stack.heads > 1)}", units, f"vocabulary {stack.vocab:,}",
         "tied head (theory: untied)" if _is_untied_here(notes) else f"{stack.embeddings} head",
+        *[f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE),
     ]  # fmt: skip
-    parts += [f"depth mixing {'by a matrix' if has_rows(stack) else stack.depth_mixing}"] * (stack.depth_mixing != NONE)
     lines = [f"{name}: {', '.join(parts)}" if name else ", ".join(parts)]
     lacking = ", ".join(
         f"{note.field} = {note.value}"

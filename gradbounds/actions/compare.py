@@ -58,8 +58,11 @@ def compare_steps(
     lines = [f"Step 1 of {of.like or model_type(notes) or 'the network'}, for {at}, before and after the change"]
     for changes, (after, reason) in zip([*each][1:], others, strict=True):
         rows = [_row(name, before, after) for name in dict.fromkeys([*before, *after])]
-        lines += ["", *table_lines(["", "before", " ".join(changes), "after / before"], rows)]
-        lines += [f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word]
+        lines += [
+            "",
+            *table_lines(["", "before", " ".join(changes), "after / before"], rows),
+            *(f"  unknown {when} the change: {word}" for when, word in (("before", why), ("after", reason)) if word),
+        ]
     compared = [{"stack": changed, "numbers": numbers, "unknown": reason or None}
                 for changed, (numbers, reason) in zip(stacks[1:], others, strict=True)]  # fmt: skip
     values = {"stack": whole, "batch": sequences, "text": asked.text, "numbers": before, "unknown": why or None}

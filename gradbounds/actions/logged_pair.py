@@ -71,7 +71,9 @@ def compare_logs(
         raise ValueError(
             f"logged must be two logs that both have a loss, or both a norm, got {files[0]} and {files[1]}."
         )
-    far = _far(table)
+    # The ratio is more than twice or less than half the median ratio; the furthest first.
+    times = np.log(table["ratio"] / table["ratio"].median()).abs()
+    far = table.loc[times[times > math.log(FAR)].sort_values(ascending=False, kind="stable").index]
     agree = far.empty and all(abs(math.log(ratio)) <= _NEAR for ratio in known)
     causes = _causes(first, second, batch, tokens, far if len(far) < len(table) / 2 else far.head(0))
     near, tried = _nearest(causes, *ratios.values()), len(causes)
@@ -226,12 +228,6 @@ def _by_parameter(first: LogLine, second: LogLine) -> pd.DataFrame:
         if norm > 0 and second.parameters.get(name, 0.0) > 0
     ]
     return pd.DataFrame(rows, columns=["name", "layer", "first", "second", "ratio"])
-
-
-def _far(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the parameters whose ratio is more than twice or less than half the median ratio, the furthest first."""
-    times = np.log(table["ratio"] / table["ratio"].median()).abs()
-    return table.loc[times[times > math.log(FAR)].sort_values(ascending=False, kind="stable").index]
 
 
 def _of_parameters(table: pd.DataFrame, far: pd.DataFrame) -> list[str]:

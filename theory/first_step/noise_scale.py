@@ -162,16 +162,10 @@ class NoiseScale:
 
 
 def noise_scale(
-    stack: Stack,
-    windows: NDArray[np.integer] | None = None,
-    *,
-    patterns: int | None = None,
-    grouped: bool | None = None,
-    text: TextLaw | None = None,
-    max_time: float | None = None,
-    memory: float | None = None,
-    coarse: bool = False,
-) -> NoiseScale:
+    stack: Stack, windows: NDArray[np.integer] | None = None, *, patterns: int | None = None,
+    grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
+    memory: float | None = None, coarse: bool = False,
+) -> NoiseScale:  # fmt: skip
     """Predict how the gradient depends on the batch size, and the noise scale of McCandlish et al. (2018).
 
     The unit is one sequence of `stack.tokens` tokens. The cost is that of `predict` for two sequences.
