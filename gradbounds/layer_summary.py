@@ -66,7 +66,9 @@ def layer_lines(stack: Stack, table: Columns, norms: Columns | None = None, of: 
             )
         )  # fmt: skip
     if none := [role(name) for name, of_layers in gradients.items() if not of_layers.any()]:
-        lines.append(card_row("no gradient", f"{', '.join(none)}: a matrix of zeros comes after them"))
+        alone = none == ["WR"] and stack.experts_per_token == 1 and stack.router_norm == "sum"
+        reason = "the weight of the only chosen expert is always 1" if alone else "a matrix of zeros comes after them"
+        lines.append(card_row("no gradient", f"{', '.join(none)}: {reason}"))
     return [*lines, *_step_lines(stack, gradients, ratios)]
 
 
