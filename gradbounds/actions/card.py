@@ -4,7 +4,6 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -43,6 +42,7 @@ from theory.configurations.family import DEPTH, HEADS, WIDTH
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words
 from theory.first_step.batch_step import ERRORS, LEAST_MEASURED, POSITIONS, batch_steps
 from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.tied.text_output import OwnTokenError
 from theory.mean_field.token_laws import LEAST_VOCAB
 from theory.stack import TITLES
 from theory.stack.depth_mixing import NONE, has_rows
@@ -82,7 +82,8 @@ _SUBSTITUTE = (
 )
 _EVENED = "if you use SGD"
 # Evidence for ranges (docs/report.md, first lines of public logs), and for matrices, within 4.5% (batches of text).
-_PUBLIC = "for public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
+_PUBLIC = "public GPTs and Llamas (36 of 38 losses, 7 of 8 norms)"
+_UNITS = ("gelu", "gelu_tanh", "silu")  # of GPTs and Llamas
 _SAMPLED = "in GPT-2s and Llamas of width 256 to 1024"
 _EXPERTS = "in 24 sampled networks with experts (widths 256 and 512; norms 8% too small to 7% too large)"
 _OTHERS = ("architectures", "model_type")  # whose values say more than their names
@@ -263,6 +264,8 @@ def critical_rates(stack: Stack, text: str, result: Result | None) -> dict[str, 
     factor = 1.0 + ERRORS["critical_rate"] if scale > _LEAST_SCALE else _ROUGH
     low = (_FEWER if soon[0] < POSITIONS else 1.0) / factor
     critical = {name: steps[name].rescaled(scale).critical_rate for name in RATES}
+    if min(critical.values()) <= 0.0:
+        return {"no_rule": f"unknown, as sampling errors exceed the decrease of the loss: {_RATE_VIEW}"}
     return {"positions": soon[0], "kernel_scale": scale} | {
         name: {"rate": rate, "low": rate * low, "high": rate * factor} for name, rate in critical.items()
     }
@@ -424,12 +427,19 @@ def _change_lines(
     (before, after), ratio, norm = change.losses, change.first_over_last, ""
     if first is not None and run is not None and run.values["stack"].embeddings == "tied":
         asked = Asked({**given, "tokens": first.tokens, **change.values}, first.text)
-        with by_estimates(), quietly(), suppress(ValueError):
-            changed = quick_batch(asked, BATCH, of, **limits)
-            before, after, ratio = first.loss, changed.values["loss"], furthest(changed.columns("layers"))
-            norm = f", norm {changed.values['gradient_norm']:.3g}"
+        try:
+            with by_estimates(), quietly():
+                changed = quick_batch(asked, BATCH, of, **limits)
+                before, after, ratio = first.loss, changed.values["loss"], furthest(changed.columns("layers"))
+                norm = f", norm {changed.values['gradient_norm']:.3g}"
+        except OwnTokenError:
+            why = f"no advisable change; with {flag}, the tied network predicts its own input token"
+            return [card_row(_EVENED, why)]
+        except ValueError:  # no rule, or over the budget: the numbers of one sequence are printed
+            pass
     loss = f"loss {after - before:+.2f}" if abs(after - before) >= _SAME_LOSS else "same loss"
-    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: to {ratio:.3g}x, {loss}{norm}; --compare {flag}")]
+    evened = f"layers within {ratio:.3g}x{' (1 sequence)' * bool(run and not norm)}"
+    return [card_row(_EVENED, f"{change.words.partition(',')[0]}: {evened}, {loss}{norm}; --compare {flag}")]
 
 
 def _rate_lines(rates: Mapping[str, Any]) -> list[str]:
@@ -451,8 +461,9 @@ def _limits(stack: Stack, first: FirstStepOfRun | None, result: Result) -> list[
     trust, evidence = Trust.of(stack), result.values["compared_with_code"] or ""
     if first is not None and first.result is not None:
         finer = f" by --batch {BATCH}" * (first.coarse and stack.ffn == "gated")
-        expected = f"Expect loss and norm in these ranges, as {_EXPERTS if has_experts(stack) else _PUBLIC}"
-        is_sampled = stack.placement == "pre" and not has_experts(stack)
+        is_sampled = stack.placement == "pre" and stack.activation in _UNITS and not has_experts(stack)
+        public = f"{'as for' if is_sampled else 'extrapolated from'} {_PUBLIC}"
+        expected = f"Expect loss and norm in these ranges, {f'as {_EXPERTS}' if has_experts(stack) else public}"
         expected += f"; kinds of matrices within 5%{finer}, as {_SAMPLED}" * is_sampled
     elif trust.error <= CERTAIN and trust.why[:8] in ("", "not wide"):
         kind = "extrapolated from" if trust.why else "as in"
