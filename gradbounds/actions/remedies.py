@@ -177,9 +177,8 @@ def _changes(stack: Stack, table: Columns) -> Iterator[tuple[str, dict[str, Any]
         yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
     if stack.branch_scaling == "none":
         yield "branches times 1/L", {"branch_scaling": "inverse_depth"}
-    for name in _PLACEMENTS:
-        if name != stack.placement:
-            yield COMPOSITIONS[name].title, {"placement": name}
+    others = (name for name in _PLACEMENTS if name != stack.placement)
+    yield from ((COMPOSITIONS[name].title, {"placement": name}) for name in others)
 
 
 def _round_up(number: float) -> float:
