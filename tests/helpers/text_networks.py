@@ -231,12 +231,15 @@ def draw(setting: Setting, seeds: range, file: Path) -> None:
             written = time.monotonic()
 
 
-def theory(setting: Setting, patterns: int) -> dict[str, Any]:
-    """Squared gradients of a batch by role and the loss, of so many patterns, and standard errors of the norms."""
+def theory(setting: Setting, patterns: int, law: TextLaw | None = None) -> dict[str, Any]:
+    """Squared gradients of a batch by role and the loss, of so many patterns, and standard errors of the norms.
+
+    The law of text is the setting's own, or a given one.
+    """
     stack, family = setting.stack, setting.network if setting.network in CLASSES else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scale = noise_scale(stack, text=setting.law, patterns=patterns)
+        scale = noise_scale(stack, text=law or setting.law, patterns=patterns)
     learned = learned_vectors(stack, family) if family else ("inputs",) * (stack.embeddings == "untied")
     expected = scale.squares(SEQUENCES, [*learned, *(["positions"] if stack.positions != "none" else [])])
     errors = {
